@@ -1,0 +1,221 @@
+// Gradients, in C++: a node of our own for each op, as torch's generated ops have, because torch::autograd::Function and a
+// Python registration both cost more for each call. The backward formulas are differentiable ops, so double backward works.
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <type_traits>
+
+namespace treduce {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// Nodes are held by std::shared_ptr up to torch 2.12 and by c10::intrusive_ptr after.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <class N, class Pointer = NodePointer>
+auto make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return std::shared_ptr<N>(new N(), [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<N>();
+  }
+}
+
+void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), "treduce::", op,
+                              " has no forward-mode derivative");
+}
+
+using Reduction = at::Tensor(const at::Tensor&, std::string_view, std::optional<int64_t>, std::optional<int64_t>);
+using Binary = at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view, std::optional<int64_t>);
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Runs the backend's kernel. While a graph is recorded, nothing inside may be recorded too.
+template <class Op, class... Args>
+at::Tensor below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, const Args&... args) {
+  if (!records) return op.redispatch(keys & c10::after_autograd_keyset, args...);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.redispatch(keys & c10::after_autograd_keyset, args...);
+}
+
+// d sum / dx = 1 everywhere, d mean / dx = 1 / n.
+struct SumBackward : Node {
+  std::vector<c10::SymInt> sizes;
+  c10::SymInt count = 1;
+  bool mean = false;
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) return {at::Tensor()};
+    const at::Tensor grad = mean ? grads[0].div(at::Scalar(count)) : grads[0];
+    return {grad.expand_symint(sizes)};
+  }
+  std::string name() const override { return mean ? "TreduceMeanBackward" : "TreduceSumBackward"; }
+};
+
+// Shared evenly between the elements that equal the extremum, as torch's amax does.
+struct ExtremumBackward : Node {
+  SavedVariable self;
+  SavedVariable result;  // detached: the ties carry no gradient of their own
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) return {at::Tensor()};
+    const at::Tensor ties = self.unpack().eq(result.unpack());
+    return {grads[0].mul(ties).div(ties.sum())};
+  }
+  void release_variables() override {
+    self.reset_data();
+    result.reset_data();
+  }
+  std::string name() const override { return "TreduceExtremumBackward"; }
+};
+
+// dA = G B^T and dB = A^T G, through the same variant; vectors count as matrices with one row or column, and what was
+// broadcast is summed.
+struct MatmulBackward : Node {
+  SavedVariable self, other;
+  std::string variant;
+  std::optional<int64_t> tile_size;
+
+  variable_list apply(variable_list&& grads) override {
+    static const auto op = find_op<Binary>("treduce::matmul");
+    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
+    const at::Tensor a = self.unpack(), b = other.unpack();
+    const bool a_vector = a.dim() == 1, b_vector = b.dim() == 1;
+    const at::Tensor a2 = a_vector ? a.unsqueeze(0) : a;
+    const at::Tensor b2 = b_vector ? b.unsqueeze(1) : b;
+    at::Tensor g = grads[0];
+    if (b_vector) g = g.unsqueeze(-1);
+    if (a_vector) g = g.unsqueeze(-2);
+
+    variable_list result(2);
+    if (task_should_compute_output(0)) {
+      const at::Tensor grad = op.call(g, b2.mT(), variant, tile_size);
+      result[0] = at::sum_to(grad, a2.sym_sizes()).view_symint(a.sym_sizes());
+    }
+    if (task_should_compute_output(1)) {
+      // A weight shared by a batch: one product over the folded batch, not a product a batch and a sum.
+      const bool fold = b2.dim() == 2 && a2.dim() > 2;
+      const at::Tensor left = fold ? a2.flatten(0, -2) : a2;
+      const at::Tensor right = fold ? g.flatten(0, -2) : g;
+      const at::Tensor grad = op.call(left.mT(), right, variant, tile_size);
+      result[1] = at::sum_to(grad, b2.sym_sizes()).view_symint(b.sym_sizes());
+    }
+    return result;
+  }
+  void release_variables() override {
+    self.reset_data();
+    other.reset_data();
+  }
+  std::string name() const override { return "TreduceMatmulBackward"; }
+};
+
+struct AddBackward : Node {
+  std::vector<c10::SymInt> self_sizes, other_sizes;
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
+    variable_list result(2);
+    if (task_should_compute_output(0)) result[0] = at::sum_to(grads[0], self_sizes);
+    if (task_should_compute_output(1)) result[1] = at::sum_to(grads[0], other_sizes);
+    return result;
+  }
+  std::string name() const override { return "TreduceVectorAddBackward"; }
+};
+
+constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "treduce::amax", kAmin[] = "treduce::amin";
+
+template <const char* kName>
+at::Tensor sum_like(c10::DispatchKeySet keys, const at::Tensor& self, std::string_view variant,
+                    std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
+  static const auto op = find_op<Reduction>(kName);
+  const bool records = torch::autograd::compute_requires_grad(self);
+  refuse_forward_mode(self, kName);
+  at::Tensor result = below_autograd(op, keys, records, self, variant, block_size, num_blocks);
+  if (records) {
+    auto node = make_node<SumBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->sizes = self.sym_sizes().vec();
+    node->mean = kName == kMean;
+    if (node->mean) node->count = self.sym_numel();
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
+template <const char* kName>
+at::Tensor extremum(c10::DispatchKeySet keys, const at::Tensor& self, std::string_view variant,
+                    std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
+  static const auto op = find_op<Reduction>(kName);
+  const bool records = torch::autograd::compute_requires_grad(self);
+  refuse_forward_mode(self, kName);
+  at::Tensor result = below_autograd(op, keys, records, self, variant, block_size, num_blocks);
+  if (records) {
+    auto node = make_node<ExtremumBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->self = SavedVariable(self, /*is_output=*/false);
+    node->result = SavedVariable(result.detach(), /*is_output=*/false);
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
+at::Tensor matmul(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                  std::optional<int64_t> tile_size) {
+  static const auto op = find_op<Binary>("treduce::matmul");
+  const bool records = torch::autograd::compute_requires_grad(self, other);
+  refuse_forward_mode(self, "treduce::matmul");
+  refuse_forward_mode(other, "treduce::matmul");
+  at::Tensor result = below_autograd(op, keys, records, self, other, variant, tile_size);
+  if (records) {
+    auto node = make_node<MatmulBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self, other));
+    node->self = SavedVariable(self, /*is_output=*/false);
+    node->other = SavedVariable(other, /*is_output=*/false);
+    node->variant = std::string(variant);
+    node->tile_size = tile_size;
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
+at::Tensor vector_add(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other,
+                      std::string_view variant, std::optional<int64_t> block_size) {
+  static const auto op = find_op<Binary>("treduce::vector_add");
+  const bool records = torch::autograd::compute_requires_grad(self, other);
+  refuse_forward_mode(self, "treduce::vector_add");
+  refuse_forward_mode(other, "treduce::vector_add");
+  at::Tensor result = below_autograd(op, keys, records, self, other, variant, block_size);
+  if (records) {
+    auto node = make_node<AddBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self, other));
+    node->self_sizes = self.sym_sizes().vec();
+    node->other_sizes = other.sym_sizes().vec();
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, Autograd, m) {
+  m.impl("sum", sum_like<kSum>);
+  m.impl("mean", sum_like<kMean>);
+  m.impl("amax", extremum<kAmax>);
+  m.impl("amin", extremum<kAmin>);
+  m.impl("matmul", matmul);
+  m.impl("vector_add", vector_add);
+}
+
+}  // namespace treduce

@@ -1,0 +1,60 @@
+// What every binding checks before anything is launched, and the step from torch's types to ours. Errors are Python's kinds:
+// TypeError for a dtype, ValueError for a shape, variant or size, NotImplementedError for what an op does not do.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <string>
+
+#include "dtypes.h"
+#include "variants.h"
+
+namespace treduce {
+
+// Turns a BadArgument thrown by host code that is free of torch into a ValueError.
+template <class F>
+auto as_value_error(F&& f) {
+  try {
+    return f();
+  } catch (const BadArgument& bad) {
+    C10_THROW_ERROR(ValueError, bad.message);
+  }
+}
+
+inline std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return DType::float32;
+    case at::kDouble: return DType::float64;
+    case at::kHalf: return DType::float16;
+    case at::kBFloat16: return DType::bfloat16;
+    case at::kChar: return DType::int8;
+    case at::kByte: return DType::uint8;
+    case at::kShort: return DType::int16;
+    case at::kInt: return DType::int32;
+    case at::kLong: return DType::int64;
+    case at::kBool: return DType::boolean;
+    default: return std::nullopt;
+  }
+}
+
+// The dtype of `tensor`, or a TypeError that names what `op` accepts.
+inline DType checked_dtype(const at::Tensor& tensor, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "treduce::", op,
+                              " takes dense tensors, got one of layout ", tensor.layout());
+  const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
+  TORCH_CHECK_TYPE(dtype.has_value(), "treduce::", op,
+                   " takes float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64 and bool, got ",
+                   tensor.scalar_type());
+  return *dtype;
+}
+
+// Lazy conjugate and negative views hold other values in memory than they mean.
+inline at::Tensor resolved(const at::Tensor& tensor) { return tensor.is_neg() ? tensor.resolve_neg() : tensor; }
+
+inline int checked_size(const Variant& variant, const char* what, std::optional<int64_t> given) {
+  return checked_size(variant, what, given.value_or(0), given.has_value());
+}
+
+}  // namespace treduce

@@ -1,0 +1,43 @@
+// The little that a CUDA binding needs of torch's CUDA side, without torch's CUDA headers: so the whole extension compiles and
+// links against a CPU-only torch too. Torch-free counterparts (counters, device facts) stand in counters.h and device.h.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "counters.h"
+#include "device.h"
+
+namespace treduce {
+
+// Makes the tensor's device current for a scope and knows the stream that torch uses there.
+class CudaScope {
+ public:
+  explicit CudaScope(c10::Device device) : guard_(device) {
+    const c10::impl::VirtualGuardImpl impl(c10::DeviceType::CUDA);
+    stream_ = static_cast<cudaStream_t>(impl.getStream(device).native_handle());
+  }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  c10::DeviceGuard guard_;
+  cudaStream_t stream_;
+};
+
+inline void check_cuda(cudaError_t error, const std::string& what) {
+  TORCH_CHECK(error == cudaSuccess, what, " failed on the GPU: ", cudaGetErrorString(error), " (",
+              cudaGetErrorName(error), ")");
+}
+
+// NotImplementedError when the device's compute capability is below what a row needs.
+inline void check_capability(int needed, int device, const std::string& variant) {
+  const int have = compute_capability(device);
+  TORCH_CHECK_NOT_IMPLEMENTED(have >= needed, "variant '", variant, "' needs a GPU of compute capability ", needed / 10,
+                              ".", needed % 10, " or later, this one has ", have / 10, ".", have % 10);
+}
+
+}  // namespace treduce

@@ -1,0 +1,23 @@
+// Facts about the GPUs of this machine, free of torch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace treduce {
+
+// Compute capability times ten. Asked of the driver once a device.
+int compute_capability(int device);
+
+int device_count();
+
+// Name and value of each fact, in the order in which `info` shows them.
+struct DeviceFacts {
+  std::string name;
+  std::vector<std::pair<std::string, int64_t>> numbers;
+};
+DeviceFacts device_facts(int device);
+
+}  // namespace treduce

@@ -1,0 +1,47 @@
+// The one place where a kernel is launched. Kernels and launchers are free of torch: sizes and a stream in, cudaError_t out.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace treduce {
+
+struct Launch {
+  int64_t grid = 1;
+  int block = 1;
+  size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+  int cluster = 1;           // blocks in a cluster (compute capability 9.0 and later)
+  bool cooperative = false;  // the whole grid is resident, so it may synchronise
+  int64_t grid_y = 1;
+  int block_y = 1;
+};
+
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments... arguments) {
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if (shape.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count].val.cooperative = 1;
+    ++count;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y));
+  config.blockDim = dim3(static_cast<unsigned>(shape.block), static_cast<unsigned>(shape.block_y));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = shape.stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+}  // namespace treduce

@@ -1,0 +1,44 @@
+// The types behind every ladder: what a row of a table says, and how a name finds its row.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtypes.h"
+
+namespace treduce {
+
+// What callers are told about a variant. Each op family adds its own columns (order, launcher) beside it.
+struct Variant {
+  std::string name;
+  std::vector<std::string> aliases;
+  std::string summary;  // one line: the idea
+  std::string origin;   // where the idea is known from
+  std::string order;    // the order class: same class, same arguments, same bits
+  std::string order_text;
+  bool deterministic = true;
+  bool cuda = true;     // has a kernel of its own (`auto` borrows one)
+  int capability = 75;  // compute capability needed, times ten
+  std::vector<DType> dtypes;
+  // The size argument (block_size or tile_size): values from min to max that are powers of two. 0: takes none.
+  int size_default = 0, size_min = 0, size_max = 0;
+  bool takes_num_blocks = false;
+};
+
+constexpr DType kAllDTypes[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
+                                DType::uint8,   DType::int16,   DType::int32,   DType::int64,    DType::boolean};
+
+// Thrown for an argument that no variant could take; the binding turns it into a Python ValueError.
+struct BadArgument {
+  std::string message;
+};
+
+// "unknown variant 'wrap_shuffle' of sum; did you mean 'warp_shuffle'? variants: ..."
+std::string unknown_variant(std::string_view family, std::string_view given, const std::vector<std::string>& names);
+
+// Checks a block_size or tile_size against the row and returns it, or the row's default when `given` is 0.
+int checked_size(const Variant& variant, const char* what, int64_t given, bool was_given);
+
+}  // namespace treduce

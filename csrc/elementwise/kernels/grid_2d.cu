@@ -1,0 +1,37 @@
+// Idea: blocks in a rectangle. The first chips took 65535 blocks a dimension, so a long array needed two; the y
+// dimension still has that limit today.
+//
+// After:   grid_1d; the same element a thread, another way to count the blocks.
+// Mapping: block (x, y) is block y * gridDim.x + x in row-major order; from there on as in grid_1d. The rectangle is no
+//          wider than its height asks for, so that fewer blocks than it has rows find nothing to do.
+// Bound:   memory, as grid_1d; the index costs one multiplication more.
+// Next:    vectorized.
+// Source:  NVIDIA, CUDA Programming Guide, thread hierarchy.
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::elementwise::grid_2d {
+
+constexpr int64_t kMaxSide = 65535;
+
+template <class T>
+__global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c, int64_t n) {
+  const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t i = block * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = add(a[i], b[i]);
+}
+
+cudaError_t launch_all(const Call& call) {
+  return launch_parts(call, kMaxSide * kMaxSide, [&](auto* a, auto* b, auto* c, int64_t n, int64_t blocks) {
+    Launch shape;
+    shape.grid_y = (blocks + kMaxSide - 1) / kMaxSide;
+    shape.grid = (blocks + shape.grid_y - 1) / shape.grid_y;
+    shape.block = call.block;
+    shape.stream = call.stream;
+    return launch(&kernel<std::decay_t<decltype(*c)>>, shape, a, b, c, n);
+  });
+}
+
+const Rung<launch_all> rung("grid_2d");
+
+}  // namespace treduce::elementwise::grid_2d

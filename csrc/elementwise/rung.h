@@ -1,0 +1,51 @@
+// What every rung of the vector_add ladder shares: the call it receives and how a kernel file makes itself known. Free
+// of torch.
+#pragma once
+
+#include <algorithm>
+
+#include "../common/launch.h"
+#include "add.h"
+#include "ladder.h"
+
+namespace treduce::elementwise {
+
+constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
+
+// c[i] = a[i] + b[i] for 0 <= i < n, three contiguous arrays. n > 0.
+struct Call {
+  DType dtype;
+  const void* a;
+  const void* b;
+  void* c;
+  int64_t n;
+  int block;
+  cudaStream_t stream;
+};
+
+// Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
+template <cudaError_t (*kLauncher)(const Call&)>
+struct Rung {
+  explicit Rung(const char* name) {
+    launchers()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
+  }
+};
+
+// For a kernel with one element a thread: launches it for as many elements at a time as `most_blocks` blocks cover.
+// launch_part(a, b, c, n, blocks) gets typed pointers.
+template <class LaunchPart>
+cudaError_t launch_parts(const Call& call, int64_t most_blocks, LaunchPart launch_part) {
+  return dispatch(call.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    cudaError_t error = cudaSuccess;
+    const int64_t most = most_blocks * call.block;
+    for (int64_t first = 0; first < call.n && error == cudaSuccess; first += most) {
+      const int64_t n = std::min(most, call.n - first);
+      error = launch_part(static_cast<const T*>(call.a) + first, static_cast<const T*>(call.b) + first,
+                          static_cast<T*>(call.c) + first, n, (n + call.block - 1) / call.block);
+    }
+    return error;
+  });
+}
+
+}  // namespace treduce::elementwise

@@ -1,0 +1,23 @@
+// thread_indices_ on CUDA: checks, device guard, stream, launch.
+#include <torch/library.h>
+
+#include "../common/cuda_device.h"
+#include "shape.h"
+
+namespace treduce::lessons {
+namespace {
+
+at::Tensor& thread_indices_cuda(at::Tensor& out, at::IntArrayRef grid, at::IntArrayRef block) {
+  const ThreadGrid g = checked_grid(out, grid, block);
+  const CudaScope scope(out.device());
+  int64_t* const table = static_cast<int64_t*>(out.mutable_data_ptr());
+  check_cuda(static_cast<cudaError_t>(launch_thread_indices(g, table, scope.stream())),
+             "the launch of thread_indices_");
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, CUDA, m) { m.impl("thread_indices_", thread_indices_cuda); }
+
+}  // namespace treduce::lessons

@@ -1,0 +1,31 @@
+// matmul on the CPU: all variants are one, because all have the same bits.
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "gemm.h"
+#include "shape.h"
+
+namespace treduce::matmul {
+namespace {
+
+constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a thread costs more than it brings
+
+at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                      std::optional<int64_t> tile_size) {
+  const Request r = request(self, other, variant, tile_size);
+  if (r.result.numel() == 0) return r.result;
+  const Gemm gemm = make_gemm(r.problem, r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(),
+                              r.result.mutable_data_ptr(), at::get_num_threads());
+  const int64_t grain = kMultiplyAddsAThread / std::max<int64_t>(gemm.multiply_adds_a_task(), 1);
+  at::parallel_for(0, gemm.tasks(), std::max<int64_t>(grain, 1),
+                   [&](int64_t begin, int64_t end) { run_tasks(gemm, begin, end); });
+  return r.result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, CPU, m) { m.impl("matmul", matmul_cpu); }
+
+}  // namespace treduce::matmul

@@ -1,0 +1,30 @@
+// The matrix product on the CPU, free of torch: every output in k order with fused multiply-adds, so the bits are those
+// of the kernels.
+#pragma once
+
+#include "problem.h"
+
+namespace treduce::matmul {
+
+// One product, cut into tasks that may run in any order on any number of threads.
+struct Gemm {
+  Problem problem;
+  DType dtype;
+  const void* a;
+  const void* b;
+  void* c;
+  int64_t task_rows, task_columns;
+
+  int64_t tasks_down() const { return (problem.m + task_rows - 1) / task_rows; }
+  int64_t tasks_across() const { return (problem.n + task_columns - 1) / task_columns; }
+  int64_t tasks() const { return problem.batches * tasks_down() * tasks_across(); }
+  int64_t multiply_adds_a_task() const { return task_rows * task_columns * problem.k; }
+};
+
+// Cuts tasks small enough to keep `threads` busy, no smaller than pays.
+Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, int threads);
+
+// Runs tasks begin <= t < end.
+void run_tasks(const Gemm& gemm, int64_t begin, int64_t end);
+
+}  // namespace treduce::matmul

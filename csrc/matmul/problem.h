@@ -1,0 +1,72 @@
+// One batched matrix product as numbers, and its arithmetic. Free of torch and CUDA: the kernels and the CPU read the
+// same lines.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "../common/dtypes.h"
+
+namespace treduce::matmul {
+
+// More dimensions than any model has once neighbours that lie evenly are merged; an operand with more is copied.
+constexpr int kMaxBatchDims = 8;
+
+// C = A B for `batches` pairs of an m x k and a k x n matrix. A and B are read through their strides (in elements, zero
+// included); C is contiguous.
+struct Problem {
+  int64_t m, n, k;
+  int64_t a_row, a_column;
+  int64_t b_row, b_column;
+  int64_t batches;
+  int batch_dims;
+  int64_t batch_size[kMaxBatchDims], a_batch[kMaxBatchDims], b_batch[kMaxBatchDims];
+};
+
+// Where the matrices of one batch begin.
+struct Offsets {
+  int64_t a, b, c;
+};
+
+TREDUCE_HOST_DEVICE Offsets offsets_of(const Problem& p, int64_t batch) {
+  Offsets at = {0, 0, batch * p.m * p.n};
+  for (int d = p.batch_dims - 1; d >= 0; --d) {
+    const int64_t index = batch % p.batch_size[d];
+    batch /= p.batch_size[d];
+    at.a += index * p.a_batch[d];
+    at.b += index * p.b_batch[d];
+  }
+  return at;
+}
+
+// Integers accumulate unsigned: torch's wrap, and signed overflow would be undefined.
+template <class T>
+using Acc = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
+                               std::conditional_t<std::is_same_v<T, int64_t>, uint64_t,
+                                                  std::conditional_t<std::is_same_v<T, double>, double, float>>>;
+
+// The one step that every rung and the CPU repeat along k. The float ones round once, whatever the compiler would make
+// of a * b + c.
+TREDUCE_HOST_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+TREDUCE_HOST_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+TREDUCE_HOST_DEVICE uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
+TREDUCE_HOST_DEVICE uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
+
+// Calls body(Type<T>{}) with the element type; matmul has these six.
+constexpr DType kDTypes[] = {DType::float32,  DType::float64, DType::float16,
+                             DType::bfloat16, DType::int32,   DType::int64};
+
+template <class Body>
+auto dispatch_dtype(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::float64: return body(Type<double>{});
+    case DType::float16: return body(Type<float16>{});
+    case DType::bfloat16: return body(Type<bfloat16>{});
+    case DType::int32: return body(Type<int32_t>{});
+    case DType::int64: return body(Type<int64_t>{});
+    default: return body(Type<float>{});
+  }
+}
+
+}  // namespace treduce::matmul

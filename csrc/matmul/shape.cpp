@@ -1,0 +1,125 @@
+#include "shape.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "../common/broadcast.h"
+
+namespace treduce::matmul {
+namespace {
+
+// The result's shape: the broadcast batch, then m unless `a` is a vector, then n unless `b` is.
+template <class Size>
+std::vector<Size> sizes_of(c10::ArrayRef<Size> a, c10::ArrayRef<Size> b) {
+  TORCH_CHECK_VALUE(!a.empty() && !b.empty(), "treduce::matmul takes tensors of one dimension or more, got shapes ", a,
+                    " and ", b);
+  const Size& inner = b.size() == 1 ? b[0] : b[b.size() - 2];
+  TORCH_CHECK_VALUE(must_equal(a.back(), inner), "treduce::matmul cannot multiply shapes ", a, " and ", b,
+                    ": the inner sizes ", a.back(), " and ", inner, " differ");
+  const auto batch_a = a.slice(0, std::max<size_t>(a.size(), 2) - 2);
+  const auto batch_b = b.slice(0, std::max<size_t>(b.size(), 2) - 2);
+  auto batch = broadcast(batch_a, batch_b);
+  TORCH_CHECK_VALUE(batch.has_value(), "treduce::matmul cannot multiply shapes ", a, " and ", b,
+                    ": their batch dimensions do not broadcast");
+  std::vector<Size> sizes = std::move(*batch);
+  if (a.size() > 1) sizes.push_back(a[a.size() - 2]);
+  if (b.size() > 1) sizes.push_back(b.back());
+  return sizes;
+}
+
+// The stride of batch dimension `d` of `dims`; 0 where the operand is broadcast along it.
+int64_t batch_stride(const at::Tensor& operand, int64_t d, int64_t dims) {
+  const int64_t own = d - dims + std::max<int64_t>(operand.dim() - 2, 0);
+  return own < 0 || operand.size(own) == 1 ? 0 : operand.stride(own);
+}
+
+// Fills in the batch dimensions, without those of size one and with neighbours that lie evenly in both operands merged.
+// False if more than kMaxBatchDims are left.
+bool describe_batch(Problem& p, c10::IntArrayRef sizes, const at::Tensor& a, const at::Tensor& b) {
+  const int64_t dims = sizes.size();
+  p.batch_dims = 0;
+  for (int64_t d = 0; d < dims; ++d) {
+    if (sizes[d] == 1) continue;
+    const int64_t a_stride = batch_stride(a, d, dims), b_stride = batch_stride(b, d, dims);
+    const int last = p.batch_dims - 1;
+    if (last >= 0 && p.a_batch[last] == a_stride * sizes[d] && p.b_batch[last] == b_stride * sizes[d]) {
+      p.batch_size[last] *= sizes[d];
+      p.a_batch[last] = a_stride;
+      p.b_batch[last] = b_stride;
+      continue;
+    }
+    if (p.batch_dims == kMaxBatchDims) return false;
+    p.batch_size[p.batch_dims] = sizes[d];
+    p.a_batch[p.batch_dims] = a_stride;
+    p.b_batch[p.batch_dims] = b_stride;
+    ++p.batch_dims;
+  }
+  return true;
+}
+
+// The operand in memory of its own, with the whole batch written out.
+at::Tensor expanded_copy(const at::Tensor& operand, c10::IntArrayRef batch) {
+  std::vector<int64_t> sizes = batch.vec();
+  const auto matrix = operand.sizes().slice(std::max<int64_t>(operand.dim() - 2, 0));
+  sizes.insert(sizes.end(), matrix.begin(), matrix.end());
+  return operand.expand(sizes).contiguous();
+}
+
+}  // namespace
+
+DType checked_operands(const at::Tensor& self, const at::Tensor& other) {
+  for (const at::Tensor* operand : {&self, &other}) {
+    TORCH_CHECK_NOT_IMPLEMENTED(operand->layout() == at::kStrided,
+                                "treduce::matmul takes dense tensors, got one of layout ", operand->layout());
+    const std::optional<DType> dtype = dtype_of(operand->scalar_type());
+    TORCH_CHECK_TYPE(
+        dtype.has_value() && std::find(std::begin(kDTypes), std::end(kDTypes), *dtype) != std::end(kDTypes),
+        "treduce::matmul takes float32, float64, float16, bfloat16, int32 and int64, got ", operand->scalar_type());
+  }
+  TORCH_CHECK_TYPE(self.scalar_type() == other.scalar_type(), "treduce::matmul takes two tensors of one dtype, got ",
+                   self.scalar_type(), " and ", other.scalar_type());
+  TORCH_CHECK_VALUE(self.device() == other.device(), "treduce::matmul takes two tensors on one device, got ",
+                    self.device(), " and ", other.device());
+  return *dtype_of(self.scalar_type());
+}
+
+std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& other) {
+  return sizes_of<c10::SymInt>(self.sym_sizes(), other.sym_sizes());
+}
+
+Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                std::optional<int64_t> tile_size) {
+  Request r;
+  r.dtype = checked_operands(self, other);
+  const Resolved asked = as_value_error([&] { return resolve(variant, tile_size); });
+  const std::vector<int64_t> sizes = sizes_of<int64_t>(self.sizes(), other.sizes());
+  const bool a_vector = self.dim() == 1, b_vector = other.dim() == 1;
+  const c10::IntArrayRef batch(sizes.data(), sizes.size() - !a_vector - !b_vector);
+
+  r.self = resolved(self);
+  r.other = resolved(other);
+  Problem& p = r.problem;
+  if (!describe_batch(p, batch, r.self, r.other)) {
+    r.self = a_vector ? r.self : expanded_copy(r.self, batch);
+    r.other = b_vector ? r.other : expanded_copy(r.other, batch);
+    describe_batch(p, batch, r.self, r.other);
+  }
+  p.m = a_vector ? 1 : self.size(-2);
+  p.n = b_vector ? 1 : other.size(-1);
+  p.k = self.size(-1);
+  p.a_row = a_vector ? 0 : r.self.stride(-2);
+  p.a_column = r.self.stride(-1);
+  p.b_row = r.other.stride(b_vector ? -1 : -2);
+  p.b_column = b_vector ? 0 : r.other.stride(-1);
+  p.batches = c10::multiply_integers(batch);
+
+  const Resolved chosen = choose(asked, r.dtype, p);
+  r.row = chosen.row;
+  r.tile = chosen.tile;
+  r.result = at::empty(sizes, self.options().memory_format(std::nullopt));
+  return r;
+}
+
+}  // namespace treduce::matmul

@@ -1,0 +1,41 @@
+// Cooperation between the blocks of a cluster (compute capability 9.0): they can read each other's shared memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "shared.cuh"
+
+#ifndef TREDUCE_EMULATOR
+#include <cooperative_groups.h>
+
+namespace treduce::cluster {
+
+// Waits for every thread of the cluster; shared memory written before is seen by its other blocks after.
+// A block must not leave while others may still read its shared memory: synchronise once more before the end.
+TREDUCE_DEVICE void sync() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().sync();
+#endif
+}
+
+// The rank of this block in its cluster.
+TREDUCE_DEVICE int rank() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#else
+  return 0;
+#endif
+}
+
+// The address, in block `rank` of this cluster, of the shared variable that `here` names in this block.
+template <class T>
+TREDUCE_DEVICE T* shared_of(T* here, int rank) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().map_shared_rank(here, rank);
+#else
+  return here;
+#endif
+}
+
+}  // namespace treduce::cluster
+#endif

@@ -1,0 +1,54 @@
+// Idea: no partials at all: each block adds its value to one accumulator in global memory with an atomic operation.
+//
+// After:   vectorized, whose second launch only adds the partials.
+// Mapping: as vectorized up to the block's value; then one atomicAdd a block (a compare-and-swap loop for amax and amin).
+// Bound:   memory bandwidth; the atomics of a thousand blocks are hidden behind the loads.
+// Flaw:    blocks arrive in any order, and float addition is not associative: two runs may differ in the last bits. Integers,
+//          amax and amin are exact in any order. And somebody has to write the identity before, and round the accumulator to
+//          the result after: two launches of one thread.
+// Next:    single_pass keeps one launch and a fixed order.
+#include "../../primitives/atomic.cuh"
+#include "../../primitives/block.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::atomic {
+
+template <class O>
+__global__ void begin(typename O::Acc* total) {
+  *total = O::identity();
+}
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, typename O::Acc* total) {
+  const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
+  if (threadIdx.x == 0) treduce::atomic::combine<O>(total, value);
+}
+
+template <class O>
+__global__ void end(const typename O::Acc* total, Result result) {
+  result.store<O>(*total);
+}
+
+cudaError_t launch_three(const Call& call) {
+  return dispatch_op(call, [&](auto op, auto type) {
+    using O = decltype(op);
+    using In = typename decltype(type)::type;
+    auto* total = static_cast<typename O::Acc*>(call.workspace);
+    Launch one_thread;
+    one_thread.stream = call.stream;
+    Launch shape = one_thread;
+    shape.grid = call.plan->grid();
+    shape.block = call.plan->block;
+    cudaError_t error = launch(&begin<O>, one_thread, total);
+    if (error == cudaSuccess) {
+      error = launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n, total);
+    }
+    if (error == cudaSuccess) error = launch(&end<O>, one_thread, total, call.result);
+    return error;
+  });
+}
+
+const Rung<launch_three> rung("atomic");
+
+}  // namespace treduce::reduce::atomic

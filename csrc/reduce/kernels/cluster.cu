@@ -1,0 +1,62 @@
+// Idea: eight blocks that are scheduled together can read each other's shared memory. They fold their values there, and only
+// one partial a cluster goes through global memory; an input that one cluster covers needs no global memory at all.
+//
+// After:   cooperative, which waited for the whole grid through memory.
+// Mapping: as vectorized up to the block's value, which stays in shared memory. After a cluster barrier the first warp of
+//          rank 0 reads the eight values, folds them by halves and writes one partial. The last cluster to finish adds the
+//          partials as in single_pass.
+// Bound:   memory bandwidth; for small inputs the launch and the cluster barrier, about as fast as a block's.
+// Note:    compute capability 9.0 and later. An order class of its own: the tree has one more level.
+// Source:  NVIDIA, CUDA Programming Guide, thread block clusters and distributed shared memory.
+#include "../../primitives/block.cuh"
+#include "../../primitives/cluster.cuh"
+#include "../../primitives/grid.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::cluster {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock)
+    kernel(const In* x, int64_t n, typename O::Acc* partials, unsigned* counter, Result result) {
+  using Acc = typename O::Acc;
+  SHARED_ARRAY(Acc, mine, 1);
+  Acc value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
+  if (threadIdx.x == 0) mine[0] = value;
+  treduce::cluster::sync();
+  const bool leader = treduce::cluster::rank() == 0;
+  if (leader && threadIdx.x < warp::kLanes) {
+    value = *treduce::cluster::shared_of(mine, threadIdx.x % kClusterBlocks);
+    value = warp::reduce<O, kClusterBlocks>(value);
+  }
+  treduce::cluster::sync();  // nobody leaves while its shared memory is read
+  if (!leader) return;
+
+  const unsigned clusters = gridDim.x / kClusterBlocks;
+  if (clusters == 1) {
+    if (threadIdx.x == 0) result.store<O>(value);
+    return;
+  }
+  if (threadIdx.x == 0) partials[blockIdx.x / kClusterBlocks] = value;
+  if (!grid::arrive_last(counter, clusters)) return;
+  value = block::reduce_partials<O>(partials, clusters);
+  if (threadIdx.x == 0) result.store<O>(value);
+}
+
+cudaError_t launch_one(const Call& call) {
+  return dispatch_op(call, [&](auto op, auto type) {
+    using O = decltype(op);
+    using In = typename decltype(type)::type;
+    Launch shape;
+    shape.grid = call.plan->grid();
+    shape.block = call.plan->block;
+    shape.stream = call.stream;
+    shape.cluster = kClusterBlocks;
+    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n,
+                  static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
+  });
+}
+
+const Rung<launch_one> rung("cluster");
+
+}  // namespace treduce::reduce::cluster

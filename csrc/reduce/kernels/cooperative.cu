@@ -1,0 +1,61 @@
+// Idea: a barrier for the whole grid. All blocks write their partials, the grid synchronises, block 0 adds them.
+//
+// After:   single_pass, which did the same with a counter. The same bits as vectorized.
+// Mapping: the plan's blocks are more than may fit the chip, and a grid barrier needs every block resident. So the launch holds
+//          as many as fit, and block p plays the plan's blocks p, p + P, p + 2P, ...: who executes a block changes nothing.
+// Bound:   as single_pass, but everyone waits for the slowest block, and a cooperative launch costs a little more.
+// Next:    cluster synchronises fewer blocks, in hardware.
+// Source:  Mark Harris and Kyrylo Perelygin, Cooperative Groups: Flexible CUDA Thread Programming (2017).
+#include <algorithm>
+
+#include "../../primitives/block.cuh"
+#include "../../primitives/grid.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::cooperative {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock)
+    kernel(const In* x, int64_t n, int64_t blocks, typename O::Acc* partials, Result result) {
+  for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
+    const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, b, blocks));
+    if (threadIdx.x == 0) partials[b] = value;
+    __syncthreads();  // block::reduce's shared slots are free again
+  }
+  grid::sync();
+  if (blockIdx.x > 0) return;
+  const auto value = blocks == 1 ? partials[0] : block::reduce_partials<O>(partials, blocks);
+  if (threadIdx.x == 0) result.store<O>(value);
+}
+
+// How many blocks of this kernel the current device holds at once.
+template <class Kernel>
+cudaError_t resident_blocks(Kernel kernel, int block, int64_t* count) {
+  int device = 0, processors = 0, each = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, block, 0);
+  *count = static_cast<int64_t>(each) * processors;
+  return error;
+}
+
+cudaError_t launch_one(const Call& call) {
+  return dispatch_op(call, [&](auto op, auto type) -> cudaError_t {
+    using O = decltype(op);
+    using In = typename decltype(type)::type;
+    Launch shape;
+    shape.block = call.plan->block;
+    shape.stream = call.stream;
+    shape.cooperative = true;
+    const cudaError_t error = resident_blocks(&kernel<O, In>, shape.block, &shape.grid);
+    if (error != cudaSuccess) return error;
+    shape.grid = std::min(shape.grid, call.plan->grid());
+    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n, call.plan->grid(),
+                  static_cast<typename O::Acc*>(call.workspace), call.result);
+  });
+}
+
+const Rung<launch_one> rung("cooperative");
+
+}  // namespace treduce::reduce::cooperative

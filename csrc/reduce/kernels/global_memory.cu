@@ -1,0 +1,60 @@
+// Idea: a tree. In step s = 1, 2, 4, ... every 2s-th thread adds the value s further on, so T values need log2 T steps and not
+// T. The values stay where they are, in global memory: on a scratch copy, because the tree overwrites what it adds.
+//
+// After:   serial, which added one element at a time.
+// Mapping: thread t of block b owns element bT + t of the scratch. The block's value ends up in its first element, and the
+//          same kernel runs on the blocks' values until one is left.
+// Bound:   memory traffic: each of the log2 T steps reads and writes through L1 and L2, after a copy of the whole input.
+// Next:    interleaved_modulo keeps the tree in shared memory.
+// Note:    the only rung that needs scratch as large as its input: one accumulator an element.
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::global_memory {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock) copy(const In* x, int64_t n, typename O::Acc* scratch) {
+  const int64_t i = thread::global_index();
+  if (i < n) scratch[i] = widen<typename O::Acc>(x[i]);
+}
+
+template <class O>
+__global__ void __launch_bounds__(kMaxBlock) kernel(typename O::Acc* x, int64_t n, Output<O> output) {
+  const int t = threadIdx.x;
+  const int block = blockDim.x;
+  const int64_t i = thread::global_index();
+
+  for (int s = 1; s < block; s *= 2) {
+    if (t % (2 * s) == 0 && i + s < n) x[i] = O::combine(x[i], x[i + s]);
+    __syncthreads();
+  }
+  if (t == 0) output.store(blockIdx.x, n > 0 ? x[i] : O::identity());
+}
+
+cudaError_t launch_all(const Call& call) {
+  return dispatch_op(call, [&](auto op, auto type) {
+    using O = decltype(op);
+    using In = typename decltype(type)::type;
+    using Acc = typename O::Acc;
+    const Plan& plan = *call.plan;
+    Launch shape;
+    shape.block = plan.block;
+    shape.stream = call.stream;
+    shape.grid = plan.grid();
+    Acc* values = static_cast<Acc*>(call.workspace) + plan.partials();
+    Acc* partials = static_cast<Acc*>(call.workspace);
+    cudaError_t error = launch(&copy<O, In>, shape, static_cast<const In*>(call.input), call.n, values);
+    for (int p = 0; p < plan.pass_count && error == cudaSuccess; ++p) {
+      const bool last = p + 1 == plan.pass_count;
+      shape.grid = plan.passes[p].blocks;
+      error = launch(&kernel<O>, shape, values, plan.passes[p].n, Output<O>{last ? nullptr : partials, call.result});
+      values = partials;
+      partials += plan.passes[p].blocks;
+    }
+    return error;
+  });
+}
+
+const Rung<launch_all> rung("global_memory");
+
+}  // namespace treduce::reduce::global_memory

@@ -1,0 +1,43 @@
+// Idea: load two elements a thread and add them on the way into shared memory: half the blocks do the same work, and every
+// thread does at least one addition.
+//
+// After:   the interleaved rungs; this is what their modulo tree gains from the double load alone.
+// Mapping: thread t of block b loads elements 2bT + t and 2bT + t + T (coalesced both times), then the tree of
+//          interleaved_modulo.
+// Bound:   still the modulo and the divergence of that tree.
+// Next:    first_add has the double load and the better tree.
+#include "../../primitives/shared.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::interleaved_first_add {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Output<O> output) {
+  using Acc = typename O::Acc;
+  Acc* slot = dynamic_shared<Acc>();
+  const int t = threadIdx.x;
+  const int block = blockDim.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 2 * block + t;
+
+  Acc value = i < n ? widen<Acc>(x[i]) : O::identity();
+  if (i + block < n) value = O::combine(value, widen<Acc>(x[i + block]));
+  slot[t] = value;
+  __syncthreads();
+  for (int s = 1; s < block; s *= 2) {
+    if (t % (2 * s) == 0) slot[t] = O::combine(slot[t], slot[t + s]);
+    __syncthreads();
+  }
+  if (t == 0) output.store(blockIdx.x, slot[0]);
+}
+
+struct Kernels : OneSlotAThread {
+  template <class O, class In>
+  static auto pick(int /*block*/) {
+    return &kernel<O, In>;
+  }
+};
+
+const Rung<launch_ladder_passes<Kernels>> rung("interleaved_first_add");
+
+}  // namespace treduce::reduce::interleaved_first_add

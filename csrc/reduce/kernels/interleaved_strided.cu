@@ -1,0 +1,43 @@
+// Idea: let the first threads do the work: thread t takes the pair at 2st. Whole warps retire as the tree narrows, so no warp
+// but the last one diverges.
+//
+// After:   interleaved_bitmask; the same pairs are added, by other threads, hence the same bits.
+// Mapping: thread t loads element t of the block, but in step s it adds slots 2st and 2st + s.
+// Bound:   shared memory. The 32 lanes of a warp touch slots 2s apart: with s = 16 all of them lie in one of the 32 banks and
+//          are served one after another.
+// Next:    sequential keeps the threads packed and the addresses too.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 2.
+#include "../../primitives/shared.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::interleaved_strided {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Output<O> output) {
+  using Acc = typename O::Acc;
+  Acc* slot = dynamic_shared<Acc>();
+  const int t = threadIdx.x;
+  const int block = blockDim.x;
+  const int64_t i = thread::global_index();
+
+  slot[t] = i < n ? widen<Acc>(x[i]) : O::identity();
+  __syncthreads();
+  for (int s = 1; s < block; s *= 2) {
+    const int left = 2 * s * t;
+    if (left < block) slot[left] = O::combine(slot[left], slot[left + s]);
+    __syncthreads();
+  }
+  if (t == 0) output.store(blockIdx.x, slot[0]);
+}
+
+struct Kernels : OneSlotAThread {
+  template <class O, class In>
+  static auto pick(int /*block*/) {
+    return &kernel<O, In>;
+  }
+};
+
+const Rung<launch_ladder_passes<Kernels>> rung("interleaved_strided");
+
+}  // namespace treduce::reduce::interleaved_strided

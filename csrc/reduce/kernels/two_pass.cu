@@ -1,0 +1,45 @@
+// Idea: a fixed number of blocks, whatever the length. Each thread walks the array with the whole grid as its stride and adds
+// in a register; only then comes the tree. A second launch, one block of the same kernel, adds the partials.
+//
+// After:   the stages that launch more blocks for more elements and need a pass for each factor of 2T.
+// Mapping: thread g of G*T loads elements g, g + GT, g + 2GT, ...: coalesced in every round. One partial a block.
+// Bound:   latency: one 4-byte load in flight a thread; the tree and its barriers are amortised over many elements.
+// Next:    two_pass_last_warp drops the barriers of the last steps.
+// Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014), on the grid-stride loop; Nicholas Wilt, The CUDA
+//          Handbook (2013), Reduction1.
+#include "../../primitives/shared.cuh"
+#include "../../primitives/thread.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::two_pass {
+
+template <class O, class In>
+__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Output<O> output) {
+  using Acc = typename O::Acc;
+  Acc* slot = dynamic_shared<Acc>();
+  const int t = threadIdx.x;
+  const int block = blockDim.x;
+
+  Acc value = O::identity();
+  for (int64_t i = thread::global_index(); i < n; i += thread::grid_threads()) {
+    value = O::combine(value, widen<Acc>(x[i]));
+  }
+  slot[t] = value;
+  __syncthreads();
+  for (int s = block / 2; s > 0; s /= 2) {
+    if (t < s) slot[t] = O::combine(slot[t], slot[t + s]);
+    __syncthreads();
+  }
+  if (t == 0) output.store(blockIdx.x, slot[0]);
+}
+
+struct Kernels : OneSlotAThread {
+  template <class O, class In>
+  static auto pick(int /*block*/) {
+    return &kernel<O, In>;
+  }
+};
+
+const Rung<launch_ladder_passes<Kernels>> rung("two_pass");
+
+}  // namespace treduce::reduce::two_pass

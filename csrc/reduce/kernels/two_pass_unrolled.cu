@@ -1,0 +1,79 @@
+// Idea: the grid-stride loop and the fully unrolled tree together: a fixed number of blocks whose size the compiler knows.
+//
+// After:   two_pass_last_warp; the same additions, hence the same bits.
+// Mapping: as before; a switch on the host picks one of eleven kernels, for blocks of 1 to 1024 threads.
+// Bound:   latency: one 4-byte load in flight a thread. And the number of blocks: it must be capped near what the chip holds at
+//          once. With n / T blocks the loop runs once, and this rung is slower than `unrolled`, which at least adds a pair.
+// Next:    warp_shuffle leaves shared memory for registers.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 7; Nicholas Wilt, The CUDA Handbook (2013),
+//          Reduction3.
+#include "../../primitives/shared.cuh"
+#include "../../primitives/thread.cuh"
+#include "../../primitives/warp.cuh"
+#include "../rung.h"
+
+namespace treduce::reduce::two_pass_unrolled {
+
+template <class O, class In, int kBlock>
+__global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<O> output) {
+  using Acc = typename O::Acc;
+  Acc* slot = dynamic_shared<Acc>();
+  const int t = threadIdx.x;
+  Acc value = O::identity();
+  for (int64_t i = thread::global_index(); i < n; i += thread::grid_threads()) {
+    value = O::combine(value, widen<Acc>(x[i]));
+  }
+  slot[t] = value;
+  __syncthreads();
+  // Every condition on kBlock is settled by the compiler: what is left is a straight line of at most ten additions.
+  if constexpr (kBlock >= 1024) {
+    if (t < 512) slot[t] = O::combine(slot[t], slot[t + 512]);
+    __syncthreads();
+  }
+  if constexpr (kBlock >= 512) {
+    if (t < 256) slot[t] = O::combine(slot[t], slot[t + 256]);
+    __syncthreads();
+  }
+  if constexpr (kBlock >= 256) {
+    if (t < 128) slot[t] = O::combine(slot[t], slot[t + 128]);
+    __syncthreads();
+  }
+  if constexpr (kBlock >= 128) {
+    if (t < 64) slot[t] = O::combine(slot[t], slot[t + 64]);
+    __syncthreads();
+  }
+  if (t < warp::kLanes) {
+    Acc value = slot[t];
+#pragma unroll
+    for (int s = kBlock >= 64 ? 32 : kBlock / 2; s > 0; s /= 2) {
+      if (t < s) value = O::combine(value, slot[t + s]);
+      __syncwarp();
+      if (t < s) slot[t] = value;
+      __syncwarp();
+    }
+  }
+  if (t == 0) output.store(blockIdx.x, slot[0]);
+}
+
+struct Kernels : OneSlotAThread {
+  template <class O, class In>
+  static auto pick(int block) {
+    switch (block) {
+      case 1024: return &kernel<O, In, 1024>;
+      case 512: return &kernel<O, In, 512>;
+      case 256: return &kernel<O, In, 256>;
+      case 128: return &kernel<O, In, 128>;
+      case 64: return &kernel<O, In, 64>;
+      case 32: return &kernel<O, In, 32>;
+      case 16: return &kernel<O, In, 16>;
+      case 8: return &kernel<O, In, 8>;
+      case 4: return &kernel<O, In, 4>;
+      case 2: return &kernel<O, In, 2>;
+      default: return &kernel<O, In, 1>;
+    }
+  }
+};
+
+const Rung<launch_ladder_passes<Kernels>> rung("two_pass_unrolled");
+
+}  // namespace treduce::reduce::two_pass_unrolled

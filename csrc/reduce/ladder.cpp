@@ -1,0 +1,228 @@
+#include "ladder.h"
+
+#include <map>
+#include <unordered_map>
+
+#include "rung_registry.h"
+
+namespace treduce::reduce {
+namespace {
+
+// The order classes. Rungs of one class give the same bits for the same block size and number of blocks.
+constexpr Order kSerial{"serial", Load::serial, Tree::none, Finish::none,
+                        "x[0] + x[1] + x[2] + ..., one after another"};
+constexpr Order kPairs{"pairs", Load::one, Tree::interleaved, Finish::again,
+                       "blocks of T elements, neighbours first: strides 1, 2, 4, ..."};
+constexpr Order kPairsFirstAdd{"pairs_first_add", Load::pair, Tree::interleaved, Finish::again,
+                               "x[i] + x[i+T], then neighbours first"};
+constexpr Order kHalves{"halves", Load::one, Tree::sequential, Finish::again,
+                        "blocks of T elements, halves first: strides T/2, T/4, ..., 1"};
+constexpr Order kHalvesFirstAdd{"halves_first_add", Load::pair, Tree::sequential, Finish::again,
+                                "x[i] + x[i+T], then halves first"};
+constexpr Order kStrideHalves{
+    "stride_halves", Load::grid_stride, Tree::sequential, Finish::one_block,
+    "each thread sums every G*T-th element, then halves first; one block adds the partials alike"};
+constexpr Order kStrideWarps{
+    "stride_warps", Load::grid_stride, Tree::warp, Finish::one_block,
+    "each thread sums every G*T-th element, then lanes of a warp by halves, then warps by halves"};
+constexpr Order kVectorWarps{"vector_warps", Load::vector, Tree::warp, Finish::one_block,
+                             "as stride_warps over 16-byte vectors, with an accumulator a component"};
+constexpr Order kVectorClusters{"vector_clusters", Load::vector, Tree::warp, Finish::cluster,
+                                "as vector_warps, with the eight partials of a cluster folded first"};
+constexpr Order kUnordered{"unordered", Load::vector, Tree::warp, Finish::one_block,
+                           "as vector_warps, but partials are added in the order in which blocks finish"};
+
+const char* const kHarris = "Mark Harris, Optimizing Parallel Reduction in CUDA (2007)";
+const char* const kWilt = "Nicholas Wilt, The CUDA Handbook (2013)";
+const char* const kLuitjens = "Justin Luitjens, Faster Parallel Reductions on Kepler (2014)";
+
+struct RowBuilder {
+  Row row;
+  RowBuilder(const char* name, const Order& order, const char* summary, const char* origin) {
+    row.name = name;
+    row.plan_order = order;
+    row.order = order.name;
+    row.order_text = order.text;
+    row.summary = summary;
+    row.origin = origin;
+    row.dtypes.assign(std::begin(kAllDTypes), std::end(kAllDTypes));
+  }
+  RowBuilder& aliases(std::vector<std::string> names) { return row.aliases = std::move(names), *this; }
+  RowBuilder& block(int standard, int least = 32, int most = 1024) {
+    row.size_default = standard;
+    row.size_min = least;
+    row.size_max = most;
+    return *this;
+  }
+  RowBuilder& num_blocks() { return row.takes_num_blocks = true, *this; }
+  RowBuilder& counter() { return row.needs_counter = true, *this; }
+  RowBuilder& scratch() { return row.scratch_of_input = true, *this; }
+  RowBuilder& at_least_one() { return row.at_least_one = true, *this; }
+  RowBuilder& unordered() { return row.deterministic = false, *this; }
+  RowBuilder& capability(int tenfold) { return row.capability = tenfold, *this; }
+  operator Row() const { return row; }
+};
+using R = RowBuilder;
+
+// In teaching order. Default block sizes: the stages that make one partial a block let a block cover 1024 elements, so that
+// partials stay under one percent of the input for every dtype; the grid-stride rungs take 256 threads, as the literature does.
+std::vector<Row> make_ladder() {
+  std::vector<Row> rows = {
+      R("serial", kSerial, "one thread walks the array", "the loop of every CPU program").block(0, 0, 0),
+      R("global_memory", kPairs, "a tree in global memory: thread t with t % 2s == 0 adds element t + s", kHarris)
+          .aliases({"global"})
+          .block(1024)
+          .scratch(),
+      R("interleaved_modulo", kPairs, "the same tree in shared memory", kHarris).aliases({"v0", "shared"}).block(1024),
+      R("interleaved_bitmask", kPairs, "t & (2s - 1) in place of t % 2s", kHarris).aliases({"v1"}).block(1024),
+      R("interleaved_strided", kPairs, "packed threads: thread t adds at 2st; bank conflicts", kHarris).block(1024),
+      R("sequential", kHalves, "packed threads and consecutive addresses: t < s adds t + s", kHarris)
+          .aliases({"v2"})
+          .block(1024),
+      R("interleaved_first_add", kPairsFirstAdd, "two loads a thread, half the blocks, the modulo tree", kHarris)
+          .aliases({"two_loads"})
+          .block(512),
+      R("first_add", kHalvesFirstAdd, "two loads a thread, half the blocks, the sequential tree", kHarris)
+          .aliases({"v3"})
+          .block(512),
+      R("last_warp", kHalvesFirstAdd, "the last warp finishes by itself with __syncwarp", kHarris)
+          .aliases({"v4"})
+          .block(512),
+      R("unrolled", kHalvesFirstAdd, "the tree unrolled for a block size known at compile time", kHarris)
+          .aliases({"v5"})
+          .block(512),
+      R("two_pass", kStrideHalves, "a grid-stride loop, then one block adds the partials", kWilt)
+          .aliases({"reduction1"})
+          .block(256, 1)
+          .num_blocks(),
+      R("two_pass_last_warp", kStrideHalves, "its tree ends in a warp by itself", kWilt)
+          .aliases({"reduction2"})
+          .block(256, 1)
+          .num_blocks(),
+      R("two_pass_unrolled", kStrideHalves, "its tree unrolled for a block size known at compile time", kWilt)
+          .aliases({"reduction3", "v6"})
+          .block(256, 1)
+          .num_blocks(),
+      R("warp_shuffle", kStrideWarps, "lanes read each other's registers: no barrier within a warp", kLuitjens)
+          .block(256)
+          .num_blocks(),
+      R("vectorized", kVectorWarps, "16-byte loads, four in flight a thread", kLuitjens).block(256).num_blocks(),
+      R("atomic", kUnordered, "one atomic operation a block in place of partials", kWilt)
+          .aliases({"reduction5"})
+          .block(256)
+          .num_blocks()
+          .at_least_one()
+          .unordered(),
+      R("single_pass", kVectorWarps, "the last block to finish adds the partials, in their order", kWilt)
+          .aliases({"reduction4"})
+          .block(256)
+          .num_blocks()
+          .counter(),
+      R("cooperative", kVectorWarps, "a barrier for the whole grid, then block 0 adds the partials",
+        "Mark Harris and Kyrylo Perelygin, Cooperative Groups (2017)")
+          .aliases({"cg"})
+          .block(256)
+          .num_blocks()
+          .at_least_one(),
+      R("cluster", kVectorClusters, "eight blocks fold through distributed shared memory",
+        "NVIDIA, CUDA Programming Guide: thread block clusters")
+          .block(256)
+          .num_blocks()
+          .counter()
+          .capability(90),
+      R("auto", kVectorWarps, "picks the fastest from a table of measurements", "this project")
+          .block(0, 32)
+          .num_blocks(),
+  };
+  for (Row& row : rows) {
+    const auto found = launchers().find(row.name);
+    if (found != launchers().end()) row.launcher = found->second;
+  }
+  rows.back().cuda = false;
+  return rows;
+}
+
+const std::unordered_map<std::string_view, const Row*>& names() {
+  static const auto index = [] {
+    std::unordered_map<std::string_view, const Row*> map;
+    for (const Row& row : ladder()) {
+      map.emplace(row.name, &row);
+      for (const std::string& alias : row.aliases) map.emplace(alias, &row);
+    }
+    return map;
+  }();
+  return index;
+}
+
+// What `auto` runs, by the bytes of the input: the fastest rung whose order every supported chip can execute. Measured for
+// float32 on an NVIDIA H200, 2026-11-21; `python benchmarks/run.py --suite tune` measures it again.
+struct AutoRule {
+  int64_t bytes;  // the rule holds up to here
+  const char* row;
+  int block;
+  int64_t num_blocks;
+};
+constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+constexpr AutoRule kAutoTable[] = {
+    {16 * kKiB, "single_pass", 256, 1},      {64 * kKiB, "single_pass", 1024, 1},
+    {1 * kMiB, "single_pass", 256, 64},      {8 * kMiB, "single_pass", 512, 128},
+    {32 * kMiB, "single_pass", 512, 256},    {512 * kMiB, "single_pass", 1024, 256},
+    {2048 * kMiB, "single_pass", 1024, 512}, {INT64_MAX, "single_pass", 1024, 4096},
+};
+
+}  // namespace
+
+std::map<std::string, int (*)(const Call&)>& launchers() {
+  static std::map<std::string, int (*)(const Call&)> map;
+  return map;
+}
+
+const std::vector<Row>& ladder() {
+  static const std::vector<Row> rows = make_ladder();
+  return rows;
+}
+
+const Row& find(std::string_view name) {
+  const auto found = names().find(name);
+  if (found != names().end()) return *found->second;
+  std::vector<std::string> all;
+  for (const auto& entry : names()) all.emplace_back(entry.first);
+  throw BadArgument{unknown_variant("the reductions", name, all)};
+}
+
+namespace {
+
+Resolved choose(DType dtype, int64_t n) {
+  static const std::vector<Resolved> choices = [] {
+    std::vector<Resolved> rows;
+    for (const AutoRule& rule : kAutoTable) rows.push_back({&find(rule.row), rule.block, rule.num_blocks});
+    return rows;
+  }();
+  size_t i = 0;
+  while (n * size_of(dtype) > kAutoTable[i].bytes) ++i;
+  return choices[i];
+}
+
+}  // namespace
+
+Resolved resolve(std::string_view variant, DType dtype, int64_t n, std::optional<int64_t> block_size,
+                 std::optional<int64_t> num_blocks) {
+  const Row& row = find(variant);
+  Resolved r{&row, checked_size(row, "block_size", block_size.value_or(0), block_size.has_value()),
+             num_blocks.value_or(0)};
+  if (num_blocks.has_value()) {
+    if (!row.takes_num_blocks) throw BadArgument{"variant '" + row.name + "' takes no num_blocks"};
+    if (*num_blocks < 1 || *num_blocks > INT32_MAX) {
+      throw BadArgument{"num_blocks must be from 1 to 2147483647, got " + std::to_string(*num_blocks)};
+    }
+  }
+  if (&row == &ladder().back()) {  // auto
+    const Resolved chosen = choose(dtype, n);
+    r.row = chosen.row;
+    if (!block_size.has_value()) r.block = chosen.block;
+    if (!block_size.has_value() && !num_blocks.has_value()) r.num_blocks = chosen.num_blocks;
+  }
+  return r;
+}
+
+}  // namespace treduce::reduce

@@ -1,0 +1,105 @@
+// What every rung of the reduction ladder shares: the call it receives, where its blocks put their values, how a chain of
+// passes is launched, and how a kernel file makes itself known. Free of torch.
+#pragma once
+
+#include "../common/launch.h"
+#include "functors.h"
+#include "plan.h"
+#include "rung_registry.h"
+
+namespace treduce::reduce {
+
+// One reduction of a contiguous array.
+struct Call {
+  Op op;
+  DType dtype;
+  const void* input;
+  int64_t n;
+  const Plan* plan;
+  Result result;
+  void* workspace;    // room for plan->partials() accumulators, and the row's scratch
+  unsigned* counter;  // zero, and left zero; only for rungs that ask for one
+  cudaStream_t stream;
+};
+
+// Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file. The
+// launcher returns a cudaError_t, as an int there, because the ladder knows no CUDA.
+template <cudaError_t (*kLauncher)(const Call&)>
+struct Rung {
+  explicit Rung(const char* name) {
+    launchers()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
+  }
+};
+
+// Where a block's value goes: to the partials, or, in the last pass, finished and rounded to the result.
+template <class O>
+struct Output {
+  typename O::Acc* partials;  // null in the last pass
+  Result result;
+
+  TREDUCE_HOST_DEVICE void store(int64_t block, typename O::Acc value) const {
+    if (partials != nullptr) {
+      partials[block] = value;
+    } else {
+      result.store<O>(value);
+    }
+  }
+};
+
+// Calls body(functor, Type<In>{}) for the call's op and dtype.
+template <class Body>
+cudaError_t dispatch_op(const Call& call, Body body) {
+  return dispatch(call.dtype, [&](auto type) -> cudaError_t {
+    using Acc = Accumulator<typename decltype(type)::type>;
+    switch (call.op) {
+      case Op::amax: return body(Max<Acc>{}, type);
+      case Op::amin: return body(Min<Acc>{}, type);
+      default: return body(Sum<Acc>{}, type);
+    }
+  });
+}
+
+// Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements of type In,
+// Kernels::shared_bytes<Acc>(block) its dynamic shared memory. Partials of pass p lie behind those of pass p - 1.
+template <class Kernels, class O, class In>
+cudaError_t launch_passes(const Call& call, const In* input, int pass = 0, typename O::Acc* partials = nullptr) {
+  using Acc = typename O::Acc;
+  const Plan& plan = *call.plan;
+  if (pass == 0) partials = static_cast<Acc*>(call.workspace);
+  const bool last = pass + 1 == plan.pass_count;
+  Launch shape;
+  shape.grid = plan.passes[pass].blocks;
+  shape.block = plan.block;
+  shape.shared_bytes = Kernels::template shared_bytes<Acc>(plan.block);
+  shape.stream = call.stream;
+  const Output<O> output{last ? nullptr : partials, call.result};
+  const cudaError_t error =
+      launch(Kernels::template pick<O, In>(plan.block), shape, input, plan.passes[pass].n, output);
+  if (error != cudaSuccess || last) return error;
+  return launch_passes<Kernels, O, Acc>(call, partials, pass + 1, partials + plan.passes[pass].blocks);
+}
+
+// A launcher for the rungs whose every pass is one kernel over the values that are left.
+template <class Kernels>
+cudaError_t launch_ladder_passes(const Call& call) {
+  return dispatch_op(call, [&](auto op, auto type) {
+    using In = typename decltype(type)::type;
+    return launch_passes<Kernels, decltype(op), In>(call, static_cast<const In*>(call.input));
+  });
+}
+
+// One accumulator a thread: what the classic stages keep in dynamic shared memory.
+struct OneSlotAThread {
+  template <class Acc>
+  static size_t shared_bytes(int block) {
+    return block * sizeof(Acc);
+  }
+};
+struct NoDynamicShared {
+  template <class Acc>
+  static size_t shared_bytes(int) {
+    return 0;
+  }
+};
+
+}  // namespace treduce::reduce

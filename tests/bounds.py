@@ -1,0 +1,46 @@
+"""How far a reduction may be from the exact value: the classic bound of its order of additions, and one rounding."""
+
+import math
+
+import numpy as np
+import torch
+
+import orders
+
+UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+SMALLEST = {torch.float32: 2.0**-149, torch.float64: 2.0**-1074, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
+
+
+def exact_sum(x):
+    """The sum of the values themselves, rounded once to float64 (to long double for many)."""
+    values = x.detach().cpu().double().numpy().reshape(-1)
+    return math.fsum(values) if values.size <= 2**17 else float(np.sum(values, dtype=np.longdouble))
+
+
+def reduction_bound(op, x, depth):
+    """|computed - exact| <= bound, where each element goes through at most `depth` additions."""
+    u = UNIT[torch.float64 if x.dtype == torch.float64 else torch.float32]
+    magnitude = exact_sum(x.double().abs())
+    exact = exact_sum(x)
+    growth = depth * u / (1 - depth * u)
+    error = growth * magnitude
+    if op == "mean" and x.numel():
+        error, exact = (error + u * abs(exact)) / x.numel(), exact / x.numel()
+    # One rounding to the result's dtype (and one more to the accumulator's, for the reference itself).
+    return error + (abs(exact) + error) * 2 * UNIT[x.dtype] + SMALLEST[x.dtype]
+
+
+def assert_within_bound(actual, op, x, variant, sizes):
+    n = x.numel()
+    order = variant.order if variant.order in orders.ORDERS else "vector_warps"
+    depth = orders.depth(order, x.dtype, n, sizes.get("block_size"), sizes.get("num_blocks"))
+    if not variant.deterministic:
+        depth += orders.grid(order, x.dtype, n, sizes.get("block_size") or 256, sizes.get("num_blocks"))
+    exact = exact_sum(x)
+    if op == "mean":
+        exact /= n
+    error = abs(actual.double().item() - exact)
+    bound = reduction_bound(op, x, depth)
+    if actual.isinf() and abs(exact) + bound >= torch.finfo(x.dtype).max:
+        return  # overflow within the bound
+    assert error <= bound, f"{actual.item()!r} is {error:.3g} from {exact!r}; the bound is {bound:.3g}"  # NaN fails

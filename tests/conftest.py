@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+# The tests find what they share (cases, orders, bits, tables) beside themselves: pytest puts this folder on the path.
+import torch_reduce
+from torch_reduce import _check
+
+
+def why_no_cuda():
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU that this torch can use"
+    if not torch_reduce.cuda_built():
+        return "torch_reduce was built without CUDA"
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    reason = why_no_cuda()
+    if reason is None:
+        return
+    skip = pytest.mark.skip(reason=reason)
+    for item in items:
+        if "cuda" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_thread_or_two():
+    """Sets torch's thread count and puts it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def poisoned():
+    """Every tensor from at::empty starts as NaN (integers: their largest value): an element that nobody writes shows."""
+    with _check.poisoned():
+        yield
+
+
+def poison_free_memory():
+    """Fills what the CUDA allocator will hand out next with 0xff bytes, which are NaN in every float format."""
+    torch.cuda.synchronize()
+    held = [torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda") for size in (512,) * 4096]
+    held += [torch.full((size << 20,), 0xFF, dtype=torch.uint8, device="cuda") for size in (1, 2, 8, 19, 20, 64)]
+    torch.cuda.synchronize()
+    del held
+
+
+@pytest.fixture
+def poison():
+    return poison_free_memory
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The source tree."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,22 @@
+// The control: the tree as it should be. The others differ from it in one place.
+#include "broken.h"
+
+namespace broken {
+
+__global__ void correct(const float* x, int n, float* out) {
+  float* slot = treduce::dynamic_shared<float>();
+  const int t = threadIdx.x;
+  slot[t] = t < n ? x[t] : 0;
+  __syncthreads();
+  for (int s = blockDim.x / 2; s > 0; s /= 2) {
+    if (t < s) slot[t] += slot[t + s];
+    __syncthreads();
+  }
+  if (t == 0) *out = slot[0];
+}
+
+const Kernel kernel_correct("correct", [](const float* x, int n, int threads, float* out) {
+  return treduce::launch(&correct, one_block(threads, threads * sizeof(float)), x, n, out);
+});
+
+}  // namespace broken

@@ -1,0 +1,26 @@
+// The two sides of a branch wait at barriers of their own.
+#include "broken.h"
+
+namespace broken {
+
+__global__ void divergent_barrier(const float* x, int n, float* out) {
+  float* slot = treduce::dynamic_shared<float>();
+  const int t = threadIdx.x;
+  slot[t] = t < n ? x[t] : 0;
+  __syncthreads();
+  for (int s = blockDim.x / 2; s > 0; s /= 2) {
+    if (t < s) {
+      slot[t] += slot[t + s];
+      __syncthreads();
+    } else {
+      __syncthreads();
+    }
+  }
+  if (t == 0) *out = slot[0];
+}
+
+const Kernel kernel_divergent_barrier("divergent_barrier", [](const float* x, int n, int threads, float* out) {
+  return treduce::launch(&divergent_barrier, one_block(threads, threads * sizeof(float)), x, n, out);
+});
+
+}  // namespace broken

@@ -1,0 +1,120 @@
+"""Compiles the kernels as host C++ and links them with the emulator.
+
+The tests call it; `python tests/emulator/build.py` does it by hand.
+"""
+
+import fcntl
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILD = ROOT / "build" / "emulator"
+COMPILER = shlex.split(os.environ.get("CXX", "g++"))
+SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+COMPILE = [*SANITIZE, "-std=c++17", "-g1", "-ffp-contract=off", "-DTREDUCE_EMULATOR", f"-I{HERE}"]
+COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+
+
+MACHINE = [HERE / "emulator.cpp", HERE / "fiber.cpp"]
+SOURCES = {
+    "driver": [
+        *sorted(ROOT.glob("csrc/**/*.cu")),
+        # What the kernels' ladders are made of: host code without torch.
+        *sorted(ROOT.glob("csrc/*/ladder.cpp")),
+        ROOT / "csrc/reduce/plan.cpp",
+        ROOT / "csrc/common/variants.cpp",
+        HERE / "driver.cpp",
+        *MACHINE,
+    ],
+    "broken": [*sorted(HERE.glob("broken/*.cu")), HERE / "broken" / "main.cpp", *MACHINE],
+}
+
+
+def optimisation(source: Path) -> str:
+    # A thousand kernel instances, compiled once and run for a moment: -O1 takes three times as long to compile them,
+    # and most of the run is spent in the switch from thread to thread.
+    return "-O0" if source.suffix == ".cu" else "-O2"
+
+
+class BuildError(Exception):
+    pass
+
+
+def run(command: list) -> None:
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise BuildError(f"{shlex.join(map(str, command))}\n{result.stderr}")
+
+
+def why_not() -> str | None:
+    """Why nothing can be built or run here: the sanitizers are libraries of their own on some systems."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    probe = BUILD / "probe.cpp"
+    probe.write_text("int main() {}\n")
+    try:
+        run([*COMPILER, *SANITIZE, probe, "-o", probe.with_suffix("")])
+        run([probe.with_suffix("")])
+    except (BuildError, OSError) as error:
+        return f"{shlex.join(COMPILER)} cannot make a program with {SANITIZE[0]}: {error}"
+    return None
+
+
+def object_of(source: Path) -> Path:
+    return BUILD / (str(source.relative_to(ROOT)).replace("/", "_") + ".o")
+
+
+def is_stale(made: Path) -> bool:
+    """Whether `made` is older than one of the files that the compiler listed beside it, or was made otherwise."""
+    listed, flags = made.with_suffix(".d"), made.with_suffix(".flags")
+    if not (made.exists() and listed.exists() and flags.exists() and flags.read_text() == repr(COMPILER + COMPILE)):
+        return True
+    inputs = listed.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    return any(not Path(i).exists() or Path(i).stat().st_mtime > made.stat().st_mtime for i in inputs)
+
+
+def compile_one(source: Path) -> None:
+    made = object_of(source)
+    run(
+        [
+            *COMPILER,
+            *COMPILE,
+            optimisation(source),
+            "-MD",
+            "-MF",
+            made.with_suffix(".d"),
+            "-x",
+            "c++",
+            "-c",
+            source,
+            "-o",
+            made,
+        ]
+    )
+    made.with_suffix(".flags").write_text(repr(COMPILER + COMPILE))
+
+
+def build(program: str) -> Path:
+    """Builds "driver" or "broken" where a source is newer, and returns its path."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / "lock", "w") as lock:  # two test processes must not write the same files
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        objects = [object_of(source) for source in SOURCES[program]]
+        stale = [source for source in SOURCES[program] if is_stale(object_of(source))]
+        stale.sort(key=lambda source: -source.stat().st_size)  # the long ones first, so that no core waits at the end
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+            list(pool.map(compile_one, stale))
+        made = BUILD / program
+        if not made.exists() or any(o.stat().st_mtime > made.stat().st_mtime for o in objects):
+            # -rdynamic: a message can name the kernel.
+            run([*COMPILER, *SANITIZE, "-rdynamic", *objects, "-ldl", "-o", made])
+    return made
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SOURCES:
+        print(build(name))

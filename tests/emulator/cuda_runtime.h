@@ -1,0 +1,253 @@
+// The part of CUDA that the kernels use, for a host compiler. Put this folder first on the include path and compile a .cu
+// file as C++: it then runs on the emulator. What is not here does not compile, and what cannot be honoured is an error.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <type_traits>
+
+#include "emulator.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+#ifndef __restrict__
+#define __restrict__ __restrict
+#endif
+
+constexpr int warpSize = emulator::kWarpLanes;
+using std::max;
+using std::min;
+
+// ---- barriers, shuffles, votes ----
+
+inline void __syncthreads(emulator::Site site = emulator::Site::here()) { emulator::block_barrier(site); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site = emulator::Site::here()) {
+  emulator::warp_barrier(mask, site);
+}
+
+namespace emulator {
+
+template <class T>
+T shuffle(unsigned mask, T value, int source, Site site) {
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "CUDA shuffles 4 and 8 byte numbers");
+  const unsigned char* of_lane = exchange(&value, sizeof(T), mask, site);
+  memcpy(&value, of_lane + 8 * source, sizeof(T));
+  return value;
+}
+
+inline unsigned vote(unsigned mask, bool mine, Site site) {
+  const unsigned char* of_lane = exchange(&mine, 1, mask, site);
+  unsigned ballot = 0;
+  for (int l = 0; l < kWarpLanes; ++l) ballot |= (of_lane[8 * l] == 1 ? 1u : 0u) << l;  // 0xff: no such lane
+  return ballot;
+}
+
+}  // namespace emulator
+
+// A source outside of the caller's group of `width` lanes: the caller gets its own value back.
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   emulator::Site site = emulator::Site::here()) {
+  const int lane = emulator::lane(), source = lane + static_cast<int>(delta);
+  return emulator::shuffle(mask, value, lane % width + static_cast<int>(delta) < width ? source : lane, site);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Site site = emulator::Site::here()) {
+  const int lane = emulator::lane(), source = lane - static_cast<int>(delta);
+  return emulator::shuffle(mask, value, lane % width >= static_cast<int>(delta) ? source : lane, site);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, emulator::Site site = emulator::Site::here()) {
+  const int lane = emulator::lane(), source = lane ^ lane_mask;
+  return emulator::shuffle(mask, value, source / width <= lane / width ? source % 32 : lane, site);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, emulator::Site site = emulator::Site::here()) {
+  const int lane = emulator::lane();
+  return emulator::shuffle(mask, value, lane - lane % width + (source & (width - 1)), site);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote(mask, predicate != 0, site);
+}
+inline int __any_sync(unsigned mask, int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote(mask, predicate != 0, site) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote(mask, predicate != 0, site) == emulator::lanes();
+}
+
+// ---- memory ----
+
+// Threads only change places in overtake(), so plain code is atomic.
+template <class T, class Update>
+T emulator_atomic(T* address, Update update) {
+  emulator::overtake();
+  const T before = *address;
+  *address = update(before);
+  return before;
+}
+template <class T>
+T atomicAdd(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) {
+    if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<unsigned>(old) + static_cast<unsigned>(value));  // wraps
+    } else {
+      return old + value;
+    }
+  });
+}
+template <class T>
+T atomicMax(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) { return old > value ? old : value; });
+}
+template <class T>
+T atomicMin(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) { return old < value ? old : value; });
+}
+template <class T>
+T atomicExch(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T) { return value; });
+}
+template <class T>
+T atomicCAS(T* address, std::common_type_t<T> compare, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) { return old == compare ? value : old; });
+}
+inline unsigned atomicInc(unsigned* address, unsigned limit) {
+  return emulator_atomic(address, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
+}
+
+inline void __threadfence() { emulator::overtake(); }
+inline void __threadfence_block() { emulator::overtake(); }
+
+// Cache hints change when data arrives, not which data.
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <class T>
+void __stcs(T* address, T value) {
+  *address = value;
+}
+template <class T>
+void __stcg(T* address, T value) {
+  *address = value;
+}
+
+// ---- the runtime ----
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorCooperativeLaunchTooLarge = 720,
+  cudaErrorNotSupported = 801,
+};
+inline const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
+    default: return "operation not supported by the emulator";
+  }
+}
+
+using cudaStream_t = struct CUstream_st*;
+
+enum cudaDeviceAttr { cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16 };
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  *value = attribute == cudaDevAttrWarpSize ? warpSize : emulator::kProcessors;
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int /*threads*/, size_t /*shared*/) {
+  *blocks = emulator::kBlocksPerProcessor;
+  return cudaSuccess;
+}
+
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+};
+union cudaLaunchAttributeValue {
+  int cooperative;
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+  int programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+// The limits are a GPU's, so that a launch that would fail there fails here.
+inline cudaError_t emulator_grid(const cudaLaunchConfig_t& config, emulator::Grid* grid) {
+  grid->blocks = config.gridDim;
+  grid->threads = config.blockDim;
+  grid->dynamic_shared = config.dynamicSmemBytes;
+  for (unsigned a = 0; a < config.numAttrs; ++a) {
+    const cudaLaunchAttribute& attribute = config.attrs[a];
+    switch (attribute.id) {
+      case cudaLaunchAttributeCooperative: grid->cooperative = attribute.val.cooperative != 0; break;
+      case cudaLaunchAttributeClusterDimension:
+        if (attribute.val.clusterDim.y != 1 || attribute.val.clusterDim.z != 1) return cudaErrorNotSupported;
+        grid->cluster = attribute.val.clusterDim.x;
+        break;
+      default: return cudaErrorNotSupported;
+    }
+  }
+  const dim3 &b = grid->blocks, &t = grid->threads;
+  const uint64_t threads = uint64_t{t.x} * t.y * t.z, blocks = uint64_t{b.x} * b.y * b.z;
+  if (threads == 0 || threads > emulator::kMaxThreads || t.z > 64) return cudaErrorInvalidConfiguration;
+  if (blocks == 0 || b.x > 0x7fffffffu || b.y > 0xffffu || b.z > 0xffffu) return cudaErrorInvalidConfiguration;
+  if (grid->dynamic_shared > emulator::kMaxSharedBytes) return cudaErrorInvalidValue;
+  if (grid->cluster == 0 || grid->cluster > emulator::kMaxCluster || b.x % grid->cluster != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (grid->cooperative && blocks > uint64_t{emulator::kProcessors} * emulator::kBlocksPerProcessor) {
+    return cudaErrorCooperativeLaunchTooLarge;
+  }
+  return cudaSuccess;
+}
+
+// Runs at once and returns when the grid is done: every stream is in order, so nobody can tell.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  emulator::Grid grid;
+  grid.kernel = reinterpret_cast<const void*>(kernel);
+  const cudaError_t error = emulator_grid(*config, &grid);
+  if (error != cudaSuccess) return error;
+  const auto body = [kernel, arguments...] { kernel(arguments...); };
+  emulator::run(grid, [](const void* b) { (*static_cast<decltype(body)*>(b))(); }, &body);
+  return cudaSuccess;
+}

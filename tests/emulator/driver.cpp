@@ -1,0 +1,226 @@
+// Runs kernels on the emulator and prints the bytes that they wrote. Reads cases from standard input, a line each:
+//
+//   sum|mean|amax|amin VARIANT DTYPE N BLOCK_SIZE NUM_BLOCKS OFFSET INPUT SEED...
+//   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
+//   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B SEED...
+//   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
+//
+// INPUT, A and B are files with the elements; A_ROW and so on are strides in elements. An offset puts the elements that far
+// behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counter, as a captured graph is replayed. For every
+// case one line comes back: "ok" and the bytes of each run in hexadecimal, or "error" and a sentence. What the emulator and
+// the sanitizers find ends the process: nothing in the memory can be trusted then.
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../../csrc/elementwise/rung.h"
+#include "../../csrc/lessons/thread_index.h"
+#include "../../csrc/matmul/rung.h"
+#include "../../csrc/reduce/ladder.h"
+#include "../../csrc/reduce/rung.h"
+#include "cuda_runtime.h"
+
+namespace {
+
+using namespace treduce;
+
+// A heap block of exactly this size, so that AddressSanitizer sees the first byte too many. 0xff: a NaN in every float type,
+// and in no sum by chance.
+class Buffer {
+ public:
+  // hex() leaves out the first `skip` bytes.
+  explicit Buffer(size_t bytes, size_t skip = 0) : bytes_(bytes), skip_(skip), data_(new unsigned char[bytes]) {
+    poison();
+  }
+  void poison() { memset(data_.get(), 0xff, bytes_); }
+  unsigned char* data() { return data_.get(); }
+  std::string hex() const {
+    std::string text;
+    for (size_t i = skip_; i < bytes_; ++i) {
+      text += "0123456789abcdef"[data_[i] >> 4];
+      text += "0123456789abcdef"[data_[i] & 15];
+    }
+    return text;
+  }
+
+ private:
+  size_t bytes_, skip_;
+  std::unique_ptr<unsigned char[]> data_;
+};
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void check(cudaError_t error) {
+  if (error != cudaSuccess) throw Error(cudaGetErrorString(error));
+}
+
+template <class T>
+T next(std::istream& line) {
+  T value;
+  if (!(line >> value)) throw Error("a case with too few words");
+  return value;
+}
+
+// 0 where the caller names none.
+std::optional<int64_t> next_size(std::istream& line) {
+  const auto size = next<int64_t>(line);
+  return size == 0 ? std::nullopt : std::optional<int64_t>(size);
+}
+
+DType dtype_named(const std::string& name) {
+  for (DType dtype : kAllDTypes) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  throw Error("no dtype " + name);
+}
+
+// The whole file, `offset_bytes` behind the start of a buffer that ends where the file ends.
+Buffer read_input(const std::string& path, int64_t offset_bytes = 0) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) throw Error("cannot read " + path);
+  const auto bytes = static_cast<int64_t>(file.tellg());
+  Buffer buffer(offset_bytes + bytes);
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(buffer.data() + offset_bytes), bytes);
+  return buffer;
+}
+
+// Runs `once` twice for every seed that is left on the line and returns what stands in `result` after each.
+template <class Once>
+std::string run_seeds(std::istream& line, Buffer& result, Once once) {
+  std::string runs;
+  for (uint64_t seed; line >> seed;) {
+    emulator::seed(seed);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      result.poison();
+      once();
+      runs += " " + result.hex();
+    }
+  }
+  return runs;
+}
+
+std::string reduction(reduce::Op op, std::istream& line) {
+  const auto variant = next<std::string>(line);
+  const DType dtype = dtype_named(next<std::string>(line));
+  const auto n = next<int64_t>(line);
+  const auto block_size = next_size(line);
+  const auto num_blocks = next_size(line);
+  const reduce::Resolved resolved = reduce::resolve(variant, dtype, n, block_size, num_blocks);
+  const reduce::Row& row = *resolved.row;
+  const reduce::Plan plan = make_plan(row.plan_order, dtype, n, resolved.block, resolved.num_blocks);
+
+  const auto offset = next<int64_t>(line);
+  Buffer input = read_input(next<std::string>(line), offset * size_of(dtype));
+  const bool integral = accumulator_size(dtype) == 8 && dtype != DType::float64;
+  const DType result_dtype = op == reduce::Op::sum && integral ? DType::int64 : dtype;
+  Buffer workspace(workspace_accumulators(row, plan) * accumulator_size(dtype));
+  Buffer result(size_of(result_dtype));
+  const auto counter = std::make_unique<unsigned>(0);
+
+  reduce::Call call{};
+  call.op = op;
+  call.dtype = dtype;
+  call.input = input.data() + offset * size_of(dtype);
+  call.n = n;
+  call.plan = &plan;
+  call.result = {result.data(), result_dtype, op == reduce::Op::mean, n};
+  call.workspace = workspace.data();
+  call.counter = row.needs_counter ? counter.get() : nullptr;
+  if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
+  return run_seeds(line, result, [&] {
+    workspace.poison();  // stale partials of the same input would be the right ones
+    check(static_cast<cudaError_t>(row.launcher(call)));
+    if (*counter != 0) throw Error("the counter was left at " + std::to_string(*counter));
+  });
+}
+
+std::string matrix_product(std::istream& line) {
+  const auto variant = next<std::string>(line);
+  matmul::Call call{};
+  call.dtype = dtype_named(next<std::string>(line));
+  const matmul::Resolved resolved = matmul::resolve(variant, next_size(line));
+  const matmul::Row& row = *resolved.row;
+  call.tile = resolved.tile;
+  matmul::Problem& p = call.problem;
+  for (int64_t* field :
+       {&p.m, &p.n, &p.k, &p.batches, &p.a_row, &p.a_column, &p.a_batch[0], &p.b_row, &p.b_column, &p.b_batch[0]}) {
+    *field = next<int64_t>(line);
+  }
+  p.batch_dims = 1;
+  p.batch_size[0] = p.batches;
+  Buffer a = read_input(next<std::string>(line));
+  Buffer b = read_input(next<std::string>(line));
+  Buffer c(p.batches * p.m * p.n * size_of(call.dtype));
+  call.a = a.data();
+  call.b = b.data();
+  call.c = c.data();
+  if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
+  return run_seeds(line, c, [&] { check(static_cast<cudaError_t>(row.launcher(call))); });
+}
+
+std::string addition(std::istream& line) {
+  const auto variant = next<std::string>(line);
+  elementwise::Call call{};
+  call.dtype = dtype_named(next<std::string>(line));
+  call.n = next<int64_t>(line);
+  const elementwise::Resolved resolved = elementwise::resolve(variant, next_size(line));
+  call.block = resolved.block;
+  const int64_t size = size_of(call.dtype);
+  const int64_t a_bytes = next<int64_t>(line) * size, b_bytes = next<int64_t>(line) * size,
+                c_bytes = next<int64_t>(line) * size;
+  Buffer a = read_input(next<std::string>(line), a_bytes);
+  Buffer b = read_input(next<std::string>(line), b_bytes);
+  Buffer c(c_bytes + call.n * size, c_bytes);
+  call.a = a.data() + a_bytes;
+  call.b = b.data() + b_bytes;
+  call.c = c.data() + c_bytes;
+  if (resolved.row->launcher == nullptr) throw Error(resolved.row->name + " has no kernel");
+  return run_seeds(line, c, [&] { check(static_cast<cudaError_t>(resolved.row->launcher(call))); });
+}
+
+std::string thread_indices(std::istream& line) {
+  lessons::ThreadGrid grid{};
+  for (int64_t* field : {&grid.grid_x, &grid.grid_y, &grid.block_x, &grid.block_y}) *field = next<int64_t>(line);
+  Buffer table(grid.threads() * lessons::kColumns * sizeof(int64_t));
+  const auto data = reinterpret_cast<int64_t*>(table.data());
+  return run_seeds(line, table,
+                   [&] { check(static_cast<cudaError_t>(lessons::launch_thread_indices(grid, data, nullptr))); });
+}
+
+std::string run_case(std::istream& line) {
+  const auto op = next<std::string>(line);
+  if (op == "sum") return reduction(reduce::Op::sum, line);
+  if (op == "mean") return reduction(reduce::Op::mean, line);
+  if (op == "amax") return reduction(reduce::Op::amax, line);
+  if (op == "amin") return reduction(reduce::Op::amin, line);
+  if (op == "vector_add") return addition(line);
+  if (op == "thread_indices") return thread_indices(line);
+  if (op == "matmul") return matrix_product(line);
+  throw Error("no op " + op);
+}
+
+}  // namespace
+
+int main() {
+  for (std::string text; std::getline(std::cin, text);) {
+    std::istringstream line(text);
+    try {
+      const std::string runs = run_case(line);
+      std::cout << "ok" << runs << std::endl;
+    } catch (const Error& error) {
+      std::cout << "error " << error.what() << std::endl;
+    } catch (const BadArgument& error) {
+      std::cout << "error " << error.message << std::endl;
+    }
+  }
+}

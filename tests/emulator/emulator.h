@@ -1,0 +1,75 @@
+// The machine behind cuda_runtime.h: runs a kernel's threads on the host, in a random order.
+//
+// Each CUDA thread is a fiber. A fiber runs until it waits at a barrier, reaches an atomic (where it may be overtaken) or
+// leaves the kernel; which one runs next is drawn from a seeded generator. Several blocks are alive at once and interleave,
+// as on a GPU. Whatever depends on an order that no barrier fixes therefore changes with the seed.
+//
+// What it cannot show: memory is seen by everyone at once, so a missing __threadfence goes unnoticed; and a fiber is not
+// interrupted between two plain loads or stores, so a race within one statement shows only through the order of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "vector_types.h"
+
+namespace emulator {
+
+// Where in a kernel a call stands. here() as a default argument names the line of the call.
+struct Site {
+  const char* file;
+  int line;
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+struct Grid {
+  const void* kernel;  // for its name in messages
+  dim3 blocks, threads;
+  size_t dynamic_shared = 0;
+  unsigned cluster = 1;
+  bool cooperative = false;
+};
+
+// What a small GPU would have. Few resident blocks, so that a grid of some dozens comes and goes in waves.
+constexpr int kProcessors = 3;
+constexpr int kBlocksPerProcessor = 2;
+constexpr int kWarpLanes = 32;
+constexpr unsigned kMaxThreads = 1024;
+constexpr unsigned kMaxCluster = 8;
+constexpr size_t kMaxSharedBytes = 48 * 1024;
+
+// The order of everything that follows depends on this number alone.
+void seed(uint64_t value);
+
+// Calls body(arguments) once for every thread of the grid; returns when all have left. A plain pointer, since each of some
+// thousand kernels comes through here and std::function doubles the time to compile it.
+void run(const Grid& grid, void (*body)(const void*), const void* arguments);
+
+// What a thread can ask for while it runs.
+void block_barrier(Site site);
+void cluster_barrier(Site site);
+void grid_barrier(Site site);
+void warp_barrier(unsigned mask, Site site);
+void overtake();  // another thread may run before this one goes on
+
+// Every lane of the warp gives `bytes` at `mine`; the answer holds those of lane l at [l * 8]. It is valid until this thread's
+// next exchange but one. A lane that does not exist gives 0xff bytes.
+const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Site site);
+int lane();
+unsigned lanes();  // a bit for each lane of this warp that exists
+
+// The block's array for this key: made on first use, filled with 0xff, of exactly this size, so that a step past its end is a
+// step past a heap allocation.
+void* shared_array(const void* key, size_t bytes);
+void* dynamic_shared();
+int cluster_rank();
+void* shared_of(void* here, int rank, Site site);
+
+// Ends the process with a sentence that names kernel, block and thread: a broken kernel has no state worth going on from.
+[[noreturn]] void fail(const char* sentence, Site site);
+void describe_current_thread();
+
+}  // namespace emulator
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;

@@ -1,0 +1,32 @@
+// Shared memory, clusters and the grid barrier for the emulator: what csrc/primitives gets from CUDA elsewhere.
+#pragma once
+
+#include "emulator.h"
+
+// The address of a static names the call site; a template's static is another one for each of its instantiations, as a
+// __shared__ variable is. A reference to an array, not a pointer, so that UBSan checks indices and sizeof is the array's.
+#define SHARED_ARRAY(T, name, count)   \
+  static char emulator_site_of_##name; \
+  T(&name)[count] = *static_cast<T(*)[count]>(::emulator::shared_array(&emulator_site_of_##name, sizeof(T) * (count)))
+
+namespace treduce {
+
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(::emulator::dynamic_shared());
+}
+
+namespace grid {
+inline void sync(::emulator::Site site = ::emulator::Site::here()) { ::emulator::grid_barrier(site); }
+}  // namespace grid
+
+namespace cluster {
+inline void sync(::emulator::Site site = ::emulator::Site::here()) { ::emulator::cluster_barrier(site); }
+inline int rank() { return ::emulator::cluster_rank(); }
+template <class T>
+T* shared_of(T* here, int rank, ::emulator::Site site = ::emulator::Site::here()) {
+  return static_cast<T*>(::emulator::shared_of(here, rank, site));
+}
+}  // namespace cluster
+
+}  // namespace treduce

@@ -1,0 +1,259 @@
+"""What cannot work is refused in a sentence, before anything is launched, and harms nothing that comes after."""
+
+import random
+
+import pytest
+import torch
+
+import tables
+from bits import assert_same_bits
+from tables import call, every_reduction
+
+ops = torch.ops.treduce
+
+
+@every_reduction
+@pytest.mark.parametrize(
+    ("given", "closest"),
+    [
+        ("interleaved_modul", "interleaved_modulo"),
+        ("V0", "v0"),
+        ("warpshuffle", "warp_shuffle"),
+        ("vectorised", "vectorized"),
+        ("two-pass", "two_pass"),
+        ("", "cg"),
+        ("auto ", "auto"),
+    ],
+)
+def test_an_unknown_variant_names_the_closest(given, closest, op, device):
+    with pytest.raises(ValueError) as error:
+        call(op, torch.ones(3, device=device), given)
+    assert repr(given) in str(error.value) and f"'{closest}'" in str(error.value)
+
+
+@pytest.mark.parametrize(("op", "closest"), [("matmul", "tiled"), ("vector_add", "grid_1d")])
+def test_an_unknown_variant_of_two_operands_names_the_closest(op, closest, device):
+    x = torch.ones(3, 3, device=device)
+    with pytest.raises(ValueError, match=closest):
+        getattr(ops, op)(x, x, closest + "x")
+
+
+def test_odd_names(device):
+    x = torch.ones(3, device=device)
+    for name in ("\0", "x" * 5000, "größe", "%s%n", "v0\n", "{}"):
+        with pytest.raises(ValueError, match="unknown variant"):
+            call("sum", x, name)
+    for name in (None, 3, b"v0"):
+        with pytest.raises((TypeError, RuntimeError)):
+            call("sum", x, name)
+
+
+@tables.every_variant
+def test_block_sizes_that_a_variant_does_not_take(variant, device):
+    x = torch.ones(100, device=device)
+    wrong = {0, -1, -32, 3, 33, 48, 1000, 1025, 2048, 2**31, 2**40, -(2**63), 1, 2, 16} - set(variant.sizes)
+    for size in wrong:
+        with pytest.raises(ValueError, match="block_size") as error:
+            call("sum", x, variant.name, block_size=size)
+        if variant.sizes:
+            assert str(size) in str(error.value) and str(variant.size_min) in str(error.value)
+    for size in variant.sizes:
+        if device == "cpu" or tables.can_run(variant.capability):
+            call("sum", x, variant.name, block_size=size)
+    with pytest.raises((TypeError, RuntimeError)):
+        call("sum", x, variant.name, block_size=64.0)
+
+
+@tables.every_variant
+def test_numbers_of_blocks_that_a_variant_does_not_take(variant, device):
+    x = torch.ones(100, device=device)
+    wrong = (0, -1, -(2**63), 2**31, 2**62) if variant.takes_num_blocks else (1, 0, 2**31)
+    for blocks in wrong:
+        with pytest.raises(ValueError, match="num_blocks"):
+            call("sum", x, variant.name, num_blocks=blocks)
+
+
+def test_tile_sizes_that_matmul_does_not_take(device):
+    x = torch.ones(4, 4, device=device)
+    for size in (0, 1, 4, 7, 12, 64, -8, 2**40):
+        with pytest.raises(ValueError, match="tile_size"):
+            ops.matmul(x, x, "tiled", tile_size=size)
+    with pytest.raises(ValueError, match="tile_size"):
+        ops.matmul(x, x, "naive", tile_size=16)
+
+
+def test_block_sizes_that_vector_add_does_not_take(device):
+    x = torch.ones(4, device=device)
+    for variant in tables.ADD_VARIANTS:
+        for size in (0, 1, 16, 33, 2048, -32):
+            with pytest.raises(ValueError, match="block_size"):
+                ops.vector_add(x, x, variant.name, block_size=size)
+
+
+@every_reduction
+def test_dtypes_that_a_reduction_does_not_take(op, device):
+    for dtype in (torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.uint16, torch.uint32, torch.uint64):
+        with pytest.raises(TypeError, match=f"{op} takes float32"):
+            call(op, torch.empty(4, dtype=dtype, device=device))
+
+
+def test_dtypes_that_two_operands_do_not_take(device):
+    for dtype in (torch.complex64, torch.int8, torch.bool, torch.uint8, torch.int16):
+        x = torch.zeros(2, 2, dtype=dtype, device=device)
+        with pytest.raises(TypeError, match="matmul takes float32"):
+            ops.matmul(x, x)
+    x = torch.zeros(2, 2, dtype=torch.complex64, device=device)
+    with pytest.raises(TypeError, match="vector_add takes float32"):
+        ops.vector_add(x, x)
+    x, y = torch.zeros(2, 2, device=device), torch.zeros(2, 2, dtype=torch.float64, device=device)
+    for op in (ops.matmul, ops.vector_add):
+        with pytest.raises(TypeError, match="one dtype"):
+            op(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool])
+def test_the_mean_of_integers_is_refused_as_torch_refuses_it(dtype, device):
+    x = torch.ones(4, dtype=dtype, device=device)
+    with pytest.raises(RuntimeError):
+        x.mean()
+    with pytest.raises(NotImplementedError, match="mean takes floating-point"):
+        call("mean", x)
+    assert issubclass(NotImplementedError, RuntimeError)
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_the_extremum_of_nothing_is_refused(op, device):
+    for shape in ((0,), (3, 0), (0, 0, 2)):
+        with pytest.raises(ValueError, match="empty"):
+            call(op, torch.empty(shape, device=device))
+
+
+def test_shapes_that_do_not_fit(device):
+    def ones(*shape):
+        return torch.ones(shape, device=device)
+
+    for a, b in (
+        (ones(2, 3), ones(4, 5)),
+        (ones(3), ones(4)),
+        (ones(2, 3), ones(2)),
+        (ones(2, 3, 4), ones(3, 4, 5)),
+        (ones(), ones(3)),
+        (ones(3), ones()),
+        (ones(2, 2, 3), ones(3, 3, 2)),
+        (ones(2, 0), ones(1, 2)),
+    ):
+        with pytest.raises(ValueError, match="matmul") as error:
+            ops.matmul(a, b)
+        for shape in (a.shape, b.shape):
+            assert str(list(shape)) in str(error.value)
+    for a, b in ((ones(2, 3), ones(2, 4)), (ones(3), ones(4)), (ones(2, 1, 3), ones(3, 2, 2)), (ones(0), ones(2))):
+        with pytest.raises(ValueError, match="vector_add") as error:
+            ops.vector_add(a, b)
+        for shape in (a.shape, b.shape):
+            assert str(list(shape)) in str(error.value)
+
+
+@every_reduction
+def test_layouts_that_are_not_dense(op, device):
+    dense = torch.eye(3, device=device)
+    for x in (dense.to_sparse(), dense.to_sparse_csr()):
+        with pytest.raises((NotImplementedError, TypeError)):
+            call(op, x)
+        with pytest.raises((NotImplementedError, TypeError)):
+            ops.matmul(x, dense)
+        with pytest.raises((NotImplementedError, TypeError)):
+            ops.vector_add(dense, x)
+
+
+@every_reduction
+def test_quantised_tensors(op):
+    x = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    with pytest.raises((NotImplementedError, TypeError)):
+        call(op, x)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_other_kinds_of_tensors(device):
+    nested = torch.nested.nested_tensor([torch.ones(2, device=device), torch.ones(3, device=device)])
+    with pytest.raises((NotImplementedError, TypeError, RuntimeError)):
+        call("sum", nested)
+    with pytest.raises((TypeError, RuntimeError)):
+        call("sum", [1.0, 2.0])
+    with pytest.raises((TypeError, RuntimeError)):
+        call("sum", None)
+
+
+def test_tensors_on_two_devices():
+    x, elsewhere = torch.ones(2, 2), torch.ones(2, 2, device="meta")
+    for op in (ops.matmul, ops.vector_add):
+        for pair in ((x, elsewhere), (elsewhere, x)):
+            with pytest.raises((ValueError, NotImplementedError), match="device|meta"):
+                op(*pair)
+
+
+@pytest.mark.cuda
+def test_a_cpu_tensor_beside_a_cuda_tensor():
+    x = torch.ones(2, 2)
+    for op in (ops.matmul, ops.vector_add):
+        for pair in ((x, x.cuda()), (x.cuda(), x)):
+            with pytest.raises(ValueError, match="one device.*(cpu|cuda)"):
+                op(*pair)
+
+
+def test_a_cuda_tensor_in_a_build_without_cuda():
+    import torch_reduce
+
+    if torch_reduce.cuda_built() or not torch.cuda.is_available():
+        pytest.skip("needs a GPU and a build without CUDA")
+    with pytest.raises(NotImplementedError, match="built without CUDA"):
+        call("sum", torch.ones(3, device="cuda"))
+
+
+def bad_calls(device, count=100):
+    """Calls that must fail, at random."""
+    rng = random.Random(0)
+
+    def tensor(dtype=None):
+        shape = [rng.randint(0, 5) for _ in range(rng.randint(0, 4))]
+        return torch.zeros(shape, dtype=dtype or rng.choice([torch.float32, torch.float64, torch.int32]), device=device)
+
+    variants = [v.name for v in tables.REDUCE_VARIANTS]
+    makers = [
+        lambda: call(rng.choice(tables.REDUCTIONS), tensor(), "v" + str(rng.randint(7, 10**9))),
+        lambda: call("sum", tensor(), rng.choice(variants), block_size=rng.choice([-5, 0, 3, 7, 4096, 2**60])),
+        lambda: call("sum", tensor(), rng.choice(variants), num_blocks=rng.choice([-5, 0, 2**31, 2**60])),
+        lambda: call("mean", tensor(torch.int64)),
+        lambda: call("amax", tensor()[None][:0]),
+        lambda: call("sum", tensor(torch.complex64)),
+        lambda: ops.matmul(torch.zeros(2, rng.randint(3, 9), device=device), torch.zeros(2, 2, device=device)),
+        lambda: ops.matmul(tensor(torch.int8), tensor(torch.int8)),
+        lambda: ops.matmul(torch.zeros(2, 2, device=device), torch.zeros(2, 2, device=device), tile_size=rng.choice([3, 99])),
+        lambda: ops.vector_add(torch.zeros(rng.randint(2, 9), device=device), torch.zeros(10, device=device)),
+        lambda: ops.vector_add(tensor(torch.float32), tensor(torch.float64)),
+        lambda: ops.thread_indices_(torch.zeros(3, 7, dtype=torch.int64, device=device), [rng.randint(-3, 0)], [4]),
+        lambda: call("sum", torch.eye(3, device=device).to_sparse()),
+    ]
+    return [rng.choice(makers) for _ in range(count)]
+
+
+def test_a_hundred_bad_calls_and_then_a_good_one(device):
+    x = torch.randn(100_003, device=device)
+    matrix = torch.randn(40, 40, device=device)
+    before = [call(op, x, "single_pass") for op in tables.REDUCTIONS], ops.matmul(matrix, matrix)
+    for bad in bad_calls(device):
+        with pytest.raises((ValueError, TypeError, NotImplementedError)):
+            bad()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    after = [call(op, x, "single_pass") for op in tables.REDUCTIONS], ops.matmul(matrix, matrix)
+    for a, b in zip((*before[0], before[1]), (*after[0], after[1]), strict=True):
+        assert_same_bits(a, b)
+
+
+def test_messages_are_sentences(device):
+    """One paragraph, without C++ in it."""
+    for bad in bad_calls(device, 40):
+        with pytest.raises((ValueError, TypeError, NotImplementedError)) as error:
+            bad()
+        first = str(error.value).splitlines()[0]
+        assert 20 < len(first) < 400 and "csrc" not in first and "INTERNAL ASSERT" not in first, first

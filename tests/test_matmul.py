@@ -1,0 +1,404 @@
+"""matmul: torch's shapes for every pair of ranks, values against float64, and the bits of fused multiply-adds in k order."""
+
+import functools
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import orders
+import tables
+from bits import assert_same_bits
+from bounds import UNIT
+from cases import generator
+from tables import every_dtype, every_matmul_variant
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int32, torch.int64)
+
+# (m, k, n) -> why.
+SIZES = {
+    (1, 1, 1): "one multiply-add",
+    (1, 7, 1): "a dot product",
+    (2, 3, 4): "smaller than any tile",
+    (8, 8, 8): "the smallest tile",
+    (16, 16, 16): "the default tile",
+    (17, 16, 15): "a tile and a row, a tile less a column",
+    (31, 33, 32): "around the largest tile",
+    (33, 31, 65): "several tiles, none whole",
+    (1, 300, 40): "a row vector",
+    (40, 300, 1): "a column vector",
+    (64, 64, 64): "whole tiles only",
+    (100, 1, 100): "an outer product",
+    (97, 257, 61): "primes; k past what the CPU packs at a time",
+    (130, 600, 270): "more than one task of the CPU in both directions",
+    (5, 0, 4): "no terms: zeros",
+    (0, 3, 4): "no rows",
+    (4, 3, 0): "no columns",
+}
+BIG = (200, 1030, 300)  # k in several packed pieces
+
+
+def runnable(variant, device):
+    if device == "cuda":
+        tables.needs_chip(variant)
+
+
+def operands(m, k, n, dtype, seed=0):
+    g = generator(seed + 31 * m + 37 * k + 41 * n)
+    if dtype.is_floating_point:
+        pair = (torch.randn(m, k, generator=g, dtype=torch.float64), torch.randn(k, n, generator=g, dtype=torch.float64))
+        return tuple(x.to(dtype) for x in pair)
+    info = torch.iinfo(dtype)
+    return tuple(torch.randint(info.min, info.max, shape, generator=g, dtype=dtype) for shape in ((m, k), (k, n)))
+
+
+def product(a, b, variant, **sizes):
+    return torch.ops.treduce.matmul(a, b, variant.name if variant else "auto", **sizes)
+
+
+def sizes_of(variant):
+    return [{}, *({"tile_size": size} for size in variant.sizes)]
+
+
+def assert_close(c, a, b):
+    """Within Higham's bound for k fused multiply-adds and one rounding to the result's dtype."""
+    assert c.dtype == a.dtype
+    a, b, k = a.cpu().double(), b.cpu().double(), a.shape[-1]
+    exact = torch.matmul(a, b)
+    u = UNIT[torch.float64 if c.dtype == torch.float64 else torch.float32]
+    growth = 2 * k * u  # twice: the reference rounds too
+    bound = growth * torch.matmul(a.abs(), b.abs()) + (1 + growth) * UNIT[c.dtype] * exact.abs() * 1.01
+    assert c.shape == exact.shape
+    error = (c.cpu().double() - exact).abs()
+    assert (error <= bound + 1e-300).all(), f"error {error.max()}, {(error / bound).max()} of the bound"
+
+
+@every_matmul_variant
+@every_dtype(FLOATS)
+def test_values(dtype, variant, device, poisoned):
+    runnable(variant, device)
+    for m, k, n in (*SIZES, BIG):
+        a, b = operands(m, k, n, dtype)
+        for sizes in sizes_of(variant):
+            assert_close(product(a.to(device), b.to(device), variant, **sizes), a, b)
+
+
+@every_matmul_variant
+@every_dtype(INTEGERS)
+def test_integers_wrap(dtype, variant, device, poisoned):
+    runnable(variant, device)
+    for m, k, n in SIZES:
+        a, b = operands(m, k, n, dtype)
+        for sizes in sizes_of(variant):
+            # torch's own integer product on the CPU wraps as well.
+            assert_same_bits(product(a.to(device), b.to(device), variant, **sizes).cpu(), a @ b, f"{(m, k, n)}")
+
+
+def test_integer_wrap_around_by_hand(device):
+    a = torch.full((2, 3), 2**30, dtype=torch.int32, device=device)
+    b = torch.full((3, 2), 3, dtype=torch.int32, device=device)
+    expected = (9 * 2**30 + 2**31) % 2**32 - 2**31
+    assert torch.ops.treduce.matmul(a, b).tolist() == [[expected] * 2] * 2
+
+
+# The order.
+
+
+@functools.cache
+def model(m, k, n, dtype):
+    return orders.matmul(*operands(m, k, n, dtype))
+
+
+@every_matmul_variant
+@every_dtype((torch.float32, torch.float16, torch.bfloat16))
+def test_bits_of_fused_multiply_adds_in_k_order(dtype, variant):
+    for m, k, n in SIZES:
+        a, b = operands(m, k, n, dtype)
+        expected = model(m, k, n, dtype)
+        for sizes in sizes_of(variant):
+            assert_same_bits(product(a, b, variant, **sizes), expected, f"{variant.name} {sizes} of {(m, k, n)}")
+
+
+def exact_fma(a, b, c):
+    """a * b + c, rounded once to float64: Python rounds a Fraction correctly."""
+    return float(Fraction(a) * Fraction(b) + Fraction(c))
+
+
+@every_matmul_variant
+def test_float64_bits_of_fused_multiply_adds_in_k_order(variant):
+    for m, k, n in ((2, 3, 4), (5, 17, 3), (3, 300, 2)):
+        a, b = operands(m, k, n, torch.float64)
+        expected = torch.zeros(m, n, dtype=torch.float64)
+        for i, j in itertools.product(range(m), range(n)):
+            total = 0.0
+            for p in range(k):
+                total = exact_fma(a[i, p].item(), b[p, j].item(), total)
+            expected[i, j] = total
+        assert_same_bits(product(a, b, variant), expected, f"{(m, k, n)}")
+
+
+def test_the_model_of_a_fused_multiply_add_is_exact():
+    """Against fractions, on values chosen so that two roundings would go wrong."""
+    g = np.random.default_rng(0)
+    a = np.ldexp(g.integers(2**23, 2**24, 4000), -23).astype(np.float32)
+    b = np.ldexp(g.integers(2**23, 2**24, 4000), -23).astype(np.float32)
+    c = -(a * b) * np.ldexp(1.0, g.integers(-30, 30, 4000)).astype(np.float32)
+    got = orders.fused_multiply_add(a, b, c)
+    naive = (a.astype(np.float64) * b + c).astype(np.float32)
+    wrong = 0
+    for x, y, z, result, twice in zip(a.tolist(), b.tolist(), c.tolist(), got, naive, strict=True):
+        exact = Fraction(x) * Fraction(y) + Fraction(z)
+        for candidate in (np.nextafter(result, np.float32(np.inf)), np.nextafter(result, np.float32(-np.inf))):
+            assert abs(Fraction(float(result)) - exact) <= abs(Fraction(float(candidate)) - exact)
+        wrong += result != twice
+    # A tie that only the last bits of the product break: half a last place of c, plus a little.
+    one = np.float32(1)
+    half = np.float32(2.0**-24)
+    a, b = half * (one + np.float32(2.0**-23)), one + np.float32(2.0**-23)
+    assert orders.fused_multiply_add(np.array([a]), np.array([b]), np.array([one]))[0] == one + np.float32(2.0**-23)
+    tiny = np.float32(2.0**-60)
+    x, y = np.array([half]), np.array([one])
+    assert orders.fused_multiply_add(x, y, np.array([one]))[0] == one  # a tie goes to even
+    assert orders.fused_multiply_add(np.array([half + half * tiny]), y, np.array([one]))[0] == one
+
+
+def test_a_fused_multiply_add_is_not_a_product_and_a_sum():
+    """Otherwise the bits above would prove nothing."""
+    a, b = operands(33, 64, 33, torch.float32)
+    total = torch.zeros(33, 33)
+    for p in range(64):
+        total = total + a[:, p, None] * b[None, p]
+    assert not torch.equal(total, orders.matmul(a, b))
+
+
+def test_all_variants_and_tiles_have_the_same_bits(device):
+    for dtype in FLOATS:
+        for m, k, n in ((33, 31, 65), (97, 257, 61)):
+            a, b = (x.to(device) for x in operands(m, k, n, dtype, seed=9))
+            results = [
+                (f"{variant.name} {sizes}", product(a, b, variant, **sizes))
+                for variant in tables.MATMUL_VARIANTS
+                if variant.deterministic and (device == "cpu" or tables.can_run(variant.capability))
+                for sizes in sizes_of(variant)
+            ]
+            for what, result in results:
+                assert_same_bits(result, results[0][1], what)
+
+
+def test_the_number_of_threads_changes_nothing(one_thread_or_two):
+    a, b = operands(*BIG, torch.float32)
+    results = []
+    for threads in (1, 2, 3):
+        one_thread_or_two(threads)
+        results.append(product(a, b, None))
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
+
+
+DIGEST = """
+import hashlib, torch, torch_reduce
+
+def digest():
+    h = hashlib.sha256()
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.int32):
+        g = torch.Generator().manual_seed(0)
+        a, b = (torch.randn(67, 67, generator=g, dtype=torch.float64) * 3 for _ in "ab")
+        h.update(torch.ops.treduce.matmul(a.to(dtype), b.to(dtype)).view(torch.uint8).numpy().tobytes())
+    return h.hexdigest()
+"""
+
+
+def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", DIGEST + "print(digest())"],
+            env={**environment, "TORCH_REDUCE_CPU": name},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("baseline", "avx2")
+    ]
+    here = {}
+    exec(DIGEST, here)
+    expected = here["digest"]()
+    assert len(expected) == hashlib.sha256().digest_size * 2
+    for child in children:
+        assert child.communicate()[0].strip() == expected and child.returncode == 0
+
+
+# Ranks and layouts.
+
+RANK_SHAPES = [(3,), (2, 3), (3, 3), (4, 2, 3), (1, 3, 3), (4, 3, 3), (5, 4, 2, 3), (5, 1, 3, 3), (1, 1, 3, 3), (2, 1, 4, 3, 3)]
+
+
+def fits(a, b):
+    try:
+        torch.matmul(torch.empty(a, device="meta"), torch.empty(b, device="meta"))
+    except RuntimeError:
+        return False
+    return True
+
+
+@every_matmul_variant
+def test_every_pair_of_ranks(variant, device):
+    runnable(variant, device)
+    pairs = [(a, b) for a in RANK_SHAPES for b in RANK_SHAPES]
+    assert sum(fits(*pair) for pair in pairs) > 50
+    for i, (left, right) in enumerate(pairs):
+        g = generator(i)
+        a, b = (torch.randn(shape, generator=g, dtype=torch.float64).to(device) for shape in (left, right))
+        if not fits(left, right):
+            with pytest.raises(ValueError, match="matmul cannot multiply shapes"):
+                product(a, b, variant)
+            continue
+        expected = torch.matmul(a, b)
+        result = product(a, b, variant)
+        assert result.shape == expected.shape and result.is_contiguous(), f"{left} @ {right}"
+        torch.testing.assert_close(result, expected, msg=lambda m, l=left, r=right: f"{l} @ {r}: {m}")
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 0), (0, 3)),
+        ((0,), (0,)),
+        ((4, 0, 3), (3, 2)),
+        ((0, 2, 3), (3, 2)),
+        ((0, 2, 3), (0, 3, 2)),
+        ((4, 2, 0), (4, 0, 3)),
+        ((3,), (3, 0)),
+        ((0, 1, 2, 3), (1, 5, 3, 2)),
+    ],
+    ids=str,
+)
+def test_sizes_of_zero(shapes, device, poisoned):
+    for dtype in (torch.float32, torch.int64):
+        a, b = (torch.ones(shape, dtype=dtype, device=device) for shape in shapes)
+        expected = torch.matmul(a.cpu(), b.cpu())
+        for variant in tables.MATMUL_VARIANTS:
+            if device == "cpu" or tables.can_run(variant.capability):
+                assert_same_bits(product(a, b, variant).cpu(), expected)
+
+
+def strided_operands(device):
+    """Pairs of operands that are not simply one row after another, by name. Each holds a 20 x 30 and a 30 x 25 matrix."""
+    g = generator(11)
+
+    def random(*shape):
+        return torch.randn(shape, generator=g, dtype=torch.float64).float().to(device)
+
+    a, b = random(20, 30), random(30, 25)
+    return {
+        "transposed_a": (random(30, 20).t(), b),
+        "transposed_b": (a, random(25, 30).t()),
+        "both_transposed": (random(30, 20).t(), random(25, 30).t()),
+        "rows_apart": (random(40, 30)[::2], random(30, 50)[:, ::2]),
+        "columns_apart": (random(20, 60)[:, ::2], random(60, 25)[::2]),
+        "inner_slice": (random(30, 50)[5:25, 7:37], random(50, 40)[3:33, 1:26]),
+        "odd_offset": (random(601)[1:].view(20, 30), random(753)[3:].view(30, 25)),
+        "expanded_rows": (random(1, 30).expand(20, 30), b),
+        "expanded_columns": (random(20, 1).expand(20, 30), random(30, 1).expand(30, 25)),
+        "one_number": (random(1, 1).expand(20, 30), random(1, 1).expand(30, 25)),
+        "batch_of_views": (random(30, 4, 20).permute(1, 2, 0), random(25, 30, 4).permute(2, 1, 0)),
+        "broadcast_batch": (random(1, 20, 30).expand(6, 20, 30), random(6, 30, 25)),
+        "two_batch_dims": (random(3, 1, 20, 30).expand(3, 2, 20, 30), random(2, 30, 25)),
+        "permuted_batch": (random(2, 3, 20, 30).permute(1, 0, 2, 3), random(3, 2, 25, 30).mT),
+        "overlapping": (random(100).as_strided((20, 30), (2, 1)), b),
+        "strided_vector": (random(60)[::2], b),
+        "expanded_vector": (a, random(1).expand(30)),
+        "flipped": (a.flip(0), b.flip(1)),
+    }
+
+
+@every_matmul_variant
+def test_layouts(variant, device):
+    runnable(variant, device)
+    for name, (a, b) in strided_operands(device).items():
+        before = a.clone(), b.clone()
+        for sizes in sizes_of(variant):
+            result = product(a, b, variant, **sizes)
+            assert_same_bits(result, product(a.contiguous(), b.contiguous(), variant, **sizes), f"{name} {sizes}")
+            assert_close(result, a, b)
+        assert torch.equal(a, before[0]) and torch.equal(b, before[1])
+
+
+@every_matmul_variant
+def test_slices_at_every_offset(variant, device):
+    runnable(variant, device)
+    base = torch.randn(60, 60, device=device)
+    for offset in range(0, 17):
+        a, b = base[offset : offset + 19, offset : offset + 21], base[1 : 22, offset : offset + 23]
+        assert_same_bits(product(a, b, variant), product(a.clone(), b.clone(), variant), f"offset {offset}")
+
+
+def test_more_batch_dimensions_than_a_kernel_takes(device):
+    """Ten that do not merge: broadcast in one operand, then in the other."""
+    a = torch.randn(*[2, 1] * 5, 3, 4, dtype=torch.float64, device=device)
+    b = torch.randn(*[1, 2] * 5, 4, 2, dtype=torch.float64, device=device)
+    for variant in tables.MATMUL_VARIANTS:
+        if device == "cpu" or tables.can_run(variant.capability):
+            torch.testing.assert_close(product(a, b, variant), torch.matmul(a, b))
+
+
+@pytest.mark.cuda
+def test_operands_with_strides_are_not_copied():
+    """A transposed operand of 8 MB costs no memory but the result's."""
+    a, b = torch.randn(1024, 2048, device="cuda").t(), torch.randn(4096, 1024, device="cuda")[::4].t()
+    for variant in tables.MATMUL_VARIANTS:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        c = product(a, b, variant)
+        assert torch.cuda.max_memory_allocated() - before <= c.numel() * 4 + 2**16
+
+
+# Special values.
+
+
+@every_matmul_variant
+@every_dtype((torch.float32, torch.float16))
+def test_special_values_stay_in_their_row_and_column(dtype, variant, device):
+    runnable(variant, device)
+    a, b = (x.to(device) for x in operands(33, 20, 35, dtype))
+    nan = torch.tensor(float("nan"), dtype=dtype)
+    a[5, 3] = float("nan")
+    b[19, 30] = float("inf")
+    c = product(a, b, variant).cpu()
+    assert c[5].isnan().all() and not c[:5].isnan().any() and not c[6:].isnan().any()
+    assert_same_bits(c[5], nan.expand(35).contiguous())
+    assert c[:5, 30].isinf().all() and not c[:5, :30].isinf().any()
+    zeros = torch.zeros(33, 20, dtype=dtype, device=device)
+    assert product(zeros, b, variant)[:, 30].isnan().all()  # 0 * inf
+    minus = product(zeros, -torch.ones(20, 4, dtype=dtype, device=device), variant)
+    assert_same_bits(minus.cpu(), torch.zeros(33, 4, dtype=dtype))  # 0 + 0 * -1 is +0
+
+
+@every_matmul_variant
+def test_float16_rounds_once(variant, device):
+    runnable(variant, device)
+    a = torch.full((1, 4099), 1.0, dtype=torch.float16, device=device)
+    b = torch.full((4099, 1), 0.5, dtype=torch.float16, device=device)
+    assert product(a, b, variant).item() == 2050  # 2049.5: a tie, to even; running float16 sums would stop at 1024
+    big = torch.full((1, 4), 300.0, dtype=torch.float16, device=device)
+    signs = torch.tensor([[300.0], [300.0], [-300.0], [-300.0]], dtype=torch.float16, device=device)
+    assert product(big, signs, variant).item() == 0  # passes 180000 on the way
+    assert product(big, signs.abs(), variant).item() == float("inf")
+
+
+def test_a_batch_is_its_matrices(device):
+    """Batching changes no bit."""
+    a, b = torch.randn(5, 40, 33, device=device), torch.randn(5, 33, 20, device=device)
+    for variant in tables.MATMUL_VARIANTS:
+        if device == "cuda" and not tables.can_run(variant.capability):
+            continue
+        whole = product(a, b, variant)
+        for i in range(5):
+            assert_same_bits(whole[i].contiguous(), product(a[i], b[i], variant))

@@ -1,0 +1,213 @@
+"""The tables, the files and the names agree."""
+
+import dataclasses
+import re
+import typing
+
+import pytest
+
+import orders
+import tables
+import torch_reduce
+from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, names
+from torch_reduce import _names
+
+FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
+OPS = {"reduce": "sum", "matmul": "matmul", "elementwise": "vector_add"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_row_has_a_kernel_file_and_every_kernel_file_a_row(family, root):
+    files = {path.stem for path in (root / "csrc" / family / "kernels").glob("*.cu")}
+    assert files == {v.name for v in FAMILIES[family] if v.has_kernel}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_kernel_file_uses_its_rows_name(family, root):
+    for path in (root / "csrc" / family / "kernels").glob("*.cu"):
+        text = path.read_text()
+        assert re.search(rf'Rung<\w+(<\w+>)?> \w+\("{path.stem}"\)', text), f"{path.name} registers another name"
+        assert re.search(rf"namespace treduce::{family}::{path.stem} {{", text), f"{path.name}: its namespace"
+        first = text.splitlines()[0]
+        assert first.startswith("// Idea: "), f"{path.name} begins with {first!r}"
+
+
+def test_reductions_share_one_table():
+    for op in ("mean", "amax", "amin"):
+        assert names(torch_reduce.variants(op)) == names(REDUCE_VARIANTS)
+
+
+def test_the_ladder_is_complete_and_in_teaching_order():
+    """The rows that must exist, in the order in which a course would take them."""
+    assert names(REDUCE_VARIANTS) == (
+        "serial global_memory interleaved_modulo interleaved_bitmask interleaved_strided sequential interleaved_first_add "
+        "first_add last_warp unrolled two_pass two_pass_last_warp two_pass_unrolled warp_shuffle vectorized atomic "
+        "single_pass cooperative cluster auto"
+    ).split()
+    assert {"naive", "tiled", "auto"} <= set(names(MATMUL_VARIANTS))
+    assert names(ADD_VARIANTS) == ["grid_1d", "grid_2d", "vectorized", "auto"]
+
+
+ALIASES = {
+    "v0": "interleaved_modulo",
+    "v1": "interleaved_bitmask",
+    "v2": "sequential",
+    "v3": "first_add",
+    "v4": "last_warp",
+    "v5": "unrolled",
+    "v6": "two_pass_unrolled",
+    "reduction1": "two_pass",
+    "reduction2": "two_pass_last_warp",
+    "reduction3": "two_pass_unrolled",
+    "global": "global_memory",
+    "shared": "interleaved_modulo",
+    "two_loads": "interleaved_first_add",
+}
+
+
+def test_the_names_that_people_know():
+    for alias, name in ALIASES.items():
+        assert torch_reduce.resolve("sum", alias) == name
+    assert torch_reduce.resolve("matmul", "naive") == "naive" and torch_reduce.resolve("matmul", "tiled") == "tiled"
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "matmul", "vector_add"])
+def test_names_are_unique_and_resolve_to_themselves(op):
+    rows = torch_reduce.variants(op)
+    everything = [name for row in rows for name in (row.name, *row.aliases)]
+    assert len(everything) == len(set(everything))
+    for row in rows:
+        for name in (row.name, *row.aliases):
+            assert torch_reduce.resolve(op, name) == row.name
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+
+
+@pytest.mark.parametrize(
+    ("literal", "family"), [("ReductionName", "reduce"), ("MatmulName", "matmul"), ("VectorAddName", "elementwise")]
+)
+def test_the_types_name_what_the_table_has(literal, family):
+    typed = typing.get_args(getattr(_names, literal))
+    assert len(typed) == len(set(typed))
+    assert set(typed) == {name for row in FAMILIES[family] for name in (row.name, *row.aliases)}
+
+
+def test_op_names():
+    assert set(typing.get_args(_names.OpName)) == {*tables.REDUCTIONS, "matmul", "vector_add"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_say_what_they_must(family):
+    for row in FAMILIES[family]:
+        for field in ("name", "summary", "origin", "order", "order_text"):
+            value = getattr(row, field)
+            assert value and value == value.strip() and "\n" not in value, f"{row.name}.{field}"
+        assert len(row.summary) <= 100
+        assert row.dtypes and set(row.dtypes) <= set(tables.DTYPE_NAMES)
+        assert row.capability >= (7, 5)
+        assert (row.size_max == 0) == (row.sizes == ())
+        assert all(size & (size - 1) == 0 for size in row.sizes)
+        assert row.size_default in (0, *row.sizes)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            row.name = "other"
+
+
+def test_auto_is_last_and_borrows_its_kernel():
+    for rows in FAMILIES.values():
+        assert rows[-1].name == "auto" and not rows[-1].has_kernel
+        assert all(row.has_kernel for row in rows[:-1])
+
+
+def test_every_order_class_has_a_model():
+    for row in tables.ORDERED:
+        assert row.order in orders.ORDERS, f"tests/orders.py lacks a model of {row.order}"
+        assert row.size_default == orders.DEFAULT_BLOCK[row.order]
+    texts = {}
+    for row in REDUCE_VARIANTS:
+        assert texts.setdefault(row.order, row.order_text) == row.order_text
+
+
+def test_order_classes():
+    by_name = {row.name: row.order for row in REDUCE_VARIANTS}
+    assert by_name["interleaved_modulo"] == by_name["interleaved_bitmask"] == by_name["interleaved_strided"]
+    assert by_name["global_memory"] == by_name["interleaved_modulo"]
+    assert by_name["first_add"] == by_name["last_warp"] == by_name["unrolled"]
+    assert by_name["two_pass"] == by_name["two_pass_last_warp"] == by_name["two_pass_unrolled"]
+    assert by_name["vectorized"] == by_name["single_pass"] == by_name["cooperative"]
+    assert len({row.order for row in MATMUL_VARIANTS}) == 1
+
+
+def test_only_atomic_gives_up_its_order():
+    assert [row.name for row in REDUCE_VARIANTS if not row.deterministic] == ["atomic"]
+    assert all(row.deterministic for row in (*MATMUL_VARIANTS, *ADD_VARIANTS))
+
+
+def test_block_sizes_that_the_literature_sweeps():
+    for row in REDUCE_VARIANTS[1:-1]:
+        least = 1 if row.name.startswith("two_pass") else 32
+        assert row.sizes == tuple(2**i for i in range(least.bit_length() - 1, 11)), row.name
+    assert tables.row("matmul", "tiled").sizes == (8, 16, 32)
+
+
+def test_only_cluster_needs_a_new_chip():
+    assert {row.name: row.capability for row in REDUCE_VARIANTS if row.capability > (7, 5)} == {"cluster": (9, 0)}
+
+
+def test_variants_print_as_a_table():
+    text = str(torch_reduce.variants("sum"))
+    for row in REDUCE_VARIANTS:
+        assert row.name in text and row.summary[:20] in text
+    assert max(map(len, text.splitlines())) <= 160
+    assert isinstance(torch_reduce.variants("sum"), tuple)
+    assert torch_reduce.variants("sum") is torch_reduce.variants("sum")
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="interleaved_modulo"):
+        torch_reduce.resolve("sum", "interleaved_module")
+    with pytest.raises(ValueError, match="prod"):
+        torch_reduce.variants("prod")
+
+
+def test_plans_are_what_runs():
+    plan = tables.plan("v0", tables.DTYPE_NAMES["float32"], 10_000, block_size=128)
+    assert plan["variant"] == "interleaved_modulo" and plan["block_size"] == 128
+    assert [p["blocks"] for p in plan["passes"]] == [79, 1]
+    for row in REDUCE_VARIANTS:
+        for dtype in tables.DTYPE_NAMES.values():
+            for n in (0, 1, 1000, 2**31 + 3, 2**40):
+                passes = tables.plan(row.name, dtype, n)["passes"]
+                assert passes[0]["n"] == n and passes[-1]["blocks"] == 1
+                for before, after in zip(passes, passes[1:], strict=False):
+                    assert after["n"] == before["blocks"] and after["blocks"] < before["blocks"]
+                for p in passes:
+                    assert p["blocks"] * p["lanes"] * p["rows"] >= p["n"]
+
+
+def test_scratch_is_under_one_percent_of_the_input():
+    """global_memory aside, by what it teaches."""
+    for row in REDUCE_VARIANTS:
+        if row.name == "global_memory":
+            continue
+        for name, dtype in tables.DTYPE_NAMES.items():
+            for n in (2**24, 2**26, 2**31 + 3):
+                assert tables.plan(row.name, dtype, n)["workspace_bytes"] < 0.01 * n * dtype.itemsize, (row.name, name, n)
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/numerics.md"])
+def test_the_documents_name_every_rung(file, root):
+    path = root / file
+    if not path.exists():
+        pytest.skip(f"{file} is not written yet")
+    text = path.read_text()
+    for row in REDUCE_VARIANTS:
+        assert f"`{row.name}`" in text or row.name in text, f"{file} lacks {row.name}"
+
+
+def test_the_package_is_typed_and_says_its_version(root):
+    assert (root / "torch_reduce" / "py.typed").exists()
+    assert f'version = "{torch_reduce.__version__}"' in (root / "pyproject.toml").read_text()
+    for name in torch_reduce.__all__:
+        assert hasattr(torch_reduce, name)
+    for name in ("sum", "mean", "amax", "amin", "matmul", "vector_add", "variants", "resolve", "device_info", "cuda_built"):
+        doc = getattr(torch_reduce, name).__doc__
+        assert name in torch_reduce.__all__ and doc and doc.strip()

@@ -1,0 +1,41 @@
+"""Reductions and matrix multiplication for PyTorch, as a ladder of named CUDA variants with the same bits on every device."""
+
+import torch  # noqa: F401  (the extension's symbols are torch's)
+
+try:
+    from . import _C  # noqa: F401  (registers torch.ops.treduce)
+except ImportError as error:
+    raise ImportError(
+        f"torch_reduce's extension cannot be loaded ({error}); build it against the torch of this environment: "
+        "`pip install --no-build-isolation .` in the repository"
+    ) from error
+
+from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built, device_info
+from ._names import MatmulName, OpName, ReductionName, VectorAddName
+from ._variants import Variant, Variants, resolve, variants
+from ._version import __version__
+from .ops import amax, amin, matmul, mean, sum, vector_add
+
+__all__ = [
+    "Bandwidth",
+    "BuildInfo",
+    "DeviceInfo",
+    "MatmulName",
+    "OpName",
+    "ReductionName",
+    "Variant",
+    "Variants",
+    "VectorAddName",
+    "__version__",
+    "amax",
+    "amin",
+    "build_info",
+    "cuda_built",
+    "device_info",
+    "matmul",
+    "mean",
+    "resolve",
+    "sum",
+    "variants",
+    "vector_add",
+]

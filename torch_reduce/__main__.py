@@ -1,0 +1,7 @@
+"""`python -m torch_reduce`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

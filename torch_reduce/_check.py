@@ -1,0 +1,340 @@
+"""Is a result right? References in float64 or exact integers, error bounds from the order of additions, and the comparison.
+
+The command line, the benchmarks and the tests all judge by this file.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._variants import REDUCTIONS, resolve, variant_named
+
+# Elements that are widened to float64 or int64 at a time: 128 MiB.
+_CHUNK = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The outcome of `compare`. True where the result is right."""
+
+    ok: bool
+    error: float
+    """The largest error found among finite values."""
+    of_bound: float
+    """The largest error as a part of its bound: 0 where exact, at most 1 where right."""
+    reason: str
+    """Empty where right."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> Comparison:
+    """Compares a result with a float64 or int64 reference, elementwise.
+
+    A NaN passes only where the reference has one. An infinity passes where the reference has the same one, and where the
+    finite reference is so near the end of the result's dtype that a value within the bound rounds to infinity. Everything
+    else passes when `|result - reference| <= bound`; with the default bound, when equal.
+
+    Args:
+        result: what a kernel gave; any dtype and device.
+        reference: the true values: float64, or int64 for integers (which must be equal).
+        bound: the largest error allowed; a number, or a tensor that broadcasts to the reference. A NaN in it fails.
+
+    Returns:
+        A `Comparison`; it is true where every element passes.
+    """
+    if result.shape != reference.shape:
+        return Comparison(False, math.inf, math.inf, f"shape {tuple(result.shape)}, expected {tuple(reference.shape)}")
+    if result.numel() > _CHUNK:
+        return _compare_chunks(result, reference, bound)
+    result = result.detach()
+    reference = reference.detach().to(result.device)
+    if not reference.dtype.is_floating_point:
+        if result.dtype.is_floating_point:
+            return Comparison(False, math.inf, math.inf, f"dtype {result.dtype} for an integer reference")
+        return _compare_exact(result.to(torch.int64), reference.to(torch.int64))
+
+    limit = torch.finfo(result.dtype).max if result.dtype.is_floating_point else math.inf
+    got, want = result.to(torch.float64), reference.to(torch.float64)
+    allowed = torch.as_tensor(bound, dtype=torch.float64, device=want.device).expand(want.shape)
+    error = (got - want).abs()
+    finite = got.isfinite() & want.isfinite()
+    ok = torch.where(finite, error <= allowed, got == want)
+    ok |= got.isnan() & want.isnan()
+    ok |= got.isinf() & want.isfinite() & (got.sign() == want.sign()) & (want.abs() + allowed > limit)
+    part = torch.where(error == 0, torch.zeros_like(error), error / allowed)[finite]
+    worst = float(error[finite].max()) if finite.any() else 0.0
+    of_bound = float(part.nan_to_num(nan=math.inf).max()) if finite.any() else 0.0
+    if bool(ok.all()):
+        return Comparison(True, worst, of_bound, "")
+    at, count = _first(~ok)
+    reason = f"got {got[at].item():.9g}, expected {want[at].item():.9g} within {allowed[at].item():.3g}"
+    return Comparison(False, worst, math.inf, reason + _where(at, count))
+
+
+def _compare_chunks(result: Tensor, reference: Tensor, bound: Tensor | float) -> Comparison:
+    bounds = torch.as_tensor(bound, dtype=torch.float64).expand(reference.shape).reshape(-1)
+    parts = zip(
+        result.reshape(-1).split(_CHUNK), reference.reshape(-1).split(_CHUNK), bounds.split(_CHUNK), strict=True
+    )
+    compared = [compare(*part) for part in parts]
+    reason = next((f"{c.reason} of chunk {i} of {_CHUNK}" for i, c in enumerate(compared) if not c.ok), "")
+    return Comparison(not reason, max(c.error for c in compared), max(c.of_bound for c in compared), reason)
+
+
+def _compare_exact(got: Tensor, want: Tensor) -> Comparison:
+    wrong = got != want
+    if not bool(wrong.any()):
+        return Comparison(True, 0.0, 0.0, "")
+    at, count = _first(wrong)
+    reason = f"got {got[at].item()}, expected {want[at].item()}{_where(at, count)}"
+    return Comparison(False, math.inf, math.inf, reason)
+
+
+def _first(wrong: Tensor) -> tuple[tuple[int, ...], int]:
+    return tuple(wrong.nonzero()[0].tolist()), int(wrong.sum())
+
+
+def _where(at: tuple[int, ...], count: int) -> str:
+    place = f" at {at}" if at else ""
+    return place + (f", and {count - 1} more" if count > 1 else "")
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape and bit patterns; NaN payloads and the signs of zeros count."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(as_bits(a), as_bits(b))
+
+
+def as_bits(tensor: Tensor) -> Tensor:
+    """The bit patterns of a tensor, as integers on the CPU."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().cpu().contiguous().view(words[tensor.element_size()])
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """Within it, memory comes filled: floats with NaN, integers with their largest value.
+
+    So an element that a kernel forgets to write, or a partial that it forgets to set, shows.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """What an op should give for some inputs, and what its error bound is made of."""
+
+    value: Tensor
+    """float64, or int64 for integers."""
+    scale: Tensor | float
+    """What rounding errors are relative to: the sum of |x| for `sum`, |A| @ |B| for `matmul`."""
+
+
+def truth(op: str, *inputs: Tensor) -> Truth:
+    """The reference for an op: float64 arithmetic, or integers that wrap as int64 does.
+
+    Integer products must stay below 2^53, because they are computed in float64 where torch has no integer matmul.
+    """
+    x = inputs[0].detach()
+    if op in REDUCTIONS:
+        return _reduction_truth(op, x.flatten() if x.is_contiguous() else x.contiguous().flatten())
+    y = inputs[1].detach()
+    if op == "matmul":
+        product = x.double() @ y.double()
+        if x.dtype.is_floating_point:
+            return Truth(product, x.double().abs() @ y.double().abs())
+        return Truth(_wrapped(product, x.dtype), 0.0)
+    if op == "vector_add":
+        if x.dtype.is_floating_point:
+            value = x.double() + y.double()
+            return Truth(value, value.abs())
+        return Truth((x + y).to(torch.int64), 0.0)
+    raise ValueError(f"unknown op {op!r}")
+
+
+def _wrapped(product: Tensor, dtype: torch.dtype) -> Tensor:
+    return product.to(torch.int64).to(dtype).to(torch.int64)
+
+
+def _reduction_truth(op: str, x: Tensor) -> Truth:
+    floating = x.dtype.is_floating_point
+    wide = torch.float64 if floating else torch.int64
+    if op in ("amax", "amin"):
+        extremum = torch.amax if op == "amax" else torch.amin
+        chunks = [extremum(part.to(wide)) for part in x.split(_CHUNK)]
+        return Truth(extremum(torch.stack(chunks)), 0.0)
+    total = torch.zeros((), dtype=wide, device=x.device)
+    scale = torch.zeros((), dtype=torch.float64, device=x.device)
+    rest = torch.zeros((), dtype=torch.float64, device=x.device)
+    for part in x.split(_CHUNK):
+        values = part.to(wide)
+        if x.dtype == torch.float64:
+            whole, error = _compensated_sum(values)
+            total, rounding = _two_sum(total, whole)
+            rest = rest + rounding + error
+        else:
+            total = total + values.sum()
+        if floating:
+            scale = scale + values.abs().sum()
+    if x.dtype == torch.float64 and bool(rest.isfinite()):
+        total = total + rest
+    return Truth(total / x.numel() if op == "mean" else total, scale)
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Knuth: the rounded sum, and exactly what the rounding lost."""
+    s = a + b
+    b_part = s - a
+    return s, (a - (s - b_part)) + (b - b_part)
+
+
+def _compensated_sum(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of a float64 vector as a value and a correction, good to twice the digits."""
+    error = torch.zeros((), dtype=x.dtype, device=x.device)
+    while x.numel() > 1:
+        half = x.numel() // 2
+        odd = x[2 * half :]
+        x, lost = _two_sum(x[:half], x[half : 2 * half])
+        x = torch.cat([x, odd])
+        error = error + lost.sum()
+    return x.sum(), error
+
+
+def gamma(roundings: int, unit: float) -> float:
+    """Higham's bound for a chain of that many roundings of relative size `unit` each."""
+    product = roundings * unit
+    return product / (1 - product) if product < 0.5 else math.inf
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number."""
+    return torch.finfo(dtype).eps / 2
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What float sums of that dtype are added in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def reduction_depth(
+    variant: str, dtype: torch.dtype, n: int, block_size: int | None = None, num_blocks: int | None = None
+) -> int:
+    """Additions that an element passes through at most: the rows of its lane and the tree, in every pass of the plan.
+
+    A variant whose order is not fixed may add its partials one after another.
+    """
+    plan = _C.reduce_plan(variant, str(dtype).removeprefix("torch."), n, block_size, num_blocks)
+    deterministic = variant_named("sum", plan["variant"]).deterministic
+    passes: list[Mapping[str, int]] = plan["passes"] if deterministic else plan["passes"][:1]
+    depth = sum(p["rows"] + math.ceil(math.log2(p["lanes"])) for p in passes)
+    return depth if deterministic else depth + passes[0]["blocks"]
+
+
+def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth, **sizes: int | None) -> Tensor | float:
+    """How far a variant's result may be from the truth.
+
+    Args:
+        op: the op.
+        variant: a variant or an alias.
+        inputs: what the op was given.
+        known: `truth(op, *inputs)`.
+        sizes: `block_size`, `num_blocks` or `tile_size`, where the call named them.
+
+    Returns:
+        0.0 where the result must be exact; else a float64 number, or a tensor with a number for each element.
+    """
+    x = inputs[0]
+    dtype = x.dtype
+    if not dtype.is_floating_point or op in ("amax", "amin"):
+        return 0.0
+    resolve(op, variant)
+    unit = unit_roundoff(accumulator(dtype))
+    if op == "vector_add":
+        bound = 0.0 * known.value.abs()
+    elif op == "matmul":
+        # A fused multiply-add for each of the k terms; in float64 the reference has as many roundings of its own.
+        bound = gamma(x.shape[-1] * (2 if dtype == torch.float64 else 1), unit) * known.scale
+    else:
+        n = x.numel()
+        # One more for the rounding of a float64 reference.
+        bound = gamma(reduction_depth(variant, dtype, n, **sizes) + 1, unit) * known.scale
+        if op == "mean":
+            bound = bound / max(n, 1)
+            bound = bound + 2 * unit * (known.value.abs() + bound)  # the division, here and in the reference
+    # The one rounding to the result's dtype, and what the smallest numbers lose.
+    if dtype != accumulator(dtype) or op == "vector_add":
+        own = unit_roundoff(dtype)
+        bound = bound + own * (known.value.abs() + bound) + unit * known.value.abs() * (op == "vector_add")
+    tiny = torch.finfo(dtype)
+    bound = bound + tiny.smallest_normal * tiny.eps
+    return torch.nan_to_num(bound, nan=math.inf)
+
+
+def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], known: Truth, **sizes: Any) -> Comparison:
+    """Compares the result of a call with the truth, within the variant's bound; also its dtype."""
+    expected = result_dtype(op, inputs[0].dtype)
+    if result.dtype != expected:
+        return Comparison(False, math.inf, math.inf, f"dtype {result.dtype}, expected {expected}")
+    return compare(result, known.value, error_bound(op, variant, inputs, known, **sizes))
+
+
+def result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
+    """Integers sum to int64; everything else keeps its dtype."""
+    return torch.int64 if op == "sum" and not dtype.is_floating_point else dtype
+
+
+def make_inputs(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    made_on: torch.device | str = "cpu",
+) -> tuple[Tensor, ...]:
+    """Random inputs of an op.
+
+    Args:
+        op: the op.
+        shape: (n,), or (m, n, k) for "matmul".
+        dtype: floats are normal; integers fill their range, but for "matmul" stay within 100.
+        device: where they go.
+        seed: of the generator.
+        made_on: the device that draws the numbers. They are the same on every machine when the CPU does; a GPU is faster.
+    """
+    generator = torch.Generator(device=made_on).manual_seed(seed)
+    shapes = [shape]
+    if op == "matmul":
+        m, n, k = shape
+        shapes = [(m, k), (k, n)]
+    elif op == "vector_add":
+        shapes = [shape, shape]
+    return tuple(_random(s, dtype, generator, small=op == "matmul").to(device) for s in shapes)
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, small: bool) -> Tensor:
+    where = {"generator": generator, "device": generator.device}
+    if dtype.is_floating_point:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        return torch.randn(shape, dtype=wide, **where).to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, dtype=torch.uint8, **where).to(torch.bool)
+    info = torch.iinfo(dtype)
+    low, high = (-100, 101) if small else (info.min, info.max)
+    return torch.randint(low, high, shape, dtype=dtype, **where)

@@ -1,0 +1,52 @@
+"""The names of the variants as types, for editors and type checkers.
+
+The tables of the extension are the truth; a test compares these with them.
+"""
+
+from typing import Literal
+
+OpName = Literal["sum", "mean", "amax", "amin", "matmul", "vector_add"]
+
+ReductionName = Literal[
+    "auto",
+    "serial",
+    "global_memory",
+    "interleaved_modulo",
+    "interleaved_bitmask",
+    "interleaved_strided",
+    "sequential",
+    "interleaved_first_add",
+    "first_add",
+    "last_warp",
+    "unrolled",
+    "two_pass",
+    "two_pass_last_warp",
+    "two_pass_unrolled",
+    "warp_shuffle",
+    "vectorized",
+    "atomic",
+    "single_pass",
+    "cooperative",
+    "cluster",
+    # names that the literature knows
+    "global",
+    "shared",
+    "two_loads",
+    "v0",
+    "v1",
+    "v2",
+    "v3",
+    "v4",
+    "v5",
+    "v6",
+    "reduction1",
+    "reduction2",
+    "reduction3",
+    "reduction4",
+    "reduction5",
+    "cg",
+]
+
+MatmulName = Literal["auto", "naive", "tiled"]
+
+VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]

@@ -1,0 +1,117 @@
+"""The ladders as data: what the tables of the extension say about each variant."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from . import _C
+from ._names import OpName
+
+OPS: tuple[OpName, ...] = get_args(OpName)
+REDUCTIONS: tuple[OpName, ...] = ("sum", "mean", "amax", "amin")
+
+_FLOATING = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One rung of a ladder."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    """The idea, in a line."""
+    origin: str
+    """Where the idea is known from."""
+    order: str
+    """The order class: variants of one class give the same bits for the same sizes."""
+    order_text: str
+    deterministic: bool
+    has_kernel: bool
+    """False for `auto`, which borrows the kernel of the variant that it picks."""
+    capability: tuple[int, int]
+    """The compute capability that it needs."""
+    dtypes: tuple[str, ...]
+    size_name: Literal["block_size", "tile_size"] | None
+    """The argument that `sizes` are for; None where the variant takes none."""
+    size_default: int
+    """0: chosen by the shape, or takes none."""
+    size_min: int
+    size_max: int
+    takes_num_blocks: bool
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What `size_name` may be: the powers of two from `size_min` to `size_max`."""
+        return tuple(1 << i for i in range(self.size_max.bit_length()) if self.size_min <= 1 << i <= self.size_max)
+
+
+class Variants(tuple[Variant, ...]):
+    """The variants of an op in teaching order. `str()` of it is a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from ._tables import variants_table
+
+        console = Console(width=400, color_system=None)  # wide enough for every line to stay one
+        with console.capture() as capture:
+            console.print(variants_table(self))
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _family(op: str) -> tuple[Callable[[], list[dict]], Callable[[str], str], Literal["block_size", "tile_size"]]:
+    if op in REDUCTIONS:
+        return _C.reduce_variants, _C.reduce_name, "block_size"
+    if op == "matmul":
+        return _C.matmul_variants, _C.matmul_name, "tile_size"
+    if op == "vector_add":
+        return _C.vector_add_variants, _C.vector_add_name, "block_size"
+    raise ValueError(f"unknown op {op!r}; the ops are {', '.join(OPS)}")
+
+
+@functools.cache
+def variants(op: OpName) -> Variants:
+    """The variants of an op, in teaching order.
+
+    Args:
+        op: "sum", "mean", "amax", "amin", "matmul" or "vector_add".
+
+    Returns:
+        A tuple of `Variant`; its `str()` is a table.
+
+    Raises:
+        ValueError: an unknown op.
+
+    Source:
+        csrc/*/ladder.cpp, the tables themselves.
+    """
+    table, _, size_name = _family(op)
+    rows = []
+    for row in table():
+        if op == "mean":
+            row["dtypes"] = tuple(d for d in row["dtypes"] if d in _FLOATING)
+        rows.append(Variant(size_name=size_name if row["size_max"] else None, **row))
+    return Variants(rows)
+
+
+def resolve(op: OpName, name: str) -> str:
+    """The name in the table behind a name or an alias: `resolve("sum", "v0") == "interleaved_modulo"`.
+
+    Args:
+        op: "sum", "mean", "amax", "amin", "matmul" or "vector_add".
+        name: a variant or one of its aliases.
+
+    Raises:
+        ValueError: an unknown op, or an unknown variant; the message names the closest ones.
+    """
+    return _family(op)[1](name)
+
+
+def variant_named(op: OpName, name: str) -> Variant:
+    """The row of a name or alias. Raises ValueError as `resolve` does."""
+    canonical = resolve(op, name)
+    return next(v for v in variants(op) if v.name == canonical)

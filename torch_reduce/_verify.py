@@ -1,0 +1,140 @@
+"""Every variant against float64 and against the bits that its order of additions promises."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from . import _C, _check, ops
+from ._variants import REDUCTIONS, Variant, variant_named, variants
+
+LENGTHS = (0, 1, 33, 1000, 65_537, (1 << 20) + 3)
+MATMUL_SHAPES = ((1, 1, 1), (4, 5, 0), (33, 65, 17), (100, 1, 50), (128, 128, 128))
+# Up to this many elements a variant is tried with every block or tile size, above with its own.
+EVERY_SIZE_UP_TO = 1 << 13
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one variant of an op."""
+
+    op: str
+    variant: str
+    cases: int = 0
+    compared_bits: int = 0
+    """Cases whose bits were compared: with the CPU's on a GPU, with those of the same order class on a CPU."""
+    worst: float = 0.0
+    """The largest error, as a part of its bound."""
+    failures: list[str] = dataclasses.field(default_factory=list)
+    skipped: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """No case failed; a skipped variant has not failed."""
+        return not self.failures
+
+
+def verify(
+    op: str,
+    names: Sequence[str] | None,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str] | None,
+    device: torch.device,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Outcome]:
+    """Runs the variants of an op over shapes and dtypes.
+
+    Args:
+        op: the op.
+        names: variants or aliases; None for all.
+        shapes: (n,), or (m, n, k) for "matmul".
+        dtypes: None for all that each variant takes.
+        device: where. On a GPU, bits are compared with the CPU's; on the CPU, with those of the variant's order class.
+        seed: of the inputs.
+        progress: called with the name of each case.
+
+    Returns:
+        An outcome a variant, in teaching order.
+    """
+    rows = list(variants(op)) if names is None else [variant_named(op, name) for name in names]
+    outcomes = [Outcome(op, v.name, skipped=_why_not(v, device)) for v in rows]
+    running = [(v, o) for v, o in zip(rows, outcomes, strict=True) if not o.skipped]
+    for dtype in dtypes or list(dict.fromkeys(d for v, _ in running for d in v.dtypes)):
+        for shape in shapes:
+            if op in ("amax", "amin") and shape == (0,):
+                continue
+            progress(f"{op} {dtype} {'x'.join(map(str, shape))}")
+            _run_case(op, shape, dtype, [(v, o) for v, o in running if dtype in v.dtypes], device, seed)
+    for outcome in outcomes:
+        if not outcome.cases and not outcome.skipped:
+            outcome.skipped = "takes none of these dtypes and shapes"
+    return outcomes
+
+
+def _why_not(variant: Variant, device: torch.device) -> str:
+    if device.type != "cuda":
+        return ""
+    have = torch.cuda.get_device_capability(device)
+    if have >= variant.capability:
+        return ""
+    need = variant.capability
+    return f"needs compute capability {need[0]}.{need[1]}, this GPU has {have[0]}.{have[1]}"
+
+
+def _run_case(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    running: Sequence[tuple[Variant, Outcome]],
+    device: torch.device,
+    seed: int,
+) -> None:
+    here = _check.make_inputs(op, shape, getattr(torch, dtype), "cpu", seed)
+    there = tuple(t.to(device) for t in here)
+    truth = _check.truth(op, *there)
+    expected: dict[tuple[str, ...], Tensor] = {}
+    for variant, outcome in running:
+        sizes: list[dict[str, int]] = [{}]
+        if variant.size_name and math.prod(shape) <= EVERY_SIZE_UP_TO:
+            sizes += [{variant.size_name: size} for size in variant.sizes]
+        for named in sizes:
+            outcome.cases += 1
+            what = f"{dtype} {'x'.join(map(str, shape))}" + "".join(f" {k} {v}" for k, v in named.items())
+            call = getattr(ops, op)
+            try:
+                with _check.poisoned():
+                    result = call(*there, variant=variant.name, **named)
+                checked = _check.check(op, variant.name, result, there, truth, **named)
+                outcome.worst = max(outcome.worst, checked.of_bound)
+                if not checked:
+                    outcome.failures.append(f"{what}: {checked.reason}")
+                    continue
+                key = _bits_class(op, variant, dtype, shape, named)
+                if not key:
+                    continue
+                if key not in expected:
+                    expected[key] = call(*here, variant=variant.name, **named) if device.type == "cuda" else result
+                outcome.compared_bits += 1
+                if not _check.same_bits(result, expected[key]):
+                    whose = "the CPU's" if device.type == "cuda" else f"the others of class {variant.order}"
+                    outcome.failures.append(f"{what}: right within its bound, but other bits than {whose}")
+            except Exception as error:  # a variant that raises has failed, and the others go on
+                lines = str(error).strip().splitlines() or [""]
+                outcome.failures.append(f"{what}: {type(error).__name__}: {lines[0]}")
+
+
+def _bits_class(
+    op: str, variant: Variant, dtype: str, shape: tuple[int, ...], sizes: dict[str, int]
+) -> tuple[str, ...]:
+    """Calls with equal keys must give equal bits; an empty key promises nothing."""
+    if op in ("amax", "amin") or not getattr(torch, dtype).is_floating_point:
+        return ("exact",)  # in any order, atomics too
+    if not variant.deterministic:
+        return ()
+    if op not in REDUCTIONS:
+        return (variant.order,)
+    plan = _C.reduce_plan(variant.name, dtype, shape[0], sizes.get("block_size"), None)
+    return (variant_named("sum", plan["variant"]).order, plan["text"])

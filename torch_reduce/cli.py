@@ -1,0 +1,478 @@
+"""The command line: `python -m torch_reduce` or `torch-reduce`."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from . import _check, bench, ops
+from ._device import Bandwidth, as_device, build_info, cuda_built, device_info
+from ._tables import build_table, device_table, human_bytes, plain_table, rows_table, significant, variants_table
+from ._variants import OPS, variant_named, variants
+from ._verify import LENGTHS, MATMUL_SHAPES, verify
+from ._version import __version__
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool")
+CPU_SENTENCE = (
+    "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what the "
+    "ladder teaches. That takes an NVIDIA GPU."
+)
+# How many rows `threads` prints before it says how many more there are.
+MOST_THREADS_SHOWN = 64
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line, as all errors of this command line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (--help shows the usage)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0, 1 where a check failed, 2 for an error."""
+    args = _parser().parse_args(arguments)
+    args.command_line = shlex.join(
+        ["python", "-m", "torch_reduce", *(sys.argv[1:] if arguments is None else arguments)]
+    )
+    # A pipe or a file has no width: lines are not folded there.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    try:
+        return args.run(args, console)
+    except BrokenPipeError:
+        # The reader of a pipe has gone, as `| head` does; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except (ArithmeticError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"torch-reduce {args.name}: error: {first}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="torch-reduce",
+        description="Reductions and matrix multiplication for PyTorch, as a ladder of named CUDA variants.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"torch_reduce {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace, Console], int], says: str, *examples: str) -> _Parser:
+        lines = "\n".join(f"  python -m torch_reduce {name}{' ' + e if e else ''}" for e in examples)
+        added = commands.add_parser(
+            name, help=says, description=says[0].upper() + says[1:] + ".", epilog=f"examples:\n{lines}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        added.set_defaults(run=run, name=name)
+        return added
+
+    def device_and_json(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--device", help="cpu, cuda or cuda:1 (default: the GPU where there is one)")
+        to.add_argument("--json", metavar="FILE", help="also write the results to FILE")
+
+    info = command(
+        "info", _info, "facts about the device and this build", "", "--bandwidth", "--device cpu --json info.json"
+    )
+    device_and_json(info)
+    info.add_argument("--bandwidth", action="store_true", help="measure how fast memory is read and copied")
+
+    listing = command(
+        "variants", _variants, "the variants of each op, in teaching order", "", "matmul", "sum --json sum.json"
+    )
+    listing.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)} (default: sum, matmul, vector_add)")
+    listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE")
+
+    threads = command(
+        "threads", _threads, "which block, thread and global index each element gets", "--grid 3 --block 4",
+        "--grid 2,2 --block 4,2", "--grid 2,2 --block 4,2 --all",
+    )  # fmt: skip
+    threads.add_argument("--grid", required=True, type=_extent, help="blocks: X or X,Y")
+    threads.add_argument("--block", required=True, type=_extent, help="threads in a block: X or X,Y")
+    threads.add_argument("--all", action="store_true", help=f"show all rows, not the first {MOST_THREADS_SHOWN}")
+    device_and_json(threads)
+
+    timing = command(
+        "bench", _bench, "time the ladder beside torch; each result is checked first", "", "sum amax --n 2^20 25.6M",
+        "--variant v0 v3 v6 auto --block-size 128 256 512", "matmul --shape 512x512x512 1024x1024x1024",
+        "--n 2^16 2^20 2^24 2^28 --variant auto unrolled --plot sum.svg --json sum.json",
+    )  # fmt: skip
+    timing.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)} (default: sum)")
+    timing.add_argument(
+        "--n", nargs="+", type=_count, help="lengths: 1000, 2^20, 25.6M (default: 25.6M; on a CPU 2^20)"
+    )
+    timing.add_argument("--shape", nargs="+", type=_shape, help="MxNxK for matmul (default: 1024^3; on a CPU 256^3)")
+    timing.add_argument("--dtype", nargs="+", default=["float32"], help="default: float32")
+    timing.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
+    timing.add_argument("--block-size", nargs="+", type=_count, default=[], help="threads in a block")
+    timing.add_argument("--num-blocks", nargs="+", type=_count, default=[], help="blocks in the grid")
+    timing.add_argument("--tile-size", nargs="+", type=_count, default=[], help="for matmul")
+    timing.add_argument("--quick", action="store_true", help="fewer samples, smaller ceilings, no torch.compile")
+    timing.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    timing.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    timing.add_argument("--plot", metavar="FILE", help="draw one op and dtype to FILE.svg or FILE.png")
+    device_and_json(timing)
+
+    checking = command(
+        "verify", _verify, "check every variant against float64 and against the bits its order promises", "",
+        "--op sum --n 0 1 2^20 --dtype float16", "--variant v0 v6 --seed 7",
+    )  # fmt: skip
+    checking.add_argument("--op", nargs="+", default=list(OPS), help="default: all")
+    checking.add_argument("--n", nargs="+", type=_count, default=list(LENGTHS), help="lengths, as for bench")
+    checking.add_argument("--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), help="MxNxK for matmul")
+    checking.add_argument("--dtype", nargs="+", help="default: all that a variant takes")
+    checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
+    checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    device_and_json(checking)
+
+    demo = command("demo", _demo, "one screen: this machine, and the sum ladder on it", "", "--n 2^26")
+    demo.add_argument("--n", type=_count, help="default: 2^24; on a CPU 2^20")
+    device_and_json(demo)
+    return parser
+
+
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def _count(text: str) -> int:
+    """`1000`, `1_000`, `2^20`, `25.6M`, `1e6`, `64Ki`."""
+    unit = next((u for u in sorted(_UNITS, key=len, reverse=True) if text.endswith(u)), "")
+    number = text.removesuffix(unit)
+    try:
+        base, power, exponent = number.partition("^")
+        value = int(base) ** int(exponent) if power else float(number) if set(number) & set(".e") else int(number)
+        value = round(value * _UNITS.get(unit, 1), 6)
+    except (ValueError, OverflowError):
+        value = -1
+    if value < 0 or value != int(value) or value > 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count such as 1000, 2^20 or 25.6M")
+    return int(value)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 512x512x512")
+    return tuple(_count(p) for p in parts)
+
+
+def _extent(text: str) -> list[int]:
+    parts = [_count(p) for p in text.split(",")]
+    if len(parts) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an extent such as 4 or 4,2")
+    return parts
+
+
+def _known_dtypes(names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        if name not in DTYPES:
+            raise ValueError(f"unknown dtype {name!r}; one of {', '.join(DTYPES)}")
+    return names
+
+
+def _known_ops(names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        if name not in OPS:
+            raise ValueError(f"unknown op {name!r}; one of {', '.join(OPS)}")
+    return names
+
+
+def _write_json(path: str | None, data: Any) -> None:
+    if path is not None:
+        Path(path).write_text(json.dumps(data, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, where that is a terminal; call what it gives with the name of each step."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda what: progress.update(task, advance=1, description=what)
+
+
+def _info(args: argparse.Namespace, console: Console) -> int:
+    device = as_device(args.device)
+    facts = device_info(device)
+    if args.bandwidth:
+        with _progress(1) as step:
+            step("measuring bandwidth")
+            facts = dataclasses.replace(facts, bandwidth=bench.measure_bandwidth(device))
+    build = build_info()
+    console.print(device_table(facts))
+    console.print()
+    console.print(build_table(build))
+    if device.type == "cpu" and args.device is None:
+        console.print()
+        why = "torch finds no CUDA GPU here" if cuda_built() else "torch_reduce was built without CUDA"
+        console.print(f"The CPU is shown because {why}.")
+    _write_json(args.json, {"device": dataclasses.asdict(facts), "build": dataclasses.asdict(build)})
+    return 0
+
+
+def _variants(args: argparse.Namespace, console: Console) -> int:
+    chosen = _known_ops([args.op] if args.op else ["sum", "matmul", "vector_add"])
+    for i, op in enumerate(chosen):
+        if i:
+            console.print()
+        title = "sum (mean, amax and amin have the same)" if args.op is None and op == "sum" else op
+        console.print(variants_table(variants(op), title))
+    _write_json(args.json, {op: [dataclasses.asdict(v) for v in variants(op)] for op in chosen})
+    return 0
+
+
+def _threads(args: argparse.Namespace, console: Console) -> int:
+    device = as_device(args.device)
+    if len(args.grid) != len(args.block):
+        raise ValueError("--grid and --block must both be X or both be X,Y")
+    flat = len(args.grid) == 1
+    count = math.prod(args.grid) * math.prod(args.block)
+    if count > 1 << 24:
+        raise ValueError(f"{count:,} threads are more than anybody reads; at most {1 << 24:,}")
+    out = torch.empty((count, 7), dtype=torch.int64, device=device)
+    table = torch.ops.treduce.thread_indices_(out, args.grid, args.block).tolist()
+    names = ("block.y", "block.x", "thread.y", "thread.x", "global y", "global x", "index")
+    shown = (1, 3, 6) if flat else (0, 1, 2, 3, 4, 5, 6)
+    by = "a kernel on the GPU" if device.type == "cuda" else "the CPU, with the kernel's arithmetic"
+    grid, block = " x ".join(map(str, args.grid)), " x ".join(map(str, args.block))
+    found = plain_table(f"{count:,} threads: a grid of {grid} blocks, blocks of {block} threads; written by {by}")
+    for i in shown:
+        found.add_column(names[i], justify="right")
+    limit = count if args.all else MOST_THREADS_SHOWN
+    for row in table[:limit]:
+        found.add_row(*(str(row[i]) for i in shown))
+    console.print(found)
+    if count > limit:
+        console.print(f"... and {count - limit:,} more (--all shows them)")
+    if flat:
+        console.print("\nindex = block.x * blockDim.x + thread.x")
+    else:
+        console.print("\nglobal x = block.x * blockDim.x + thread.x    global y = block.y * blockDim.y + thread.y")
+        console.print("index = global y * (gridDim.x * blockDim.x) + global x")
+    _write_json(args.json, {"grid": args.grid, "block": args.block, "columns": names, "rows": table})
+    return 0
+
+
+def _shapes(op: str, args: argparse.Namespace, on_gpu: bool) -> list[tuple[int, ...]]:
+    if op == "matmul":
+        return args.shape or [(1024, 1024, 1024) if on_gpu else (256, 256, 256)]
+    return [(n,) for n in args.n or [25_600_000 if on_gpu else 1 << 20]]
+
+
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    device = as_device(args.device)
+    on_gpu = device.type == "cuda"
+    chosen_ops = list(dict.fromkeys(_known_ops(args.ops or ["sum"])))
+    dtypes = list(dict.fromkeys(_known_dtypes(args.dtype)))
+    if args.plot:
+        from ._plot import check_target, plot
+
+        if len(chosen_ops) * len(dtypes) > 1:
+            raise ValueError("--plot draws one op and one dtype")
+        check_target(args.plot)
+    if args.num_blocks and "matmul" in chosen_ops:
+        raise ValueError("matmul takes no num_blocks")
+    settings = dataclasses.replace(bench.QUICK if args.quick else bench.Settings(), seed=args.seed)
+    baselines = ("torch",) if args.quick or args.no_compile else bench.BASELINES
+    work = []
+    for op in chosen_ops:
+        chosen = bench.candidates(op, args.variant, args.block_size, args.num_blocks, args.tile_size)
+        work += [(op, shape, dtype, chosen) for dtype in dtypes for shape in _shapes(op, args, on_gpu)]
+    about = bench.environment(device, args.command_line)
+    console.print(_headline(about, device))
+
+    rows: list[bench.Row] = []
+    ceilings: Bandwidth | None = None
+    with _progress(sum(len(chosen) + len(baselines) + 1 for *_, chosen in work) + 1) as step:
+        if on_gpu:
+            step("measuring the ceilings")
+            ceilings = bench.measure_bandwidth(device, settings)
+            console.print(
+                f"ceilings: {ceilings.read / 1e9:,.0f} GB/s read ({ceilings.read_by}), "
+                f"{ceilings.copy / 1e9:,.0f} GB/s read and written ({ceilings.copy_by})"
+            )
+        for op, shape, dtype, chosen in work:
+            found = bench.measure(op, shape, getattr(torch, dtype), chosen, device, settings, ceilings, baselines, step)
+            rows += found
+            console.print()
+            console.print(rows_table(found, _title(op, shape, dtype)))
+    if not on_gpu:
+        console.print(f"\n{CPU_SENTENCE}")
+    _write_json(args.json, bench.as_json(rows, about, ceilings))
+    if args.plot:
+        op, shape, dtype, _ = work[0]
+        title = _title(op, shape, dtype) if len(work) == 1 else f"{op}, {dtype}"
+        ceiling = None
+        if ceilings and op != "matmul":
+            ceiling = (ceilings.copy if op == "vector_add" else ceilings.read) / 1e9
+        plot(rows, args.plot, f"{title}, {about['device_name']}", ceiling)
+        console.print(f"\nplot: {args.plot}")
+    return 1 if any(row.wrong for row in rows) else 0
+
+
+def _title(op: str, shape: tuple[int, ...], dtype: str) -> str:
+    if op == "matmul":
+        return f"matmul, {' x '.join(map(str, shape))} (m x n x k), {dtype}"
+    return f"{op}, {shape[0]:,} elements, {dtype}"
+
+
+def _headline(about: dict[str, Any], device: torch.device) -> Text:
+    facts, cuda = about["device_facts"], about["torch_cuda"]
+    words = [about["device_name"]]
+    if device.type == "cuda":
+        words += [f"{facts['multiprocessors']} SMs", f"{human_bytes(facts['l2_bytes'])} L2"]
+        words += [human_bytes(facts["memory_bytes"])]
+    else:
+        words += [f"{facts['cores']} cores", f"{facts['simd']}", f"{facts['torch_threads']} threads"]
+    words += [f"torch {about['torch']}" + (f", CUDA {cuda}" if cuda else "")]
+    return Text(", ".join(words), style="bold")
+
+
+def _verify(args: argparse.Namespace, console: Console) -> int:
+    device = as_device(args.device)
+    chosen = list(dict.fromkeys(_known_ops(args.op)))
+    dtypes = None if args.dtype is None else list(dict.fromkeys(_known_dtypes(args.dtype)))
+    if args.variant:
+        # With several ops, a name need be one of one of them only.
+        having = [op for op in chosen if _has(op, args.variant)]
+        if not having:
+            for name in args.variant:
+                variant_named(chosen[0], name)
+            raise ValueError(f"no op has all of the variants {', '.join(args.variant)}")
+        chosen = having
+    bits = "the CPU's bits" if device.type == "cuda" else "the bits of its order class"
+    about = bench.environment(device, args.command_line)
+    console.print(_headline(about, device))
+    outcomes = []
+    total = sum((len(args.shape) if op == "matmul" else len(args.n)) * len(dtypes or DTYPES) for op in chosen)
+    with _progress(total) as step:
+        for op in chosen:
+            shapes = args.shape if op == "matmul" else [(n,) for n in args.n]
+            for outcome in verify(op, args.variant, shapes, dtypes, device, args.seed, step):
+                outcomes.append(outcome)
+                label = f"{op:<11}{outcome.variant:<23}"
+                if outcome.skipped:
+                    console.print(Text(f"skip  {label}{outcome.skipped}", style="yellow"))
+                    continue
+                if outcome.ok:
+                    says = f"{outcome.cases} cases, worst error {outcome.worst:.2g} of its bound"
+                    says += f", {bits} in {outcome.compared_bits}" if outcome.compared_bits else ", order not fixed"
+                    console.print(Text("ok    ", style="green") + Text(label + says))
+                    continue
+                says = f"{len(outcome.failures)} of {outcome.cases} cases"
+                console.print(Text(f"FAIL  {label}{says}", style="bold red"))
+                for failure in outcome.failures[:3]:
+                    console.print(Text(f"      {failure}"))
+    failed = sum(not o.ok for o in outcomes)
+    ran = sum(not o.skipped for o in outcomes)
+    console.print(f"\n{ran - failed} of {ran} variants right on {device}, {sum(o.cases for o in outcomes):,} cases")
+    _write_json(args.json, {"environment": about, "outcomes": [dataclasses.asdict(o) for o in outcomes]})
+    return 1 if failed else 0
+
+
+def _has(op: str, names: Sequence[str]) -> bool:
+    try:
+        for name in names:
+            variant_named(op, name)
+    except ValueError:
+        return False
+    return True
+
+
+def _demo(args: argparse.Namespace, console: Console) -> int:
+    device = as_device(args.device)
+    on_gpu = device.type == "cuda"
+    n = args.n if args.n is not None else 1 << (24 if on_gpu else 20)
+    settings = dataclasses.replace(bench.QUICK, call_seconds=0)
+    about = bench.environment(device, args.command_line)
+    chosen = bench.candidates("sum")
+    with _progress(len(chosen) + 3) as step:
+        ceilings = None
+        if on_gpu:
+            step("measuring the ceilings")
+            ceilings = bench.measure_bandwidth(device, settings)
+        rows = bench.measure("sum", (n,), torch.float32, chosen, device, settings, ceilings, ("torch",), step)
+    (x,) = _check.make_inputs("sum", (n,), torch.float32)
+    recorded, recorded_about = ({}, None) if on_gpu else _recorded()
+
+    console.print(_headline(about, device))
+    title = f"sum of {n:,} float32, every rung checked against float64"
+    table = plain_table(title)
+    table.add_column("rung", no_wrap=True)
+    table.add_column("known as", no_wrap=True)
+    table.add_column("order class", no_wrap=True)
+    table.add_column("bits", no_wrap=True)
+    heads = ["µs", "GB/s", "% ceiling", "x torch"] if on_gpu else ["CPU µs", "x torch"]
+    if recorded:
+        short = recorded_about["device_name"].removeprefix("NVIDIA ")
+        heads += [f"{short} µs", "GB/s", "% ceiling", "x torch"]
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    bits_wrong = []
+    for row in rows:
+        known = order = bits = ""
+        if row.variant != "torch" and row.us:
+            v = variant_named("sum", row.variant)
+            known, order = ", ".join(v.aliases), v.order
+            result = ops.sum(x.to(device), variant=v.name)
+            bits = f"{_check.as_bits(result).item() & 0xFFFFFFFF:08x}"
+            if on_gpu and v.deterministic:
+                same = _check.same_bits(result, ops.sum(x, variant=v.name))
+                bits += " = CPU's" if same else " NOT the CPU's"
+                if not same:
+                    bits_wrong.append(v.name)
+        cells = [row.variant, known, order, bits, significant(row.us)]
+        if on_gpu:
+            cells += [significant(row.rate), f"{row.percent_of_ceiling:.0f}" if row.percent_of_ceiling else ""]
+        cells += [f"{row.x_torch:.2f}" if row.x_torch else row.note]
+        if recorded:
+            there = recorded.get(row.variant)
+            cells += [significant(there.us), significant(there.rate)] if there and there.us else ["", ""]
+            cells += [f"{there.percent_of_ceiling:.0f}" if there and there.percent_of_ceiling else ""]
+            cells += [f"{there.x_torch:.2f}" if there and there.x_torch else ""]
+        style = "red" if row.wrong or row.variant in bits_wrong else "cyan" if row.variant == "torch" else ""
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    console.print(table)
+    says = "Rungs of one order class give the same bits"
+    console.print(f"{says}, and the CPU the same as the GPU." if on_gpu else f"{says}; a GPU gives the same bits too.")
+    if not on_gpu:
+        console.print(f"\n{CPU_SENTENCE}")
+    if recorded and recorded_about:
+        console.print(
+            f"The right half was recorded on an {recorded_about['device_name']}: {next(iter(recorded.values())).shape[0]:,} "
+            f"float32, torch {recorded_about['torch']}, {recorded_about['date'][:10]}."
+        )
+    for picture in sorted((_checkout() / "docs" / "images").glob("sum*.svg")):
+        console.print(f"picture: {os.path.relpath(picture)}", soft_wrap=True)
+    console.print("next: python -m torch_reduce info | variants | bench | verify | threads --grid 2,2 --block 4,2")
+    _write_json(args.json, bench.as_json(rows, about, ceilings))
+    return 1 if bits_wrong or any(row.wrong for row in rows) else 0
+
+
+def _checkout() -> Path:
+    """The repository, where the package lies in one."""
+    return Path(__file__).resolve().parent.parent
+
+
+def _recorded() -> tuple[dict[str, bench.Row], dict[str, Any] | None]:
+    """The committed ladder of a GPU, by variant: the longest input in ladder.json. Nothing outside a checkout."""
+    for path in sorted((_checkout() / "benchmarks" / "results").glob("*/ladder.json")):
+        data = json.loads(path.read_text())
+        rows = bench.rows_from_json(data)
+        longest = max((row.shape[0] for row in rows if row.us), default=0)
+        return {row.variant: row for row in rows if row.shape[0] == longest}, data["environment"]
+    return {}, None
