@@ -124,7 +124,7 @@ def make_extension():
     check_compiler()
     sources = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp"))
     cuda_only = {"csrc/common/counters.cpp", "csrc/common/device.cpp"} | {s for s in sources if s.endswith("/cuda.cpp")}
-    cxx = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
+    cxx = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-fopenmp"]
     include_dirs, library_dirs, libraries, define_macros = [], [], [], []
     extra = {"cxx": cxx}
     toolkit = wanted_toolkit()
@@ -136,7 +136,6 @@ def make_extension():
         version = ".".join(map(str, toolkit_version(toolkit)))
         names = architectures()
         say(f"building for CUDA {version} ({toolkit}), chips {', '.join(names)}")
-        sources = [s for s in sources if s != "csrc/no_cuda.cpp"]
         sources += sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cu"))
         include_dirs.append(str(toolkit / "include"))
         library_dirs += [str(d) for d in (toolkit / "lib64", toolkit / "lib") if d.is_dir()]
@@ -155,7 +154,8 @@ def make_extension():
         libraries=libraries,
         define_macros=define_macros,
         extra_compile_args=extra,
-        depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h")),
+        extra_link_args=["-fopenmp"],  # at::parallel_for is a loop on one core without it
+        depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.*h")),
     )
 
 

@@ -8,5 +8,5 @@ TORCH_LIBRARY(treduce, m) {
   m.def("amin(Tensor self, str variant=\"auto\", *, int? block_size=None, int? num_blocks=None) -> Tensor");
   m.def("matmul(Tensor self, Tensor other, str variant=\"auto\", *, int? tile_size=None) -> Tensor");
   m.def("vector_add(Tensor self, Tensor other, str variant=\"auto\", *, int? block_size=None) -> Tensor");
-  m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> Tensor(a!)");
+  m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "elementwise/shape.h"
+#include "lessons/shape.h"
 #include "matmul/shape.h"
 #include "reduce/binding.h"
 
@@ -31,7 +32,9 @@ at::Tensor vector_add_meta(const at::Tensor& self, const at::Tensor& other, std:
   return elementwise::empty_result(self, other);
 }
 
-at::Tensor& thread_indices_meta(at::Tensor& out, at::IntArrayRef, at::IntArrayRef) { return out; }
+void thread_indices_meta(const at::Tensor& out, at::IntArrayRef grid, at::IntArrayRef block) {
+  lessons::checked_grid(out, grid, block);
+}
 
 }  // namespace
 

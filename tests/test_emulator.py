@@ -129,8 +129,8 @@ def reductions(store, variant):
     for n in (0, 1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 1000, 4099):
         add("sum", n, **some)
     for block_size in variant.sizes:
-        add("sum", 1000, block_size=block_size)
-        add("sum", block_size + 1, block_size=block_size, seeds=1)
+        for n in (1000, block_size + 1):
+            add("sum", n, block_size=block_size, seeds=1)
     if variant.takes_num_blocks:
         for num_blocks in (1, 2, 7, 50):
             add("sum", 4099, block_size=64, num_blocks=num_blocks)

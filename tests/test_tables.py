@@ -156,7 +156,6 @@ def test_variants_print_as_a_table():
     text = str(torch_reduce.variants("sum"))
     for row in REDUCE_VARIANTS:
         assert row.name in text and row.summary[:20] in text
-    assert max(map(len, text.splitlines())) <= 160
     assert isinstance(torch_reduce.variants("sum"), tuple)
     assert torch_reduce.variants("sum") is torch_reduce.variants("sum")
 
@@ -200,7 +199,7 @@ def test_the_documents_name_every_rung(file, root):
         pytest.skip(f"{file} is not written yet")
     text = path.read_text()
     for row in REDUCE_VARIANTS:
-        assert f"`{row.name}`" in text or row.name in text, f"{file} lacks {row.name}"
+        assert row.name in text, f"{file} lacks {row.name}"
 
 
 def test_the_package_is_typed_and_says_its_version(root):

@@ -123,7 +123,7 @@ def test_operands_are_not_changed_and_may_be_the_same(variant, device):
 
 def test_thread_indices_of_a_line(device):
     out = torch.full((6, 7), -1, dtype=torch.int64, device=device)
-    assert torch.ops.treduce.thread_indices_(out, [2], [3]) is out
+    torch.ops.treduce.thread_indices_(out, [2], [3])
     assert out.cpu()[:, 0].eq(0).all()
     assert out.cpu()[:, 1].tolist() == [0, 0, 0, 1, 1, 1]
     assert out.cpu()[:, 3].tolist() == [0, 1, 2, 0, 1, 2]

@@ -1,4 +1,5 @@
-"""Is a result right? References in float64 or exact integers, error bounds from the order of additions, and the comparison.
+"""Is a result right? References in float64 or exact integers, error bounds from the order of additions, and the
+comparison.
 
 The command line, the benchmarks and the tests all judge by this file.
 """
@@ -38,9 +39,9 @@ class Comparison:
 def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> Comparison:
     """Compares a result with a float64 or int64 reference, elementwise.
 
-    A NaN passes only where the reference has one. An infinity passes where the reference has the same one, and where the
-    finite reference is so near the end of the result's dtype that a value within the bound rounds to infinity. Everything
-    else passes when `|result - reference| <= bound`; with the default bound, when equal.
+    A NaN passes only where the reference has one. An infinity passes where the reference has the same one, and where
+    the finite reference is so near the end of the result's dtype that a value within the bound rounds to infinity.
+    Everything else passes when `|result - reference| <= bound`; with the default bound, when equal.
 
     Args:
         result: what a kernel gave; any dtype and device.
@@ -316,7 +317,8 @@ def make_inputs(
         dtype: floats are normal; integers fill their range, but for "matmul" stay within 100.
         device: where they go.
         seed: of the generator.
-        made_on: the device that draws the numbers. They are the same on every machine when the CPU does; a GPU is faster.
+        made_on: the device that draws the numbers. They are the same on every machine when the CPU does; a GPU is
+            faster.
     """
     generator = torch.Generator(device=made_on).manual_seed(seed)
     shapes = [shape]

@@ -1,15 +1,16 @@
 """Plots of benchmark rows. matplotlib is asked for only here."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ._tables import significant
 from .bench import BASELINES, Row
 
-_OURS, _AUTO, _TORCH, _COMPILE, _INK, _GRID = "#4c78a8", "#1b4f8a", "#ee6c2b", "#f2a65a", "#222222", "#dddddd"
-_LINES = ("#1b4f8a", "#4c9f70", "#9467bd", "#c44e52", "#8c6d31", "#17a2b8", "#7f7f7f", "#d6619c", "#3b3b98", "#a2b93c")
-_MARKERS = "os^DvPX*<>"
+_OURS, _AUTO, _TORCH, _COMPILE, _INK, _GRID = "#6f94bf", "#1b4f8a", "#e8601c", "#f4a261", "#222222", "#dddddd"
+_LINES = ("#9aa5b1", "#4c9f70", "#9467bd", "#c9485b", "#8c6d31", "#17a2b8", "#d6619c", "#7fb800", "#5c6bc0", "#c7a008")
+_MARKERS = "sDv^PXd<>p"
 
 
 def plot(rows: Sequence[Row], path: Path | str, title: str, ceiling: float | None = None, digest: str = "") -> None:
@@ -31,13 +32,14 @@ def plot(rows: Sequence[Row], path: Path | str, title: str, ceiling: float | Non
         raise ValueError("nothing to plot: no row has a time")
     check_target(path)
     draw = _bars if len({r.shape for r in timed}) == 1 else _lines
-    with _figure(path, digest) as (figure, axes):
-        draw(figure, axes, timed, ceiling)
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=14)
+    with _figure(path, digest) as figure:
+        draw(figure, timed, ceiling)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
 
 
 def check_target(path: Path | str) -> None:
-    """Raises ValueError for a type of file that is not drawn, ImportError with what to do where there is no matplotlib."""
+    """Raises ValueError for a type of file that is not drawn, ImportError with what to do where there is no
+    matplotlib."""
     if Path(path).suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"a plot is written as .svg, .png or .pdf, got {str(path)!r}")
     try:
@@ -47,7 +49,7 @@ def check_target(path: Path | str) -> None:
 
 
 @contextlib.contextmanager
-def _figure(path: Path | str, digest: str) -> Iterator[tuple[Any, Any]]:
+def _figure(path: Path | str, digest: str) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -56,78 +58,103 @@ def _figure(path: Path | str, digest: str) -> Iterator[tuple[Any, Any]]:
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 5), layout="constrained")
         figure.patch.set_facecolor("white")
-        axes = figure.add_subplot()
-        axes.spines[["top", "right"]].set_visible(False)
-        yield figure, axes
+        yield figure
         metadata = {"Date": None, "Description": digest or None} if Path(path).suffix == ".svg" else None
         figure.savefig(path, dpi=160, metadata=metadata)
 
 
-def _bars(figure: Any, axes: Any, rows: Sequence[Row], ceiling: float | None) -> None:
+def _axes(figure: Any, *place: int) -> Any:
+    axes = figure.add_subplot(*place)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def _bars(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
     """A horizontal bar a variant, from the first rung down, as the ladder is read."""
-    figure.set_size_inches(9, 1.4 + 0.31 * len(rows))
+    figure.set_size_inches(9, 1.5 + 0.29 * len(rows))
+    axes = _axes(figure)
+    axes.grid(axis="x", color=_GRID, linewidth=0.8)
     colors = {"torch": _TORCH, "torch.compile": _COMPILE, "auto": _AUTO}
     values = [r.rate or 0 for r in rows]
-    places = range(len(rows))
-    bars = axes.barh(places, values, color=[colors.get(r.variant, _OURS) for r in rows], height=0.74)
-    for bar, row in zip(bars, rows, strict=True):
-        text = f"{row.rate:,.0f}" if (row.rate or 0) >= 100 else f"{row.rate:.3g}"
-        axes.annotate(
-            f"{text}  ({_time(row.us or 0)})", (bar.get_width(), bar.get_y() + bar.get_height() / 2), xytext=(4, 0),
-            textcoords="offset points", va="center", fontsize=8.5, color=_INK,
-        )  # fmt: skip
-    axes.set_yticks(places, [r.label for r in rows])
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    unit = rows[0].rate_unit
-    axes.set_xlabel(unit)
-    longest = max([*values, ceiling or 0])
-    axes.set_xlim(0, longest * 1.17)
+    axes.barh(range(len(rows)), values, color=[colors.get(r.variant, _OURS) for r in rows], height=0.74, zorder=2)
+    torch_row = next((r for r in rows if r.variant == "torch"), None)
+    if torch_row and torch_row.rate:
+        axes.axvline(torch_row.rate, color=_TORCH, linewidth=1.2, linestyle=(0, (1, 2)), zorder=3)
     if ceiling:
-        axes.axvline(ceiling, color=_INK, linewidth=1.2, linestyle=(0, (5, 3)))
+        axes.axvline(ceiling, color=_INK, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3)
         axes.annotate(
             f"ceiling {ceiling:,.0f}", (ceiling, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
             textcoords="offset points", ha="center", va="bottom", fontsize=8.5, color=_INK,
         )  # fmt: skip
-    torch_row = next((r for r in rows if r.variant == "torch"), None)
-    if torch_row and torch_row.rate:
-        axes.axvline(torch_row.rate, color=_TORCH, linewidth=1.2, linestyle=(0, (1, 2)))
-
-
-def _lines(_: Any, axes: Any, rows: Sequence[Row], ceiling: float | None) -> None:
-    """The rate over the size, a line a variant."""
-    matmul = rows[0].op == "matmul"
-    names = list(dict.fromkeys(r.label for r in rows))
-    ours = [name for name in names if name not in BASELINES]
-    for name in names:
-        points = sorted((r.shape[0], r.rate or 0) for r in rows if r.label == name)
-        color, style, marker = _TORCH, (0, (4, 2)), "o"
-        if name == "torch.compile":
-            color, style = _COMPILE, (0, (1, 1.5))
-        elif name not in BASELINES:
-            place = ours.index(name)
-            color, style, marker = _LINES[place % len(_LINES)], "-", _MARKERS[place % len(_MARKERS)]
-        width = 2.4 if name in ("auto", "torch") else 1.5
-        axes.plot(
-            [x for x, _ in points], [y for _, y in points], color=color, linestyle=style, marker=marker, markersize=4,
-            linewidth=width, label=name, zorder=3 if name == "auto" else 2,
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    for place, row in enumerate(rows):
+        axes.annotate(
+            f"{significant(row.rate)}  ({_time(row.us or 0)})", (row.rate or 0, place), xytext=(5, 0),
+            textcoords="offset points", va="center", fontsize=8.5, color=_INK, bbox=behind, zorder=4,
         )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("m = n = k" if matmul else "elements")
+    axes.set_yticks(range(len(rows)), [r.label for r in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(rows[0].rate_unit)
+    axes.xaxis.set_major_formatter(_with_commas)
+    axes.set_xlim(0, max([*values, ceiling or 0]) * 1.17)
+
+
+def _lines(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
+    """The rate over the size, a line a variant; beside it, where torch was timed, how many times as fast as torch."""
+    against_torch = any(r.variant == "torch" for r in rows)
+    figure.set_size_inches(13 if against_torch else 9, 4.8)
+    axes = _axes(figure, 1, 2 if against_torch else 1, 1)
+    _draw_lines(axes, rows, lambda r: r.rate)
     axes.set_ylabel(rows[0].rate_unit)
-    axes.set_ylim(bottom=0)
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter(_with_commas)
     if ceiling:
         axes.axhline(ceiling, color=_INK, linewidth=1.2, linestyle=(0, (5, 3)))
+        axes.set_ylim(top=1.08 * max([ceiling, *(r.rate or 0 for r in rows)]))
         axes.annotate(
             f"ceiling {ceiling:,.0f}", (0, ceiling), xycoords=("axes fraction", "data"), xytext=(4, 3),
             textcoords="offset points", va="bottom", fontsize=8.5, color=_INK,
         )  # fmt: skip
+    if against_torch:
+        axes = _axes(figure, 1, 2, 2)
+        _draw_lines(axes, rows, lambda r: r.x_torch)
+        axes.set_ylabel("times as fast as torch")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
+def _draw_lines(axes: Any, rows: Sequence[Row], value: Callable[[Row], float | None]) -> None:
+    names = list(dict.fromkeys(r.label for r in rows))
+    others = [name for name in names if name not in (*BASELINES, "auto")]
+    fixed = {
+        "torch": {"color": _TORCH, "linestyle": (0, (4, 2)), "marker": "o", "linewidth": 2.2},
+        "torch.compile": {"color": _COMPILE, "linestyle": (0, (1, 1.5)), "marker": "o", "linewidth": 1.8},
+        "auto": {"color": _AUTO, "marker": "o", "linewidth": 2.6, "zorder": 3},
+    }
+    for name in names:
+        look = fixed.get(name)
+        if look is None:
+            i = others.index(name)
+            look = {"color": _LINES[i % len(_LINES)], "marker": _MARKERS[i % len(_MARKERS)], "linewidth": 1.5}
+        points = sorted((r.shape[0], value(r) or 0) for r in rows if r.label == name)
+        axes.plot([x for x, _ in points], [y for _, y in points], markersize=4.5, label=name, **look)
+    axes.set_xscale("log", base=2)
+    places = sorted({r.shape[0] for r in rows})
+    if len(places) <= 12:
+        axes.set_xticks(places, [_place(x) for x in places])
+        axes.minorticks_off()
+    axes.set_xlabel("m = n = k" if rows[0].op == "matmul" else "elements")
+    axes.set_ylim(bottom=0)
+    axes.grid(color=_GRID, linewidth=0.8)
+
+
+def _place(x: int) -> str:
+    return f"$2^{{{x.bit_length() - 1}}}$" if x > 0 and x & (x - 1) == 0 else f"{x:,}"
+
+
+def _with_commas(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
 def _time(us: float) -> str:
-    return f"{us / 1000:,.2f} ms" if us >= 1000 else f"{us:.3g} µs"
+    return f"{us / 1000:,.2f} ms" if us >= 1000 else f"{significant(us)} µs"

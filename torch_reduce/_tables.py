@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -10,14 +11,19 @@ from ._variants import Variant
 from .bench import BASELINES, Row
 
 
-def plain_table(title: str | None = None) -> Table:
+def plain_table() -> Table:
     """An empty table in the style of all of them."""
-    return Table(title=title, title_justify="left", title_style="bold", box=None, header_style="bold", pad_edge=False)
+    return Table(box=None, header_style="bold", pad_edge=False)
 
 
-def variants_table(rows: Iterable[Variant], title: str | None = None) -> Table:
+def titled(title: str, table: Table) -> Group:
+    """A table under a title that may be wider than it."""
+    return Group(Text(title, style="bold underline"), table)
+
+
+def variants_table(rows: Iterable[Variant]) -> Table:
     """One line a variant: name, aliases, sizes, order class, what it needs, the idea."""
-    table = plain_table(title)
+    table = plain_table()
     for name in ("variant", "known as", "sizes", "order class", "needs", "idea"):
         table.add_column(name, no_wrap=name != "idea")
     for v in rows:
@@ -53,7 +59,7 @@ def _fact(name: str, value: int | str) -> tuple[str, str]:
 
 def device_table(info: DeviceInfo) -> Table:
     """A device's facts, one a line."""
-    table = plain_table(f"{info.device}: {info.name}")
+    table = plain_table()
     table.add_column("fact")
     table.add_column("value", justify="right")
     facts = dict(info.facts)
@@ -79,7 +85,7 @@ def device_table(info: DeviceInfo) -> Table:
 
 def build_table(build: BuildInfo) -> Table:
     """How the extension was built, one fact a line."""
-    table = plain_table("this build")
+    table = plain_table()
     table.add_column("fact")
     table.add_column("value")
     for name, value in (
@@ -107,10 +113,10 @@ def significant(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{max(digits - before, 0)}f}"
 
 
-def rows_table(rows: Sequence[Row], title: str | None = None) -> Table:
+def rows_table(rows: Sequence[Row]) -> Table:
     """Benchmark rows of one op, dtype and shape, one a line. The fastest is bold."""
     on_gpu = any(r.device == "cuda" for r in rows)
-    table = plain_table(title)
+    table = plain_table()
     table.add_column("variant", no_wrap=True)
     names = ["µs", "spread", rows[0].rate_unit if rows else "GB/s"]
     names += ["% ceiling", "x torch", "call µs"] if on_gpu else ["x torch"]

@@ -1,17 +1,19 @@
 """Times variants beside torch: what the command line and the scripts in benchmarks/ share.
 
-On a GPU the time is device time: a CUDA graph holds the calls, each with another copy of the input, so that over 512 MB pass
-before a copy is read again; the L2 is flushed before each replay; events around the replay give a sample; the samples of all
-candidates are interleaved. The median and the quartiles are reported. `call_us` is what one call costs when Python makes it.
-On a CPU both are the same, measured by torch.utils.benchmark.
+On a GPU the time is device time: a CUDA graph holds the calls, each with another copy of the input, so that over 512
+MB pass before a copy is read again; the L2 is flushed before each replay; events around the replay give a sample; the
+samples of all candidates are interleaved. The median and the quartiles are reported. `call_us` is what one call costs
+when Python makes it. On a CPU both are the same, measured by torch.utils.benchmark.
 
-Every result is checked, in memory filled with NaN, before it is timed; on a GPU what the captured graph gave is checked too.
+Every result is checked, in memory filled with NaN, before it is timed; on a GPU what the captured graph gave is
+checked too.
 """
 
 import dataclasses
 import datetime
 import functools
 import gc
+import json
 import math
 import statistics
 import subprocess
@@ -81,19 +83,14 @@ class Candidate:
         return f"{self.variant} ({sizes})" if sizes else self.variant
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Candidate):
     """A candidate's figures for one shape and dtype. Times are None where it was not timed; `note` says why."""
 
-    op: str
-    variant: str
     shape: tuple[int, ...]
     """(n,), or (m, n, k) for "matmul"."""
     dtype: str
     device: str
-    block_size: int | None = None
-    num_blocks: int | None = None
-    tile_size: int | None = None
     us: float | None = None
     """Median; of device time on a GPU."""
     us_q1: float | None = None
@@ -112,11 +109,6 @@ class Row:
     note: str = ""
     wrong: bool = False
     """The check failed: that is why it was not timed."""
-
-    @property
-    def label(self) -> str:
-        """The variant and the sizes that were named."""
-        return Candidate(self.op, self.variant, self.block_size, self.num_blocks, self.tile_size).label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +268,7 @@ def measure(
             rows.append(row)
         progress("timing")
         for index, (samples, sampler) in _interleave(ready, settings).items():
-            q1, median, q3 = _quartiles(samples)
+            q1, median, q3 = quartiles(samples)
             rows[index] = dataclasses.replace(
                 rows[index],
                 us=median * 1e6,
@@ -348,7 +340,7 @@ def _prepare(
     settings: Settings,
 ) -> tuple[Row, Sampler | None]:
     dtype_name = str(dtype).removeprefix("torch.")
-    row = Row(candidate.op, candidate.variant, shape, dtype_name, device.type, **candidate.sizes)
+    row = Row(**dataclasses.asdict(candidate), shape=shape, dtype=dtype_name, device=device.type)
     reason = _why_not(candidate, shape, dtype_name, device)
     if reason:
         return dataclasses.replace(row, note=reason), None
@@ -397,7 +389,8 @@ def _interleave(ready: list[tuple[int, Sampler]], settings: Settings) -> dict[in
     return found
 
 
-def _quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third; of one sample, three times that sample."""
     if len(samples) == 1:
         return samples[0], samples[0], samples[0]
     q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")
@@ -440,8 +433,8 @@ class _CudaRig:
         self.inputs = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(copies - 1))]
         # Where the copies do not fill the L2 several times, each may be read but once between two flushes.
         self.most_calls = MOST_CALLS if copies * size >= 4 * l2_bytes else copies
-        # Read, not written: the L2 is left with lines that nobody has to write back within a sample. It takes longer than it
-        # takes Python to queue the replay behind it, so no sample waits for Python.
+        # Read, not written: the L2 is left with lines that nobody has to write back within a sample. It takes longer
+        # than it takes Python to queue the replay behind it, so no sample waits for Python.
         flush_bytes = min(max(8 * l2_bytes, ROTATED_BYTES), properties.total_memory // 16)
         self.flush = torch.zeros(flush_bytes // 4, dtype=torch.float32, device=device)
 
@@ -552,12 +545,27 @@ def _output(*command: str) -> str | None:
 
 
 def as_json(rows: Sequence[Row], about: dict[str, Any], ceilings: Bandwidth | None) -> dict[str, Any]:
-    """Results as they are written to a file."""
+    """Results as they are written to a file; fields that say nothing are left out of the rows."""
+    empty = {f.name: f.default for f in dataclasses.fields(Row)}
     return {
         "environment": about,
-        "ceilings": dataclasses.asdict(ceilings) if ceilings else None,
-        "rows": [{k: _rounded(v) for k, v in dataclasses.asdict(row).items()} for row in rows],
+        "ceilings": {k: _rounded(v) for k, v in dataclasses.asdict(ceilings).items()} if ceilings else None,
+        "rows": [
+            {k: _rounded(v) for k, v in dataclasses.asdict(row).items() if v != empty[k] or k == "rate_unit"}
+            for row in rows
+        ],
     }
+
+
+def write_json(path: Path | str, data: dict[str, Any]) -> None:
+    """Writes results with a line for each row, so that two runs can be compared line by line."""
+    parts = []
+    for key, value in data.items():
+        text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n" + ",\n".join(f"  {json.dumps(v, ensure_ascii=False)}" for v in value) + "\n ]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def _rounded(value: Any) -> Any:

@@ -19,15 +19,24 @@ from rich.text import Text
 
 from . import _check, bench, ops
 from ._device import Bandwidth, as_device, build_info, cuda_built, device_info
-from ._tables import build_table, device_table, human_bytes, plain_table, rows_table, significant, variants_table
+from ._tables import (
+    build_table,
+    device_table,
+    human_bytes,
+    plain_table,
+    rows_table,
+    significant,
+    titled,
+    variants_table,
+)
 from ._variants import OPS, variant_named, variants
 from ._verify import LENGTHS, MATMUL_SHAPES, verify
 from ._version import __version__
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool")
 CPU_SENTENCE = (
-    "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what the "
-    "ladder teaches. That takes an NVIDIA GPU."
+    "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what "
+    "the ladder teaches. That takes an NVIDIA GPU."
 )
 # How many rows `threads` prints before it says how many more there are.
 MOST_THREADS_SHOWN = 64
@@ -192,7 +201,7 @@ def _known_ops(names: Sequence[str]) -> Sequence[str]:
 
 def _write_json(path: str | None, data: Any) -> None:
     if path is not None:
-        Path(path).write_text(json.dumps(data, indent=1) + "\n")
+        bench.write_json(path, data)
 
 
 @contextlib.contextmanager
@@ -213,9 +222,9 @@ def _info(args: argparse.Namespace, console: Console) -> int:
             step("measuring bandwidth")
             facts = dataclasses.replace(facts, bandwidth=bench.measure_bandwidth(device))
     build = build_info()
-    console.print(device_table(facts))
+    console.print(titled(f"{facts.device}: {facts.name}", device_table(facts)))
     console.print()
-    console.print(build_table(build))
+    console.print(titled("this build", build_table(build)))
     if device.type == "cpu" and args.device is None:
         console.print()
         why = "torch finds no CUDA GPU here" if cuda_built() else "torch_reduce was built without CUDA"
@@ -230,7 +239,7 @@ def _variants(args: argparse.Namespace, console: Console) -> int:
         if i:
             console.print()
         title = "sum (mean, amax and amin have the same)" if args.op is None and op == "sum" else op
-        console.print(variants_table(variants(op), title))
+        console.print(titled(title, variants_table(variants(op))))
     _write_json(args.json, {op: [dataclasses.asdict(v) for v in variants(op)] for op in chosen})
     return 0
 
@@ -249,13 +258,14 @@ def _threads(args: argparse.Namespace, console: Console) -> int:
     shown = (1, 3, 6) if flat else (0, 1, 2, 3, 4, 5, 6)
     by = "a kernel on the GPU" if device.type == "cuda" else "the CPU, with the kernel's arithmetic"
     grid, block = " x ".join(map(str, args.grid)), " x ".join(map(str, args.block))
-    found = plain_table(f"{count:,} threads: a grid of {grid} blocks, blocks of {block} threads; written by {by}")
+    title = f"{count:,} threads: a grid of {grid} blocks, blocks of {block} threads; written by {by}"
+    found = plain_table()
     for i in shown:
         found.add_column(names[i], justify="right")
     limit = count if args.all else MOST_THREADS_SHOWN
     for row in table[:limit]:
         found.add_row(*(str(row[i]) for i in shown))
-    console.print(found)
+    console.print(titled(title, found))
     if count > limit:
         console.print(f"... and {count - limit:,} more (--all shows them)")
     if flat:
@@ -309,7 +319,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
             found = bench.measure(op, shape, getattr(torch, dtype), chosen, device, settings, ceilings, baselines, step)
             rows += found
             console.print()
-            console.print(rows_table(found, _title(op, shape, dtype)))
+            console.print(titled(_title(op, shape, dtype), rows_table(found)))
     if not on_gpu:
         console.print(f"\n{CPU_SENTENCE}")
     _write_json(args.json, bench.as_json(rows, about, ceilings))
@@ -411,7 +421,7 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
 
     console.print(_headline(about, device))
     title = f"sum of {n:,} float32, every rung checked against float64"
-    table = plain_table(title)
+    table = plain_table()
     table.add_column("rung", no_wrap=True)
     table.add_column("known as", no_wrap=True)
     table.add_column("order class", no_wrap=True)
@@ -446,15 +456,18 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
             cells += [f"{there.x_torch:.2f}" if there and there.x_torch else ""]
         style = "red" if row.wrong or row.variant in bits_wrong else "cyan" if row.variant == "torch" else ""
         table.add_row(*(Text(cell) for cell in cells), style=style)
-    console.print(table)
-    says = "Rungs of one order class give the same bits"
-    console.print(f"{says}, and the CPU the same as the GPU." if on_gpu else f"{says}; a GPU gives the same bits too.")
+    console.print(titled(title, table))
+    same = "the CPU gives those of the GPU" if on_gpu else "a GPU gives those of the CPU"
+    console.print(
+        f"Bits: rungs of one order class and block size give the same, and {same}; auto chooses a block size."
+    )
     if not on_gpu:
         console.print(f"\n{CPU_SENTENCE}")
     if recorded and recorded_about:
+        (length,) = next(iter(recorded.values())).shape
         console.print(
-            f"The right half was recorded on an {recorded_about['device_name']}: {next(iter(recorded.values())).shape[0]:,} "
-            f"float32, torch {recorded_about['torch']}, {recorded_about['date'][:10]}."
+            f"The right half was recorded on an {recorded_about['device_name']}: {length:,} float32, torch "
+            f"{recorded_about['torch']}, {recorded_about['date'][:10]}."
         )
     for picture in sorted((_checkout() / "docs" / "images").glob("sum*.svg")):
         console.print(f"picture: {os.path.relpath(picture)}", soft_wrap=True)

@@ -1,8 +1,8 @@
 """The ops as typed functions: thin names for `torch.ops.treduce.*`, which do the work and the checks.
 
-All of them run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA graphs.
-What holds for every deterministic variant: the order of additions depends on the length, the dtype and the sizes that the
-caller names, so a call gives the same bits on every run, stream, GPU model and on the CPU.
+All of them run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA
+graphs. What holds for every deterministic variant: the order of additions depends on the length, the dtype and the
+sizes that the caller names, so a call gives the same bits on every run, stream, GPU model and on the CPU.
 """
 
 import torch
@@ -27,8 +27,8 @@ def sum(
     Args:
         input: a dense tensor of any shape and strides; float32, float64, float16, bfloat16, int8, uint8, int16, int32,
             int64 or bool.
-        variant: a rung of the ladder or an alias of one; `variants("sum")` lists them. `"auto"` picks the fastest by the
-            length, the same on every device.
+        variant: a rung of the ladder or an alias of one; `variants("sum")` lists them. `"auto"` picks the fastest by
+            the length, the same on every device.
         block_size: threads in a block, a power of two; 1 to 1024 for the two-pass rungs, 32 to 1024 for the others.
             Default: the rung's own.
         num_blocks: blocks in the grid, for the rungs that walk it in strides. Default: by the length.
@@ -40,7 +40,8 @@ def sum(
     Raises:
         ValueError: an unknown variant, or a size that it does not take.
         TypeError: a dtype that is not listed above.
-        NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without CUDA.
+        NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without
+            CUDA.
 
     Determinism:
         The same bits everywhere but for `"atomic"`, whose partial sums are added in the order in which blocks finish.
@@ -95,8 +96,8 @@ def amax(
         num_blocks: as for `sum`.
 
     Returns:
-        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; +0 counts as larger than -0. The gradient is shared
-        evenly between ties, as torch's is.
+        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; +0 counts as larger than -0. The gradient is
+        shared evenly between ties, as torch's is.
 
     Raises:
         ValueError: an empty tensor; otherwise as `sum`.
@@ -126,8 +127,8 @@ def amin(
         num_blocks: as for `sum`.
 
     Returns:
-        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; -0 counts as smaller than +0. The gradient is shared
-        evenly between ties, as torch's is.
+        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; -0 counts as smaller than +0. The gradient is
+        shared evenly between ties, as torch's is.
 
     Raises:
         ValueError: an empty tensor; otherwise as `sum`.
@@ -149,20 +150,21 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     """The matrix product, as `torch.matmul(input, other)`.
 
     Args:
-        input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16, int32
-            or int64. Transposed and strided operands are read where they lie.
+        input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
+            int32 or int64. Transposed and strided operands are read where they lie.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them.
         tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32.
 
     Returns:
-        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands. float16 and bfloat16
-        are accumulated in float32 and rounded once; integers wrap.
+        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands. float16 and
+        bfloat16 are accumulated in float32 and rounded once; integers wrap.
 
     Raises:
         ValueError: shapes that do not fit, an unknown variant, or a tile size that it does not take.
         TypeError: a dtype that is not listed above, or two dtypes.
-        NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without CUDA.
+        NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without
+            CUDA.
 
     Determinism:
         Each element is a chain of fused multiply-adds over k in order, in every variant: the same bits everywhere.

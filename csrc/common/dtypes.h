@@ -13,6 +13,7 @@ namespace treduce {
 struct boolean {
   uint8_t byte;
   TREDUCE_HOST_DEVICE explicit operator int64_t() const { return byte != 0; }
+  TREDUCE_HOST_DEVICE explicit operator int32_t() const { return byte != 0; }
 };
 
 enum class DType : int8_t { float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, boolean };

@@ -7,13 +7,12 @@
 namespace treduce::lessons {
 namespace {
 
-at::Tensor& thread_indices_cuda(at::Tensor& out, at::IntArrayRef grid, at::IntArrayRef block) {
+void thread_indices_cuda(const at::Tensor& out, at::IntArrayRef grid, at::IntArrayRef block) {
   const ThreadGrid g = checked_grid(out, grid, block);
   const CudaScope scope(out.device());
   int64_t* const table = static_cast<int64_t*>(out.mutable_data_ptr());
   check_cuda(static_cast<cudaError_t>(launch_thread_indices(g, table, scope.stream())),
              "the launch of thread_indices_");
-  return out;
 }
 
 }  // namespace

@@ -48,44 +48,69 @@ TREDUCE_DEVICE typename Op::Acc fold(typename Op::Acc (&v)[kCount]) {
   return v[0];
 }
 
-// acc[c] takes component c of the vectors at i, i + step, i + 2 * step, ... that begin below n, in this order. kLoadsInFlight
-// loads are issued before the first of them is used, which changes when the data arrives, not the order of the additions.
-template <class Op, bool kAligned, int kLoadsInFlight, class In>
-TREDUCE_DEVICE void accumulate_vectors(typename Op::Acc (&acc)[Vector<In>::kSize], const In* x, int64_t n, int64_t i,
-                                       int64_t step) {
+// The accumulators of a thread that walks vectors. Floats: one a component, so that the order of additions is fixed and no
+// addition waits for its neighbour. Integers are exact in any order: one for all components.
+template <class Op, class In>
+struct Accumulators {
   using Acc = typename Op::Acc;
+  static constexpr int kSize = Vector<In>::kSize;
+  static constexpr int kCount = std::is_integral_v<Acc> ? 1 : kSize;
+  Acc at[kCount];
+
+  TREDUCE_DEVICE Accumulators() {
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) at[c] = Op::identity();
+  }
+
+  TREDUCE_DEVICE void take(const Vector<In>& vector) {
+    if constexpr (kCount == 1 && kSize > 1) {
+      // Bytes and shorts fold in 32 bits, which sixteen of them cannot overflow: half the instructions of 64 bits.
+      using Narrow = typename Op::template As<std::conditional_t<sizeof(In) <= 2, int32_t, Acc>>;
+      typename Narrow::Acc folded = reduce::widen<typename Narrow::Acc>(vector.at[0]);
+#pragma unroll
+      for (int c = 1; c < kSize; ++c) {
+        folded = Narrow::combine(folded, reduce::widen<typename Narrow::Acc>(vector.at[c]));
+      }
+      at[0] = Op::combine(at[0], static_cast<Acc>(folded));
+    } else {
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) at[c] = Op::combine(at[c], reduce::widen<Acc>(vector.at[c]));
+    }
+  }
+
+  // One element of a vector that the array's end cuts off.
+  TREDUCE_DEVICE void take(In element, int component) {
+    Acc& mine = at[kCount == 1 ? 0 : component];
+    mine = Op::combine(mine, reduce::widen<Acc>(element));
+  }
+};
+
+// acc takes the vectors at i, i + step, i + 2 * step, ... that begin below n, in this order. kLoadsInFlight loads are issued
+// before the first of them is used, which changes when the data arrives, not the order of the additions.
+template <class Op, bool kAligned, int kLoadsInFlight, class In>
+TREDUCE_DEVICE void accumulate_vectors(Accumulators<Op, In>& acc, const In* x, int64_t n, int64_t i, int64_t step) {
   constexpr int kSize = Vector<In>::kSize;
   for (; i + (kLoadsInFlight - 1) * step + kSize <= n; i += kLoadsInFlight * step) {
     Vector<In> row[kLoadsInFlight];
 #pragma unroll
     for (int j = 0; j < kLoadsInFlight; ++j) row[j] = load<kAligned>(x, i + j * step);
 #pragma unroll
-    for (int j = 0; j < kLoadsInFlight; ++j) {
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) acc[c] = Op::combine(acc[c], reduce::widen<Acc>(row[j].at[c]));
-    }
+    for (int j = 0; j < kLoadsInFlight; ++j) acc.take(row[j]);
   }
-  for (; i + kSize <= n; i += step) {
-    const Vector<In> row = load<kAligned>(x, i);
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) acc[c] = Op::combine(acc[c], reduce::widen<Acc>(row.at[c]));
-  }
+  for (; i + kSize <= n; i += step) acc.take(load<kAligned>(x, i));
 #pragma unroll
   for (int c = 0; c < kSize; ++c) {
-    if (i + c < n) acc[c] = Op::combine(acc[c], reduce::widen<Acc>(x[i + c]));
+    if (i + c < n) acc.take(x[i + c], c);
   }
 }
 
-// This thread's share of a grid-stride walk in vectors, an accumulator a component, folded to one value: vector v of the array
-// belongs to thread v mod (blocks * blockDim.x). `block` and `blocks` are parameters, not blockIdx and gridDim, so that a grid
-// can play a larger one.
+// This thread's share of a grid-stride walk in vectors, folded to one value: vector v of the array belongs to thread
+// v mod (blocks * blockDim.x). `block` and `blocks` are parameters, not blockIdx and gridDim, so that a grid can play a larger
+// one.
 template <class Op, int kLoadsInFlight = 4, class In>
 TREDUCE_DEVICE typename Op::Acc reduce_vectors(const In* x, int64_t n, int64_t block, int64_t blocks) {
   constexpr int kSize = Vector<In>::kSize;
-  typename Op::Acc acc[kSize];
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) acc[c] = Op::identity();
-
+  Accumulators<Op, In> acc;
   const int64_t step = blocks * blockDim.x * kSize;
   const int64_t i = (block * blockDim.x + threadIdx.x) * kSize;
   // One branch here, not one at each load: the loop stays a run of independent loads.
@@ -94,7 +119,7 @@ TREDUCE_DEVICE typename Op::Acc reduce_vectors(const In* x, int64_t n, int64_t b
   } else {
     accumulate_vectors<Op, false, kLoadsInFlight>(acc, x, n, i, step);
   }
-  return fold<Op>(acc);
+  return fold<Op>(acc.at);
 }
 
 }  // namespace treduce::thread

@@ -12,6 +12,8 @@ enum class Op : int8_t { sum, mean, amax, amin };
 template <class A>
 struct Sum {
   using Acc = A;
+  template <class B>
+  using As = Sum<B>;
   TREDUCE_HOST_DEVICE static Acc identity() { return Acc(0); }
   TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
     if constexpr (std::is_integral_v<Acc>) {
@@ -35,11 +37,13 @@ struct Sum {
 template <class A, bool kMax>
 struct Extremum {
   using Acc = A;
+  template <class B>
+  using As = Extremum<B, kMax>;
   TREDUCE_HOST_DEVICE static Acc identity() {
     if constexpr (std::is_same_v<Acc, float>) return bit_cast<float>(kMax ? 0xff800000u : 0x7f800000u);
     if constexpr (std::is_same_v<Acc, double>)
       return bit_cast<double>(kMax ? uint64_t{0xfff0000000000000u} : uint64_t{0x7ff0000000000000u});
-    if constexpr (std::is_integral_v<Acc>) return kMax ? INT64_MIN : INT64_MAX;
+    if constexpr (std::is_same_v<Acc, int64_t>) return kMax ? INT64_MIN : INT64_MAX;
   }
   TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
     if constexpr (std::is_floating_point_v<Acc>) {

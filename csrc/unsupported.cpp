@@ -1,0 +1,47 @@
+// Tensors that no kernel takes, each with one sentence that says so: sparse, quantised and mkldnn ones, and CUDA tensors in a
+// build without CUDA.
+#include <torch/library.h>
+
+namespace treduce {
+namespace {
+
+constexpr const char* kOps[] = {"sum", "mean", "amax", "amin", "matmul", "vector_add", "thread_indices_"};
+
+void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              " takes dense, unquantised tensors on CPU or CUDA, got one of backend ",
+                              keys.highestBackendKey(), " and dispatch key ", keys.highestPriorityTypeId());
+}
+
+void register_not_dense(torch::Library& m) {
+  for (const char* op : kOps) m.impl(op, torch::CppFunction::makeFromBoxedFunction<&not_dense>());
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, SparseCPU, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, SparseCUDA, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, SparseCsrCPU, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, SparseCsrCUDA, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, QuantizedCPU, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, QuantizedCUDA, m) { register_not_dense(m); }
+TORCH_LIBRARY_IMPL(treduce, MkldnnCPU, m) { register_not_dense(m); }
+
+#ifndef TREDUCE_WITH_CUDA
+namespace {
+
+void not_built(const c10::OperatorHandle& op, c10::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(),
+      " got a CUDA tensor, but torch_reduce was built without CUDA; install nvcc (for one, pip "
+      "install \"cuda-toolkit[nvcc,cudart,cccl]==13.0.*\") and rebuild with TORCH_REDUCE_CUDA=1");
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
+  for (const char* op : kOps) m.impl(op, torch::CppFunction::makeFromBoxedFunction<&not_built>());
+}
+#endif
+
+}  // namespace treduce

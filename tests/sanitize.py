@@ -1,0 +1,99 @@
+"""Runs every rung at small sizes, for compute-sanitizer (`make sanitize`): one process, no pytest, results checked by bits.
+
+    compute-sanitizer --tool memcheck python tests/sanitize.py
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+# Every allocation its own: memcheck and initcheck then see where each tensor begins and ends, and which were written.
+os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+import torch_reduce
+
+LENGTHS = (0, 1, 2, 31, 33, 255, 1025, 5003)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool)
+ops = torch.ops.treduce
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.cpu().contiguous().view(-1).view(torch.uint8), b.cpu().contiguous().view(-1).view(torch.uint8))
+
+
+def block_sizes(variant: torch_reduce.Variant) -> list[dict]:
+    sizes = sorted({variant.size_min, variant.size_default, variant.size_max} - {0})
+    return [{"block_size": size} for size in sizes] or [{}]
+
+
+def reductions(failures: list[str]) -> int:
+    count = 0
+    for variant in torch_reduce.variants("sum"):
+        for dtype in DTYPES:
+            for n in LENGTHS:
+                # Slices: a poisoned element on either side, and a pointer that is not 16-byte aligned.
+                x = (torch.randn(n + 2) * 9).to(dtype)[1 : n + 1]
+                y = x.cuda()
+                for op in ("sum", "mean", "amax", "amin"):
+                    if (op == "mean" and not dtype.is_floating_point) or (n == 0 and op in ("amax", "amin")):
+                        continue
+                    for sizes in block_sizes(variant):
+                        got = getattr(ops, op)(y, variant.name, **sizes)
+                        count += 1
+                        exact = variant.deterministic or op in ("amax", "amin") or not dtype.is_floating_point
+                        if exact and not same_bits(got, getattr(ops, op)(x, variant.name, **sizes)):
+                            failures.append(f"{op} {variant.name} {dtype} n={n} {sizes}")
+    return count
+
+
+def products(failures: list[str]) -> int:
+    count = 0
+    for variant in torch_reduce.variants("matmul"):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+            for m, n, k in ((1, 1, 1), (0, 3, 2), (5, 7, 0), (33, 17, 9), (40, 65, 31)):
+                a, b = (torch.randn(2, m, k) * 5).to(dtype), (torch.randn(n, k) * 5).to(dtype).t()
+                for size in variant.sizes or (None,):
+                    got = ops.matmul(a.cuda(), b.cuda(), variant.name, tile_size=size)
+                    count += 1
+                    if not same_bits(got, ops.matmul(a, b, variant.name, tile_size=size)):
+                        failures.append(f"matmul {variant.name} {dtype} {m}x{n}x{k} tile {size}")
+    return count
+
+
+def sums_of_vectors(failures: list[str]) -> int:
+    count = 0
+    for variant in torch_reduce.variants("vector_add"):
+        for dtype in DTYPES:
+            for n in LENGTHS:
+                a, b = (torch.randn(n + 1) * 9).to(dtype)[1:], (torch.randn(n + 1) * 9).to(dtype)[1:]
+                got = ops.vector_add(a.cuda(), b.cuda(), variant.name)
+                count += 1
+                if not same_bits(got, ops.vector_add(a, b, variant.name)):
+                    failures.append(f"vector_add {variant.name} {dtype} n={n}")
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tool", default="", help="named in the closing line")
+    tool = parser.parse_args().tool
+    if not torch.cuda.is_available():
+        print("no CUDA device")
+        return 1
+    torch.manual_seed(0)
+    failures: list[str] = []
+    count = reductions(failures) + products(failures) + sums_of_vectors(failures)
+    out = torch.empty((4 * 8, 7), dtype=torch.int64, device="cuda")
+    ops.thread_indices_(out, [2, 2], [4, 2])
+    torch.cuda.synchronize()
+    print("\n".join(failures))
+    print(f"{tool}: {count} calls, {len(failures)} wrong")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What was compiled, as the disassembler shows it: no local-memory spills, and 16-byte loads where a rung promises them."""
+
+import collections
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import tables
+import torch_reduce
+from torch_reduce import _C
+
+
+def find_cuobjdump():
+    places = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"]
+    places += [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    places += [Path(found).parent for found in [shutil.which("cuobjdump")] if found]
+    places.append(Path("/usr/local/cuda/bin"))
+    for place in places:
+        if (place / "cuobjdump").exists() and ((place / "nvdisasm").exists() or shutil.which("nvdisasm")):
+            return place / "cuobjdump"
+    return None
+
+
+@functools.cache
+def tool():
+    if not torch_reduce.cuda_built():
+        pytest.skip("torch_reduce was built without CUDA")
+    found = find_cuobjdump()
+    if found is None:
+        pytest.skip("no cuobjdump and nvdisasm (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
+    return found
+
+
+def dump(*arguments):
+    path = f"{tool().parent}{os.pathsep}{os.environ['PATH']}"
+    command = [tool(), *arguments, _C.__file__]
+    done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# "_ZN7treduce6reduce10vectorized6kernelI..." -> ("reduce", "vectorized", "kernel")
+MANGLED = re.compile(r"_ZN7treduce((?:\d+[a-z_0-9]+)+?)(?:I|E)")
+
+
+def parts(symbol):
+    """The namespaces and the name of a kernel, from its mangled name."""
+    found, rest = [], symbol.removeprefix("_ZN")
+    while match := re.match(r"(\d+)", rest):
+        length, start = int(match.group()), match.end()
+        found.append(rest[start : start + length])
+        rest = rest[start + length :]
+    return tuple(found[1:])
+
+
+@functools.cache
+def resources():
+    """Kernel -> (registers, stack, local memory)."""
+    found = {}
+    for symbol, registers, stack, local in re.findall(
+        r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", dump("--dump-resource-usage")
+    ):
+        if symbol.startswith("_ZN7treduce"):
+            found[symbol] = int(registers), int(stack), int(local)
+    return found
+
+
+@functools.cache
+def loads():
+    """Kernel -> how many of each kind of memory instruction it has."""
+    counts, current = {}, None
+    for line in dump("--dump-sass").splitlines():
+        if match := re.search(r"Function : (\S+)", line):
+            current = counts.setdefault(match.group(1), collections.Counter())
+        elif current is not None and (match := re.search(r"\b((?:LDG|LDL|STL|LD|ST)[.A-Z0-9_]*)\s", line)):
+            current[match.group(1)] += 1
+    return {symbol: counter for symbol, counter in counts.items() if symbol.startswith("_ZN7treduce")}
+
+
+def kernels_of(family, rung, table):
+    return {symbol: value for symbol, value in table.items() if parts(symbol)[:2] == (family, rung)}
+
+
+RUNGS = [
+    (family, row.name)
+    for family, rows in (
+        ("reduce", tables.REDUCE_VARIANTS),
+        ("matmul", tables.MATMUL_VARIANTS),
+        ("elementwise", tables.ADD_VARIANTS),
+    )
+    for row in rows
+    if row.has_kernel
+]
+
+
+@pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
+def test_no_rung_spills_to_local_memory(family, rung):
+    kernels = kernels_of(family, rung, resources())
+    assert kernels, f"no kernel of {rung} was compiled"
+    for symbol, (registers, _, local) in kernels.items():
+        assert local == 0, f"{symbol} uses {local} bytes of local memory"
+        assert registers <= 255
+    for symbol, counts in kernels_of(family, rung, loads()).items():
+        spills = {name: count for name, count in counts.items() if name.startswith(("LDL", "STL"))}
+        assert not spills, f"{symbol}: {spills}"
+
+
+# The rungs whose idea, or whose order class, is loads of 16 bytes.
+WIDE = [("reduce", row.name) for row in tables.REDUCE_VARIANTS if row.has_kernel and "vector" in row.order_text]
+WIDE.append(("elementwise", "vectorized"))
+
+
+@pytest.mark.parametrize(("family", "rung"), WIDE, ids=["-".join(pair) for pair in WIDE])
+def test_vectorised_rungs_load_16_bytes(family, rung):
+    walking = {s: c for s, c in kernels_of(family, rung, loads()).items() if parts(s)[2] == "kernel"}
+    assert walking
+    for symbol, counts in walking.items():
+        wide = sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
+        assert wide >= (4 if family == "reduce" else 2), f"{symbol} has {wide} 16-byte loads: {dict(counts)}"
+
+
+@pytest.mark.parametrize("rung", ["interleaved_modulo", "two_pass", "warp_shuffle"])
+def test_scalar_rungs_load_one_element(rung):
+    """Otherwise the check above would say nothing."""
+    for counts in kernels_of("reduce", rung, loads()).values():
+        assert not any(".128" in name for name in counts)
+
+
+def test_every_chip_asked_for_is_there():
+    listing = dump("--list-elf") + dump("--list-ptx")
+    for name in torch_reduce.build_info().architectures:
+        number = name.replace(".", "").removesuffix("+PTX").removesuffix("PTX")
+        assert f"sm_{number}" in listing or f"compute_{number}" in listing, f"{name} is not in the extension"

@@ -1,0 +1,152 @@
+"""Properties over random shapes, strides, dtypes and sizes (hypothesis)."""
+
+import math
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cases
+import orders
+import tables
+from bits import assert_same_bits
+from tables import call
+
+# The same examples on every run.
+steady = settings(
+    max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+lengths = st.one_of(st.integers(0, 70), st.integers(0, 5000), st.sampled_from([2**k + d for k in range(12) for d in (-1, 1)]))
+float_dtypes = st.sampled_from(cases.FLOATS)
+dtypes = st.sampled_from(cases.DTYPES)
+seeds = st.integers(0, 10)
+
+
+@st.composite
+def launches(draw):
+    """A variant with fixed order, and arguments that it takes."""
+    variant = draw(st.sampled_from(tables.ORDERED))
+    sizes = {}
+    if variant.sizes and draw(st.booleans()):
+        sizes["block_size"] = draw(st.sampled_from(variant.sizes))
+    if variant.takes_num_blocks and draw(st.booleans()):
+        sizes["num_blocks"] = draw(st.integers(1, 200))
+    return variant, sizes
+
+
+@st.composite
+def views(draw, dtype):
+    """A view of up to four dimensions with any strides: sliced, stepped, permuted, expanded."""
+    shape = draw(st.lists(st.integers(0, 9), min_size=0, max_size=4))
+    x = cases.values(math.prod(shape), dtype, "normal", seed=draw(seeds)).view(shape)
+    for dim in range(x.dim()):
+        choice = draw(st.integers(0, 4))
+        if choice == 1 and x.shape[dim]:
+            x = x.narrow(dim, draw(st.integers(0, x.shape[dim] - 1)), 1).expand(*x.shape[:dim], 5, *x.shape[dim + 1 :])
+        elif choice == 2:
+            x = x[(slice(None),) * dim + (slice(draw(st.integers(0, 3)), None, draw(st.integers(1, 3))),)]
+        elif choice == 3:
+            x = x.flip(dim)
+    return x.permute(draw(st.permutations(range(x.dim()))))
+
+
+@steady
+@given(launches(), lengths, float_dtypes, st.sampled_from(["sum", "mean"]), st.sampled_from(["wide", "uniform"]), seeds)
+def test_any_length_has_the_bits_of_its_order(launch, n, dtype, op, kind, seed):
+    variant, sizes = launch
+    x = cases.values(n, dtype, kind, seed)
+    expected = orders.reduce(op, x, variant.order, sizes.get("block_size"), sizes.get("num_blocks"))
+    assert_same_bits(call(op, x, variant.name, **sizes), expected)
+
+
+@steady
+@given(st.data(), launches(), dtypes, st.sampled_from(["sum", "amax", "amin"]))
+def test_any_view_is_read_in_the_order_of_its_values(data, launch, dtype, op):
+    variant, sizes = launch
+    x = data.draw(views(dtype))
+    if op != "sum" and x.numel() == 0:
+        return
+    flat = x.contiguous().reshape(-1).clone()
+    expected = orders.reduce(op, flat, variant.order, sizes.get("block_size"), sizes.get("num_blocks"))
+    assert_same_bits(call(op, x, variant.name, **sizes), expected)
+
+
+@steady
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans(), seeds)
+def test_any_product_has_the_bits_of_k_order(m, k, n, transpose_a, transpose_b, seed):
+    g = cases.generator(seed)
+    a = torch.randn((k, m) if transpose_a else (m, k), generator=g)
+    b = torch.randn((n, k) if transpose_b else (k, n), generator=g)
+    a, b = a.t() if transpose_a else a, b.t() if transpose_b else b
+    expected = orders.matmul(a, b)
+    for variant in tables.MATMUL_VARIANTS:
+        assert_same_bits(torch.ops.treduce.matmul(a, b, variant.name), expected)
+
+
+@st.composite
+def matmul_shapes(draw):
+    """Two shapes that torch.matmul accepts."""
+    m, k, n = (draw(st.integers(0, 5)) for _ in range(3))
+    batch = draw(st.lists(st.integers(0, 3), max_size=3))
+
+    def part():
+        own = [size if draw(st.booleans()) else 1 for size in batch]
+        return own[draw(st.integers(0, len(own))) :] if own else own
+
+    a = [k] if draw(st.integers(0, 4)) == 0 else [*part(), m, k]
+    b = [k] if draw(st.integers(0, 4)) == 0 else [*part(), k, n]
+    return a, b
+
+
+@steady
+@given(matmul_shapes(), st.sampled_from([torch.float64, torch.int64]))
+def test_any_shapes_multiply_as_torchs(shapes, dtype):
+    a, b = (torch.randn(shape, dtype=torch.float64).mul(10).to(dtype) for shape in shapes)
+    expected = torch.matmul(a, b)
+    for variant in tables.MATMUL_VARIANTS:
+        torch.testing.assert_close(torch.ops.treduce.matmul(a, b, variant.name), expected)
+    meta = torch.ops.treduce.matmul(a.to("meta"), b.to("meta"))
+    assert meta.shape == expected.shape and meta.dtype == expected.dtype
+
+
+@steady
+@given(st.data(), dtypes)
+def test_any_views_add_as_torchs(data, dtype):
+    a = data.draw(views(dtype))
+    shape = [size if data.draw(st.booleans()) else 1 for size in a.shape][data.draw(st.integers(0, a.dim())) :]
+    b = cases.values(math.prod(shape), dtype, "normal", seed=3).view(shape)
+    expected = a + b
+    for variant in tables.ADD_VARIANTS:
+        assert_same_bits(torch.ops.treduce.vector_add(a, b, variant.name), expected)
+
+
+@steady
+@given(st.text(max_size=20))
+def test_any_name_is_known_or_refused(name):
+    known = {n for v in tables.REDUCE_VARIANTS for n in (v.name, *v.aliases)}
+    x = torch.arange(5)
+    if name in known:
+        assert call("sum", x, name).item() == 10
+        return
+    try:
+        call("sum", x, name)
+    except ValueError as error:
+        assert "unknown variant" in str(error)
+    except (RuntimeError, UnicodeError):  # lone surrogates never reach the op
+        assert any(0xD800 <= ord(c) < 0xE000 for c in name)
+    else:
+        raise AssertionError(f"{name!r} was taken")
+
+
+@steady
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.sampled_from(tables.REDUCE_VARIANTS))
+def test_any_sizes_work_or_are_refused(block_size, num_blocks, variant):
+    x = torch.arange(5)
+    for sizes in ({"block_size": block_size}, {"num_blocks": num_blocks}):
+        if abs(next(iter(sizes.values()))) < 2**31 and "num_blocks" in sizes:
+            continue  # would be taken, and allocate that many partials
+        try:
+            assert call("sum", x, variant.name, **sizes).item() == 10
+        except ValueError as error:
+            assert next(iter(sizes)) in str(error)
