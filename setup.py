@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 from setuptools import setup
@@ -145,6 +146,10 @@ def make_extension():
             ("TREDUCE_CUDA_VERSION", f'"{version}"'),
             ("TREDUCE_CUDA_ARCHITECTURES", f'"{" ".join(names)}"'),
         ]
+        if torch.version.cuda is None:
+            # A CPU-only torch asks nvcc for no dependency files, so a changed header must change the command instead.
+            headers = b"".join(p.read_bytes() for p in sorted(ROOT.glob("csrc/**/*.*h")))
+            define_macros.append(("TREDUCE_HEADERS", f"0x{zlib.crc32(headers):08x}"))
         extra["nvcc"] = ["-O3", "-Xcompiler=-fvisibility=hidden", *gencode(names)]
     return cpp_extension.CppExtension(
         "torch_reduce._C",

@@ -1,7 +1,9 @@
 """Writes the tables, figures and plots of the documents from the results files. No figure there is typed by hand.
 
-    python benchmarks/report.py            rewrites what lies between the markers in README.md and docs/*.md, and
-    docs/images python benchmarks/report.py --check    changes nothing; status 1 where something is not up to date
+Examples:
+    python benchmarks/report.py            rewrites what is between the markers in README.md and docs/*.md, and
+                                           docs/images
+    python benchmarks/report.py --check    changes nothing; status 1 where something is out of date
 
 Markers: `<!-- NAME:begin -->` and `<!-- NAME:end -->` around a table; `<!-- figure:RUNG -->` and `<!-- /figure -->`
 around a line of figures, where RUNG is a rung of sum, or `matmul.naive`, or `vector_add.grid_1d`.
@@ -125,6 +127,8 @@ def escape(text: str) -> str:
 
 def timings(results: Results, suite: str, rows: Sequence[Row], what: str) -> str:
     """Every column that there is, for rows of one shape and dtype."""
+    if not rows:
+        return NOT_MEASURED
     ceiling = any(row.percent_of_ceiling for row in rows)
     head = ["", "µs", "quartiles", rows[0].rate_unit, *(["% of ceiling"] if ceiling else []), "x torch", "call, µs"]
     lines = []
@@ -402,7 +406,7 @@ def pictures(results: Results) -> dict[str, Picture]:
             row for row in results.rows("matmul") if len(set(row.shape)) == 1 and row.shape[0] & (row.shape[0] - 1) == 0
         ]
         found["matmul.svg"] = Picture(results, "matmul", "matmul", "Matrix multiplication, float32", square)
-    return found
+    return {name: picture for name, picture in found.items() if any(row.us for row in picture.rows)}
 
 
 def main() -> int:

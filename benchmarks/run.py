@@ -1,8 +1,9 @@
 """Measures everything on this machine's GPU and writes a results file for each suite; report.py makes tables and plots.
 
-python benchmarks/run.py
-python benchmarks/run.py --suite ladder sizes
-python benchmarks/run.py --smoke --device cpu --output DIR    does it run? small shapes, few samples
+Examples:
+    python benchmarks/run.py
+    python benchmarks/run.py --suite ladder sizes
+    python benchmarks/run.py --smoke --device cpu --output DIR    does it run? small shapes, few samples
 """
 
 import argparse
@@ -27,7 +28,7 @@ from torch_reduce import bench
 from torch_reduce._device import Bandwidth, as_device
 
 # The largest shapes of a smoke run.
-SMOKE_LENGTH, SMOKE_SIDE = 1 << 16, 64
+SMOKE_LENGTH, SMOKE_SIDE = 1 << 12, 64
 
 
 @dataclasses.dataclass
@@ -154,13 +155,14 @@ SUITES: dict[str, Callable[[Session], list[Any]]] = {
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, str], None]]:
-    """A line on stderr that says which suite runs and what it does; plain lines for the suites where there is no
-    terminal."""
+    """A line on stderr, where that is a terminal; call what it gives with the suite and the step."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[suite]}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    # Drawn at each step and by no thread of its own, which would disturb what is timed.
+    quiet = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **quiet) as bar:
         task = bar.add_task("", total=None, suite="")
-        yield lambda suite, what: bar.update(task, suite=suite, description=what)
+        yield lambda suite, what: bar.update(task, suite=suite, description=what, refresh=True)
 
 
 def main() -> int:

@@ -36,5 +36,6 @@ def assert_same_bits(actual, expected, what=""):
     mask = 2 ** (8 * actual.element_size()) - 1
     raise AssertionError(
         f"{what}: {len(wrong)} of {a.numel()} results differ; at {first} {actual[first].item()!r} "
-        f"(bits {a[first].item() & mask:#x}) where {expected[first].item()!r} (bits {b[first].item() & mask:#x}) is expected"
+        f"(bits {a[first].item() & mask:#x}), "
+        f"not {expected[first].item()!r} (bits {b[first].item() & mask:#x})"
     )

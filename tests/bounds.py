@@ -3,9 +3,8 @@
 import math
 
 import numpy as np
-import torch
-
 import orders
+import torch
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 SMALLEST = {torch.float32: 2.0**-149, torch.float64: 2.0**-1074, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}

@@ -91,7 +91,7 @@ DISTRIBUTIONS = {f.__name__: f for f in (normal, uniform, positive, wide, cancel
 
 
 def values(n, dtype, kind="normal", seed=0, device="cpu"):
-    """`n` values of a dtype: floats from a distribution, integers over their whole range (so that int64 wraps), bools."""
+    """`n` values of a dtype: floats from a distribution, integers over their whole range (int64 sums wrap), bools."""
     g = generator(seed * 1_000_003 + n)
     if dtype.is_floating_point:
         return DISTRIBUTIONS[kind](n, g).to(dtype).to(device)

@@ -16,14 +16,13 @@ def why_no_cuda():
     return None
 
 
-def pytest_collection_modifyitems(items):
-    reason = why_no_cuda()
-    if reason is None:
-        return
-    skip = pytest.mark.skip(reason=reason)
-    for item in items:
-        if "cuda" in item.keywords:
-            item.add_marker(skip)
+NO_CUDA = why_no_cuda()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if NO_CUDA is not None and item.get_closest_marker("cuda"):
+        pytest.skip(NO_CUDA)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -46,7 +45,7 @@ def one_thread_or_two():
 
 @pytest.fixture
 def poisoned():
-    """Every tensor from at::empty starts as NaN (integers: their largest value): an element that nobody writes shows."""
+    """Every tensor from at::empty starts as NaN (integers: their largest value): what nobody writes shows."""
     with _check.poisoned():
         yield
 

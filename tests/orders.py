@@ -1,9 +1,9 @@
-"""The order of additions of each order class, as a slow and obvious model: what the kernels and the CPU code must agree with.
+"""The order of additions of each order class, as a slow and obvious model: what kernels and CPU must agree with.
 
-It is written from the description of each class (`order_text` in the table, the comments of the kernels), not from the C++
-plan: the two must give the same bits. `T` is the number of threads in a block and `G` the number of blocks. Every addition
-rounds to the accumulator: float64 for float64, float32 for the other floats. Padding is with zeros, which no sum notices
-(a sum of nothing but -0 is made +0 at the end, by adding +0).
+It is written from the description of each class (`order_text` in the table, the comments of the kernels), not from the
+C++ plan: the two must give the same bits. `T` is the number of threads in a block and `G` the number of blocks. Every
+addition rounds to the accumulator: float64 for float64, float32 for the other floats. Padding is with zeros, which no
+sum notices (a sum of nothing but -0 becomes +0 at the end, by adding +0).
 """
 
 import numpy as np
@@ -144,7 +144,7 @@ def vector_width(dtype):
 
 
 def grid(order, dtype, n, T, num_blocks=None):
-    """Blocks of the first pass of a grid-stride order: given, or one element (four vectors) a thread up to 2^18 threads."""
+    """Blocks of the first pass of a grid-stride order: given, or an element (4 vectors) a thread, to 2^18 threads."""
     if not order.startswith(("stride", "vector")):
         return None
     blocks = num_blocks
@@ -230,8 +230,8 @@ def reduce(op, x, order, block_size=None, num_blocks=None):
 
 
 def fused_multiply_add(a, b, c):
-    """a * b + c of float32 arrays with one rounding. The product of two float32 is exact in float64; the sum is rounded to
-    odd there, so that the second rounding, to float32, cannot meet a false tie."""
+    """a * b + c of float32 arrays with one rounding. The product of two float32 is exact in float64; the sum is rounded
+    to odd there, so that the second rounding, to float32, cannot meet a false tie."""
     product = a.astype(np.float64) * b.astype(np.float64)
     c = c.astype(np.float64)
     total = product + c
@@ -245,7 +245,7 @@ def fused_multiply_add(a, b, c):
 
 
 def matmul(a, b):
-    """The product of two matrices, accumulated in the order of k with fused multiply-adds: float32 and 16-bit floats."""
+    """The product of two matrices, accumulated in k order with fused multiply-adds: float32 and 16-bit floats."""
     left, right = a.detach().cpu().float().numpy(), b.detach().cpu().float().numpy()
     total = np.zeros((left.shape[0], right.shape[1]), np.float32)
     for k in range(left.shape[1]):

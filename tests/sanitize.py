@@ -1,6 +1,6 @@
 """Runs every rung at small sizes, for compute-sanitizer (`make sanitize`): one process, no pytest, results checked by bits.
 
-    compute-sanitizer --tool memcheck python tests/sanitize.py
+compute-sanitizer --tool memcheck python tests/sanitize.py
 """
 
 import argparse

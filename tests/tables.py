@@ -4,13 +4,13 @@ import functools
 
 import pytest
 import torch
+from cases import REDUCTIONS
 
 import torch_reduce
-from cases import REDUCTIONS
 
 DTYPE_NAMES = {
     name: getattr(torch, name)
-    for name in "float32 float64 float16 bfloat16 int8 uint8 int16 int32 int64 bool".split()
+    for name in ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool"]
 }
 
 REDUCE_VARIANTS = tuple(torch_reduce.variants("sum"))

@@ -3,12 +3,11 @@
 import itertools
 
 import pytest
-import torch
-from torch.autograd import gradcheck, gradgradcheck
-
 import tables
+import torch
 from bits import assert_same_bits
 from tables import call, every_add_variant, every_matmul_variant, every_reduction, every_variant
+from torch.autograd import gradcheck, gradgradcheck
 
 
 def runnable(variant, device):

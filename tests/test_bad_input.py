@@ -3,9 +3,8 @@
 import random
 
 import pytest
-import torch
-
 import tables
+import torch
 from bits import assert_same_bits
 from tables import call, every_reduction
 
@@ -187,7 +186,7 @@ def test_tensors_on_two_devices():
     x, elsewhere = torch.ones(2, 2), torch.ones(2, 2, device="meta")
     for op in (ops.matmul, ops.vector_add):
         for pair in ((x, elsewhere), (elsewhere, x)):
-            with pytest.raises((ValueError, NotImplementedError), match="device|meta"):
+            with pytest.raises((ValueError, NotImplementedError), match=r"device|meta"):
                 op(*pair)
 
 
@@ -196,7 +195,7 @@ def test_a_cpu_tensor_beside_a_cuda_tensor():
     x = torch.ones(2, 2)
     for op in (ops.matmul, ops.vector_add):
         for pair in ((x, x.cuda()), (x.cuda(), x)):
-            with pytest.raises(ValueError, match="one device.*(cpu|cuda)"):
+            with pytest.raises(ValueError, match=r"one device.*(cpu|cuda)"):
                 op(*pair)
 
 
@@ -227,7 +226,9 @@ def bad_calls(device, count=100):
         lambda: call("sum", tensor(torch.complex64)),
         lambda: ops.matmul(torch.zeros(2, rng.randint(3, 9), device=device), torch.zeros(2, 2, device=device)),
         lambda: ops.matmul(tensor(torch.int8), tensor(torch.int8)),
-        lambda: ops.matmul(torch.zeros(2, 2, device=device), torch.zeros(2, 2, device=device), tile_size=rng.choice([3, 99])),
+        lambda: ops.matmul(
+            torch.zeros(2, 2, device=device), torch.zeros(2, 2, device=device), tile_size=rng.choice([3, 99])
+        ),
         lambda: ops.vector_add(torch.zeros(rng.randint(2, 9), device=device), torch.zeros(10, device=device)),
         lambda: ops.vector_add(tensor(torch.float32), tensor(torch.float64)),
         lambda: ops.thread_indices_(torch.zeros(3, 7, dtype=torch.int64, device=device), [rng.randint(-3, 0)], [4]),

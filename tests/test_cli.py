@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import tables
 import torch
 
-import tables
 import torch_reduce
 from torch_reduce import cli, ops
 
@@ -112,7 +112,7 @@ def test_threads_of_a_line(run, device):
 
 
 def test_threads_of_a_rectangle(run, device):
-    status, out, _, data = run("threads", "--grid", "2,2", "--block", "4,2", "--device", device)
+    status, _out, _, data = run("threads", "--grid", "2,2", "--block", "4,2", "--device", device)
     assert status == 0 and len(data["rows"]) == 32
     for i, row in enumerate(data["rows"]):
         named = dict(zip(data["columns"], row, strict=True))
@@ -149,7 +149,20 @@ def test_verify_fails_with_status_one(run, monkeypatch):
 
 def test_bench(run, tmp_path, device):
     plot = tmp_path / "sum.svg"
-    arguments = ["sum", "--n", "2^10", "2^12", "--variant", "v0", "auto", "--quick", "--device", device, "--plot", str(plot)]
+    arguments = [
+        "sum",
+        "--n",
+        "2^10",
+        "2^12",
+        "--variant",
+        "v0",
+        "auto",
+        "--quick",
+        "--device",
+        device,
+        "--plot",
+        str(plot),
+    ]
     status, out, _, data = run("bench", *arguments)
     assert status == 0
     timed = {row["variant"] for row in data["rows"]}
@@ -183,7 +196,7 @@ def test_bench_checks_before_it_times(run, monkeypatch):
 
 
 def test_demo(run):
-    status, out, _, data = run("demo", "--n", "2^14", "--device", "cpu")
+    status, out, _, _data = run("demo", "--n", "2^14", "--device", "cpu")
     assert status == 0
     for variant in tables.REDUCE_VARIANTS:
         assert variant.name in out
@@ -237,8 +250,18 @@ def test_usage_errors(arguments, capsys):
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1000", 1000), ("2^20", 2**20), ("25.6M", 25_600_000), ("1_000", 1000), ("1e6", 10**6), ("64Ki", 65536), ("0", 0)],
+    [
+        ("1000", 1000),
+        ("2^20", 2**20),
+        ("25.6M", 25_600_000),
+        ("1_000", 1000),
+        ("1e6", 10**6),
+        ("64Ki", 65536),
+        ("0", 0),
+    ],
 )
 def test_counts(text, count, run):
-    status, _, _, data = run("verify", "--op", "sum", "--variant", "v0", "--dtype", "bool", "--n", "1", "--device", "cpu")
+    status, _, _, _data = run(
+        "verify", "--op", "sum", "--variant", "v0", "--dtype", "bool", "--n", "1", "--device", "cpu"
+    )
     assert status == 0 and cli._count(text) == count

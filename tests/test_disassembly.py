@@ -1,4 +1,4 @@
-"""What was compiled, as the disassembler shows it: no local-memory spills, and 16-byte loads where a rung promises them."""
+"""What was compiled, as the disassembler shows it: no local-memory spills, and 16-byte loads where promised."""
 
 import collections
 import functools
@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
 import tables
+
 import torch_reduce
 from torch_reduce import _C
 
@@ -119,6 +119,8 @@ WIDE.append(("elementwise", "vectorized"))
 @pytest.mark.parametrize(("family", "rung"), WIDE, ids=["-".join(pair) for pair in WIDE])
 def test_vectorised_rungs_load_16_bytes(family, rung):
     walking = {s: c for s, c in kernels_of(family, rung, loads()).items() if parts(s)[2] == "kernel"}
+    if family == "elementwise":  # compiled twice: for operands that lie on 16-byte boundaries, and for others
+        walking = {symbol: counts for symbol, counts in walking.items() if "Lb1E" in symbol}
     assert walking
     for symbol, counts in walking.items():
         wide = sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)

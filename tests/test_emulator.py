@@ -10,11 +10,10 @@ import os
 import re
 import subprocess
 
-import pytest
-import torch
-
 import cases
 import emulator.build
+import pytest
+import torch
 from bits import assert_same_bits
 from cases import DTYPES
 from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, call, names

@@ -1,4 +1,4 @@
-"""matmul: torch's shapes for every pair of ranks, values against float64, and the bits of fused multiply-adds in k order."""
+"""matmul: torch's shapes for every pair of ranks, values against float64, and the bits of k order."""
 
 import functools
 import hashlib
@@ -9,11 +9,10 @@ import sys
 from fractions import Fraction
 
 import numpy as np
-import pytest
-import torch
-
 import orders
+import pytest
 import tables
+import torch
 from bits import assert_same_bits
 from bounds import UNIT
 from cases import generator
@@ -53,7 +52,10 @@ def runnable(variant, device):
 def operands(m, k, n, dtype, seed=0):
     g = generator(seed + 31 * m + 37 * k + 41 * n)
     if dtype.is_floating_point:
-        pair = (torch.randn(m, k, generator=g, dtype=torch.float64), torch.randn(k, n, generator=g, dtype=torch.float64))
+        pair = (
+            torch.randn(m, k, generator=g, dtype=torch.float64),
+            torch.randn(k, n, generator=g, dtype=torch.float64),
+        )
         return tuple(x.to(dtype) for x in pair)
     info = torch.iinfo(dtype)
     return tuple(torch.randint(info.min, info.max, shape, generator=g, dtype=dtype) for shape in ((m, k), (k, n)))
@@ -236,7 +238,18 @@ def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
 
 # Ranks and layouts.
 
-RANK_SHAPES = [(3,), (2, 3), (3, 3), (4, 2, 3), (1, 3, 3), (4, 3, 3), (5, 4, 2, 3), (5, 1, 3, 3), (1, 1, 3, 3), (2, 1, 4, 3, 3)]
+RANK_SHAPES = [
+    (3,),
+    (2, 3),
+    (3, 3),
+    (4, 2, 3),
+    (1, 3, 3),
+    (4, 3, 3),
+    (5, 4, 2, 3),
+    (5, 1, 3, 3),
+    (1, 1, 3, 3),
+    (2, 1, 4, 3, 3),
+]
 
 
 def fits(a, b):
@@ -262,7 +275,7 @@ def test_every_pair_of_ranks(variant, device):
         expected = torch.matmul(a, b)
         result = product(a, b, variant)
         assert result.shape == expected.shape and result.is_contiguous(), f"{left} @ {right}"
-        torch.testing.assert_close(result, expected, msg=lambda m, l=left, r=right: f"{l} @ {r}: {m}")
+        torch.testing.assert_close(result, expected, msg=lambda m, pair=(left, right): f"{pair}: {m}")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +302,7 @@ def test_sizes_of_zero(shapes, device, poisoned):
 
 
 def strided_operands(device):
-    """Pairs of operands that are not simply one row after another, by name. Each holds a 20 x 30 and a 30 x 25 matrix."""
+    """Operands that are not simply one row after another, by name: a 20 x 30 and a 30 x 25 matrix."""
     g = generator(11)
 
     def random(*shape):
@@ -335,7 +348,7 @@ def test_slices_at_every_offset(variant, device):
     runnable(variant, device)
     base = torch.randn(60, 60, device=device)
     for offset in range(0, 17):
-        a, b = base[offset : offset + 19, offset : offset + 21], base[1 : 22, offset : offset + 23]
+        a, b = base[offset : offset + 19, offset : offset + 21], base[1:22, offset : offset + 23]
         assert_same_bits(product(a, b, variant), product(a.clone(), b.clone(), variant), f"offset {offset}")
 
 

@@ -1,13 +1,12 @@
-"""The order contract on the CPU: each variant gives the bits of the independent model of its order class (orders.py)."""
+"""The order contract on the CPU: each variant gives the bits of the model of its order class (orders.py)."""
 
 import functools
 
-import pytest
-import torch
-
 import cases
 import orders
+import pytest
 import tables
+import torch
 from bits import assert_same_bits
 from cases import FLOATS
 from tables import call, every_dtype, every_ordered_variant, sizes_of

@@ -2,14 +2,13 @@
 
 import math
 
-import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 import cases
 import orders
 import tables
+import torch
 from bits import assert_same_bits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tables import call
 
 # The same examples on every run.
@@ -17,7 +16,9 @@ steady = settings(
     max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
-lengths = st.one_of(st.integers(0, 70), st.integers(0, 5000), st.sampled_from([2**k + d for k in range(12) for d in (-1, 1)]))
+lengths = st.one_of(
+    st.integers(0, 70), st.integers(0, 5000), st.sampled_from([2**k + d for k in range(12) for d in (-1, 1)])
+)
 float_dtypes = st.sampled_from(cases.FLOATS)
 dtypes = st.sampled_from(cases.DTYPES)
 seeds = st.integers(0, 10)

@@ -1,15 +1,16 @@
 """The tables, the files and the names agree."""
 
 import dataclasses
+import itertools
 import re
 import typing
 
-import pytest
-
 import orders
+import pytest
 import tables
-import torch_reduce
 from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, names
+
+import torch_reduce
 from torch_reduce import _names
 
 FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
@@ -39,11 +40,28 @@ def test_reductions_share_one_table():
 
 def test_the_ladder_is_complete_and_in_teaching_order():
     """The rows that must exist, in the order in which a course would take them."""
-    assert names(REDUCE_VARIANTS) == (
-        "serial global_memory interleaved_modulo interleaved_bitmask interleaved_strided sequential interleaved_first_add "
-        "first_add last_warp unrolled two_pass two_pass_last_warp two_pass_unrolled warp_shuffle vectorized atomic "
-        "single_pass cooperative cluster auto"
-    ).split()
+    assert names(REDUCE_VARIANTS) == [
+        "serial",
+        "global_memory",
+        "interleaved_modulo",
+        "interleaved_bitmask",
+        "interleaved_strided",
+        "sequential",
+        "interleaved_first_add",
+        "first_add",
+        "last_warp",
+        "unrolled",
+        "two_pass",
+        "two_pass_last_warp",
+        "two_pass_unrolled",
+        "warp_shuffle",
+        "vectorized",
+        "atomic",
+        "single_pass",
+        "cooperative",
+        "cluster",
+        "auto",
+    ]
     assert {"naive", "tiled", "auto"} <= set(names(MATMUL_VARIANTS))
     assert names(ADD_VARIANTS) == ["grid_1d", "grid_2d", "vectorized", "auto"]
 
@@ -176,7 +194,7 @@ def test_plans_are_what_runs():
             for n in (0, 1, 1000, 2**31 + 3, 2**40):
                 passes = tables.plan(row.name, dtype, n)["passes"]
                 assert passes[0]["n"] == n and passes[-1]["blocks"] == 1
-                for before, after in zip(passes, passes[1:], strict=False):
+                for before, after in itertools.pairwise(passes):
                     assert after["n"] == before["blocks"] and after["blocks"] < before["blocks"]
                 for p in passes:
                     assert p["blocks"] * p["lanes"] * p["rows"] >= p["n"]
@@ -189,7 +207,11 @@ def test_scratch_is_under_one_percent_of_the_input():
             continue
         for name, dtype in tables.DTYPE_NAMES.items():
             for n in (2**24, 2**26, 2**31 + 3):
-                assert tables.plan(row.name, dtype, n)["workspace_bytes"] < 0.01 * n * dtype.itemsize, (row.name, name, n)
+                assert tables.plan(row.name, dtype, n)["workspace_bytes"] < 0.01 * n * dtype.itemsize, (
+                    row.name,
+                    name,
+                    n,
+                )
 
 
 @pytest.mark.parametrize("file", ["README.md", "docs/numerics.md"])
@@ -207,6 +229,17 @@ def test_the_package_is_typed_and_says_its_version(root):
     assert f'version = "{torch_reduce.__version__}"' in (root / "pyproject.toml").read_text()
     for name in torch_reduce.__all__:
         assert hasattr(torch_reduce, name)
-    for name in ("sum", "mean", "amax", "amin", "matmul", "vector_add", "variants", "resolve", "device_info", "cuda_built"):
+    for name in (
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "matmul",
+        "vector_add",
+        "variants",
+        "resolve",
+        "device_info",
+        "cuda_built",
+    ):
         doc = getattr(torch_reduce, name).__doc__
         assert name in torch_reduce.__all__ and doc and doc.strip()

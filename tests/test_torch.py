@@ -1,12 +1,11 @@
 """The ops as citizens of torch: opcheck, fake tensors, torch.compile, torch.export, functionalisation."""
 
 import pytest
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 import tables
+import torch
 from bits import assert_same_bits
 from tables import call, every_reduction, every_variant
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 ops = torch.ops.treduce
 
@@ -216,7 +215,9 @@ def test_schemas():
     """What callers depend on: names, order and defaults of the arguments."""
     reduction = '(Tensor self, str variant="auto", *, int? block_size=None, int? num_blocks=None) -> Tensor'
     expected = {op: f"treduce::{op}{reduction}" for op in tables.REDUCTIONS}
-    expected["matmul"] = 'treduce::matmul(Tensor self, Tensor other, str variant="auto", *, int? tile_size=None) -> Tensor'
+    expected["matmul"] = (
+        'treduce::matmul(Tensor self, Tensor other, str variant="auto", *, int? tile_size=None) -> Tensor'
+    )
     expected["vector_add"] = (
         'treduce::vector_add(Tensor self, Tensor other, str variant="auto", *, int? block_size=None) -> Tensor'
     )

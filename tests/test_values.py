@@ -1,12 +1,11 @@
-"""What the reductions return, against float64 or exact arithmetic: every op, dtype and variant, on the CPU and on CUDA."""
+"""What the reductions return, against float64 or exact arithmetic: every op, dtype and variant, on CPU and CUDA."""
 
 import math
 
-import pytest
-import torch
-
 import cases
+import pytest
 import tables
+import torch
 from bits import assert_same_bits
 from bounds import assert_within_bound
 from cases import DTYPES, FLOATS, INTEGERS

@@ -1,10 +1,9 @@
 """vector_add: torch.add's values, bit for bit, on every layout."""
 
-import pytest
-import torch
-
 import cases
+import pytest
 import tables
+import torch
 from bits import assert_same_bits
 from cases import DTYPES
 from orders import canonical

@@ -1,5 +1,4 @@
-"""Reductions and matrix multiplication for PyTorch, as a ladder of named CUDA variants with the same bits on every
-device."""
+"""Reductions and matrix multiplication for PyTorch: a ladder of named CUDA variants, the same bits on every device."""
 
 import torch  # noqa: F401  (the extension's symbols are torch's)
 

@@ -1,7 +1,7 @@
-"""Is a result right? References in float64 or exact integers, error bounds from the order of additions, and the
-comparison.
+"""Is a result right? References, error bounds and the comparison.
 
-The command line, the benchmarks and the tests all judge by this file.
+References are float64 or exact integers; bounds come from the order of additions. The command line, the benchmarks and
+the tests all judge by this file.
 """
 
 import contextlib

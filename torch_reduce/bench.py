@@ -152,8 +152,9 @@ def candidates(
         fitting = [s for s in asked if s in v.sizes]
         if asked and not fitting:
             if names is not None:
-                takes = f"{v.size_name} {v.size_min} to {v.size_max}" if v.size_name else "no size"
-                raise ValueError(f"variant {v.name!r} takes {takes}, in powers of two; none of {asked} is one")
+                given = ", ".join(map(str, asked))
+                takes = f"{v.size_name} {', '.join(map(str, v.sizes))}" if v.size_name else "no size"
+                raise ValueError(f"variant {v.name!r} takes {takes}; none of {given} is one")
             continue
         if num_blocks and not v.takes_num_blocks:
             if names is not None:
@@ -492,9 +493,11 @@ def measure_bandwidth(device: torch.device, settings: Settings = Settings()) -> 
         total = min(total, 1 << 28)
     best: dict[str, Row] = {}
     for op, dtype in (("sum", torch.float32), ("sum", torch.int64), ("vector_add", torch.float32)):
-        names = [v.name for v in variants(op) if v.name in ("auto", "single_pass", "vectorized")]
+        chosen = [Candidate(op, "auto"), Candidate(op, "vectorized")]
+        if op == "sum":
+            chosen += [Candidate(op, "single_pass", block_size=size) for size in (512, 1024)]
         n = total // dtype.itemsize // (2 if op == "vector_add" else 1)
-        for row in measure(op, (n,), dtype, candidates(op, names), device, settings, baselines=()):
+        for row in measure(op, (n,), dtype, chosen, device, settings, baselines=()):
             if row.rate and (op not in best or row.rate > (best[op].rate or 0)):
                 best[op] = row
     missing = {"sum", "vector_add"} - set(best)
@@ -504,8 +507,8 @@ def measure_bandwidth(device: torch.device, settings: Settings = Settings()) -> 
     return Bandwidth(
         (read.rate or 0) * 1e9,
         (copy.rate or 0) * 1e9,
-        f"sum {read.variant} over {read.shape[0]:,} {read.dtype}",
-        f"vector_add {copy.variant} over 2 x {copy.shape[0]:,} {copy.dtype}",
+        f"sum {read.label} over {read.shape[0]:,} {read.dtype}",
+        f"vector_add {copy.label} over 2 x {copy.shape[0]:,} {copy.dtype}",
     )
 
 

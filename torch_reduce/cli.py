@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from . import _check, bench, ops
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A pipe or a file has no width: lines are not folded there.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     try:
+        for path in (args.json, getattr(args, "plot", None)):
+            if path is not None and not Path(path).absolute().parent.is_dir():
+                raise ValueError(f"there is no folder for {path!r}")  # now, not after minutes of work
         return args.run(args, console)
     except BrokenPipeError:
         # The reader of a pipe has gone, as `| head` does; nothing more can be said to it.
@@ -121,14 +125,16 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     timing.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)} (default: sum)")
     timing.add_argument(
-        "--n", nargs="+", type=_count, help="lengths: 1000, 2^20, 25.6M (default: 25.6M; on a CPU 2^20)"
+        "--n", nargs="+", type=_count, metavar="N", help="lengths: 1000, 2^20, 25.6M (default: 25.6M; on a CPU 2^20)"
     )
-    timing.add_argument("--shape", nargs="+", type=_shape, help="MxNxK for matmul (default: 1024^3; on a CPU 256^3)")
+    timing.add_argument(
+        "--shape", nargs="+", type=_shape, metavar="MxNxK", help="for matmul (default: 1024^3; on a CPU 256^3)"
+    )
     timing.add_argument("--dtype", nargs="+", default=["float32"], help="default: float32")
     timing.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
-    timing.add_argument("--block-size", nargs="+", type=_count, default=[], help="threads in a block")
-    timing.add_argument("--num-blocks", nargs="+", type=_count, default=[], help="blocks in the grid")
-    timing.add_argument("--tile-size", nargs="+", type=_count, default=[], help="for matmul")
+    timing.add_argument("--block-size", nargs="+", type=_count, default=[], metavar="N", help="threads in a block")
+    timing.add_argument("--num-blocks", nargs="+", type=_count, default=[], metavar="N", help="blocks in the grid")
+    timing.add_argument("--tile-size", nargs="+", type=_count, default=[], metavar="N", help="for matmul")
     timing.add_argument("--quick", action="store_true", help="fewer samples, smaller ceilings, no torch.compile")
     timing.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     timing.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
@@ -140,8 +146,12 @@ def _parser() -> argparse.ArgumentParser:
         "--op sum --n 0 1 2^20 --dtype float16", "--variant v0 v6 --seed 7",
     )  # fmt: skip
     checking.add_argument("--op", nargs="+", default=list(OPS), help="default: all")
-    checking.add_argument("--n", nargs="+", type=_count, default=list(LENGTHS), help="lengths, as for bench")
-    checking.add_argument("--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), help="MxNxK for matmul")
+    checking.add_argument(
+        "--n", nargs="+", type=_count, default=list(LENGTHS), metavar="N", help="lengths, as for bench"
+    )
+    checking.add_argument(
+        "--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), metavar="MxNxK", help="for matmul"
+    )
     checking.add_argument("--dtype", nargs="+", help="default: all that a variant takes")
     checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
     checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
@@ -205,20 +215,25 @@ def _write_json(path: str | None, data: Any) -> None:
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, where that is a terminal; call what it gives with the name of each step."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+def _progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar, where somebody sees it: below the tables, or on stderr where those go elsewhere.
+
+    Call what it gives with the name of each step.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    where = console if console.is_terminal else Console(stderr=True)
+    # It is drawn at each step and by no thread of its own, which would disturb what is timed.
+    quiet = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+    with Progress(*columns, console=where, transient=True, disable=not where.is_terminal, **quiet) as progress:
         task = progress.add_task("", total=total)
-        yield lambda what: progress.update(task, advance=1, description=what)
+        yield lambda what: progress.update(task, advance=1, description=what, refresh=True)
 
 
 def _info(args: argparse.Namespace, console: Console) -> int:
     device = as_device(args.device)
     facts = device_info(device)
     if args.bandwidth:
-        with _progress(1) as step:
+        with _progress(console, 1) as step:
             step("measuring bandwidth")
             facts = dataclasses.replace(facts, bandwidth=bench.measure_bandwidth(device))
     build = build_info()
@@ -253,7 +268,8 @@ def _threads(args: argparse.Namespace, console: Console) -> int:
     if count > 1 << 24:
         raise ValueError(f"{count:,} threads are more than anybody reads; at most {1 << 24:,}")
     out = torch.empty((count, 7), dtype=torch.int64, device=device)
-    table = torch.ops.treduce.thread_indices_(out, args.grid, args.block).tolist()
+    torch.ops.treduce.thread_indices_(out, args.grid, args.block)
+    table = out.tolist()
     names = ("block.y", "block.x", "thread.y", "thread.x", "global y", "global x", "index")
     shown = (1, 3, 6) if flat else (0, 1, 2, 3, 4, 5, 6)
     by = "a kernel on the GPU" if device.type == "cuda" else "the CPU, with the kernel's arithmetic"
@@ -307,7 +323,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 
     rows: list[bench.Row] = []
     ceilings: Bandwidth | None = None
-    with _progress(sum(len(chosen) + len(baselines) + 1 for *_, chosen in work) + 1) as step:
+    with _progress(console, sum(len(chosen) + len(baselines) + 1 for *_, chosen in work) + 1) as step:
         if on_gpu:
             step("measuring the ceilings")
             ceilings = bench.measure_bandwidth(device, settings)
@@ -369,7 +385,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     console.print(_headline(about, device))
     outcomes = []
     total = sum((len(args.shape) if op == "matmul" else len(args.n)) * len(dtypes or DTYPES) for op in chosen)
-    with _progress(total) as step:
+    with _progress(console, total) as step:
         for op in chosen:
             shapes = args.shape if op == "matmul" else [(n,) for n in args.n]
             for outcome in verify(op, args.variant, shapes, dtypes, device, args.seed, step):
@@ -389,6 +405,8 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
                     console.print(Text(f"      {failure}"))
     failed = sum(not o.ok for o in outcomes)
     ran = sum(not o.skipped for o in outcomes)
+    if not ran:
+        raise ValueError("nothing was verified: no variant takes these dtypes and shapes on this device")
     console.print(f"\n{ran - failed} of {ran} variants right on {device}, {sum(o.cases for o in outcomes):,} cases")
     _write_json(args.json, {"environment": about, "outcomes": [dataclasses.asdict(o) for o in outcomes]})
     return 1 if failed else 0
@@ -410,60 +428,26 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
     settings = dataclasses.replace(bench.QUICK, call_seconds=0)
     about = bench.environment(device, args.command_line)
     chosen = bench.candidates("sum")
-    with _progress(len(chosen) + 3) as step:
+    with _progress(console, len(chosen) + 3) as step:
         ceilings = None
         if on_gpu:
             step("measuring the ceilings")
             ceilings = bench.measure_bandwidth(device, settings)
         rows = bench.measure("sum", (n,), torch.float32, chosen, device, settings, ceilings, ("torch",), step)
     (x,) = _check.make_inputs("sum", (n,), torch.float32)
-    recorded, recorded_about = ({}, None) if on_gpu else _recorded()
+    bits = {row.variant: _bits(row, x, x.to(device)) for row in rows}
+    recorded, recorded_about = ({}, {}) if on_gpu else _recorded()
 
     console.print(_headline(about, device))
     title = f"sum of {n:,} float32, every rung checked against float64"
-    table = plain_table()
-    table.add_column("rung", no_wrap=True)
-    table.add_column("known as", no_wrap=True)
-    table.add_column("order class", no_wrap=True)
-    table.add_column("bits", no_wrap=True)
-    heads = ["µs", "GB/s", "% ceiling", "x torch"] if on_gpu else ["CPU µs", "x torch"]
-    if recorded:
-        short = recorded_about["device_name"].removeprefix("NVIDIA ")
-        heads += [f"{short} µs", "GB/s", "% ceiling", "x torch"]
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    bits_wrong = []
-    for row in rows:
-        known = order = bits = ""
-        if row.variant != "torch" and row.us:
-            v = variant_named("sum", row.variant)
-            known, order = ", ".join(v.aliases), v.order
-            result = ops.sum(x.to(device), variant=v.name)
-            bits = f"{_check.as_bits(result).item() & 0xFFFFFFFF:08x}"
-            if on_gpu and v.deterministic:
-                same = _check.same_bits(result, ops.sum(x, variant=v.name))
-                bits += " = CPU's" if same else " NOT the CPU's"
-                if not same:
-                    bits_wrong.append(v.name)
-        cells = [row.variant, known, order, bits, significant(row.us)]
-        if on_gpu:
-            cells += [significant(row.rate), f"{row.percent_of_ceiling:.0f}" if row.percent_of_ceiling else ""]
-        cells += [f"{row.x_torch:.2f}" if row.x_torch else row.note]
-        if recorded:
-            there = recorded.get(row.variant)
-            cells += [significant(there.us), significant(there.rate)] if there and there.us else ["", ""]
-            cells += [f"{there.percent_of_ceiling:.0f}" if there and there.percent_of_ceiling else ""]
-            cells += [f"{there.x_torch:.2f}" if there and there.x_torch else ""]
-        style = "red" if row.wrong or row.variant in bits_wrong else "cyan" if row.variant == "torch" else ""
-        table.add_row(*(Text(cell) for cell in cells), style=style)
-    console.print(titled(title, table))
+    console.print(titled(title, _demo_table(console, rows, bits, recorded, recorded_about)))
     same = "the CPU gives those of the GPU" if on_gpu else "a GPU gives those of the CPU"
     console.print(
         f"Bits: rungs of one order class and block size give the same, and {same}; auto chooses a block size."
     )
     if not on_gpu:
         console.print(f"\n{CPU_SENTENCE}")
-    if recorded and recorded_about:
+    if recorded:
         (length,) = next(iter(recorded.values())).shape
         console.print(
             f"The right half was recorded on an {recorded_about['device_name']}: {length:,} float32, torch "
@@ -473,7 +457,57 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
         console.print(f"picture: {os.path.relpath(picture)}", soft_wrap=True)
     console.print("next: python -m torch_reduce info | variants | bench | verify | threads --grid 2,2 --block 4,2")
     _write_json(args.json, bench.as_json(rows, about, ceilings))
-    return 1 if bits_wrong or any(row.wrong for row in rows) else 0
+    return 1 if any(row.wrong for row in rows) or any(_OTHER_BITS in b for b in bits.values()) else 0
+
+
+_OTHER_BITS = "NOT the CPU's"
+
+
+def _bits(row: bench.Row, on_cpu: torch.Tensor, there: torch.Tensor) -> str:
+    """The result's bit pattern, and whether it is the CPU's where a GPU gave it."""
+    if row.variant in bench.BASELINES or not row.us:
+        return ""
+    result = ops.sum(there, variant=row.variant)
+    pattern = f"{_check.as_bits(result).item() & 0xFFFFFFFF:08x}"
+    if there is on_cpu or not variant_named("sum", row.variant).deterministic:
+        return pattern
+    same = _check.same_bits(result, ops.sum(on_cpu, variant=row.variant))
+    return f"{pattern} {'= CPU' if same else _OTHER_BITS}"
+
+
+def _demo_table(
+    console: Console,
+    rows: Sequence[bench.Row],
+    bits: dict[str, str],
+    recorded: dict[str, bench.Row],
+    recorded_about: dict[str, Any],
+) -> Table:
+    """A line a rung: what it gave here and, where this is a CPU, what it reached on the recorded GPU."""
+    on_gpu = rows[0].device == "cuda"
+    # What is left out where the terminal is narrow stands after the comma.
+    columns: list[tuple[str, bool]] = [("rung", True), ("known as", False), ("order class", True), ("bits", True)]
+    columns += [("µs", True), ("GB/s", True), ("% ceiling", False)] if on_gpu else [("CPU µs", True)]
+    columns.append(("x torch", on_gpu))
+    if recorded:
+        name = recorded_about["device_name"].removeprefix("NVIDIA ")
+        columns += [(f"{name} µs", True), ("GB/s", True), ("% ceiling", False), ("x torch", True)]
+    table = plain_table()
+    shown = [i for i, (_, always) in enumerate(columns) if always or console.width >= 118]
+    for i in shown:
+        table.add_column(columns[i][0], justify="left" if i < 4 else "right", no_wrap=True)
+    for row in rows:
+        ours = row.variant not in bench.BASELINES
+        v = variant_named("sum", row.variant) if ours else None
+        cells = [row.variant, ", ".join(v.aliases) if v else "", v.order if v else "", bits[row.variant]]
+        figures = [row, recorded.get(row.variant)] if recorded else [row]
+        for found in figures:
+            complete = [significant(found.us), significant(found.rate)] if found else ["", ""]
+            complete.append(f"{found.percent_of_ceiling:.0f}" if found and found.percent_of_ceiling else "")
+            complete.append(f"{found.x_torch:.2f}" if found and found.x_torch else "")
+            cells += complete if on_gpu or found is not row else [complete[0], complete[3]]
+        style = "red" if row.wrong or _OTHER_BITS in bits[row.variant] else "" if ours else "cyan"
+        table.add_row(*(Text(cells[i]) for i in shown), style=style)
+    return table
 
 
 def _checkout() -> Path:
@@ -481,11 +515,11 @@ def _checkout() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
-def _recorded() -> tuple[dict[str, bench.Row], dict[str, Any] | None]:
+def _recorded() -> tuple[dict[str, bench.Row], dict[str, Any]]:
     """The committed ladder of a GPU, by variant: the longest input in ladder.json. Nothing outside a checkout."""
     for path in sorted((_checkout() / "benchmarks" / "results").glob("*/ladder.json")):
         data = json.loads(path.read_text())
         rows = bench.rows_from_json(data)
         longest = max((row.shape[0] for row in rows if row.us), default=0)
         return {row.variant: row for row in rows if row.shape[0] == longest}, data["environment"]
-    return {}, None
+    return {}, {}

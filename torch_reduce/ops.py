@@ -184,12 +184,12 @@ def vector_add(
 
     Args:
         input: a dense tensor; the dtypes of `sum`.
-        other: a tensor of the same dtype.
+        other: a tensor of the same dtype; shapes broadcast.
         variant: a rung of the ladder; `variants("vector_add")` lists them.
         block_size: threads in a block, a power of two. Default: the rung's own.
 
     Returns:
-        A tensor with the dtype of `input`, as `input + other`; integers wrap.
+        A tensor of the broadcast shape and the dtype of `input`, as `input + other`; integers wrap.
 
     Raises:
         ValueError: shapes that do not fit, an unknown variant, or a size that it does not take.

@@ -212,8 +212,9 @@ Resolved resolve(std::string_view variant, DType dtype, int64_t n, std::optional
              num_blocks.value_or(0)};
   if (num_blocks.has_value()) {
     if (!row.takes_num_blocks) throw BadArgument{"variant '" + row.name + "' takes no num_blocks"};
-    if (*num_blocks < 1 || *num_blocks > INT32_MAX) {
-      throw BadArgument{"num_blocks must be from 1 to 2147483647, got " + std::to_string(*num_blocks)};
+    if (*num_blocks < 1 || *num_blocks > kMostBlocks) {
+      throw BadArgument{"num_blocks must be from 1 to " + std::to_string(kMostBlocks) + ", got " +
+                        std::to_string(*num_blocks)};
     }
   }
   if (&row == &ladder().back()) {  // auto

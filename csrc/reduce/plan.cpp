@@ -1,7 +1,6 @@
 #include "plan.h"
 
 #include <algorithm>
-#include <sstream>
 
 namespace treduce::reduce {
 namespace {
@@ -61,13 +60,14 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
 
 std::string to_string(const Plan& plan) {
   constexpr const char* trees[] = {"no tree", "interleaved tree", "sequential tree", "warp tree"};
-  std::ostringstream out;
+  std::string text;
   for (int p = 0; p < plan.pass_count; ++p) {
     const Pass& pass = plan.passes[p];
-    out << "pass " << p << ": " << pass.n << " values -> " << pass.blocks << " blocks of " << pass.lanes << " lanes ("
-        << pass.vector << " a thread) x " << pass.rows << " rows, " << trees[static_cast<int>(pass.tree)] << "\n";
+    text += "pass " + std::to_string(p) + ": " + std::to_string(pass.n) + " values -> " + std::to_string(pass.blocks) +
+            " blocks of " + std::to_string(pass.lanes) + " lanes (" + std::to_string(pass.vector) + " a thread) x " +
+            std::to_string(pass.rows) + " rows, " + trees[static_cast<int>(pass.tree)] + "\n";
   }
-  return out.str();
+  return text;
 }
 
 }  // namespace treduce::reduce

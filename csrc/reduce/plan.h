@@ -61,6 +61,7 @@ struct Pass {
 };
 
 constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
+constexpr int64_t kMostBlocks = int64_t{1} << 30;  // that a caller may ask for; a grid holds 2^31 - 1
 constexpr int kMaxPasses = 16;
 constexpr int kClusterBlocks = 8;  // the largest cluster that every Hopper GPU can place
 

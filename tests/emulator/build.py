@@ -73,7 +73,7 @@ def is_stale(made: Path) -> bool:
     listed, flags = made.with_suffix(".d"), made.with_suffix(".flags")
     if not (made.exists() and listed.exists() and flags.exists() and flags.read_text() == repr(COMPILER + COMPILE)):
         return True
-    inputs = listed.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+    inputs = shlex.split(listed.read_text().replace("\\\n", " ").split(": ", 1)[1])
     return any(not Path(i).exists() or Path(i).stat().st_mtime > made.stat().st_mtime for i in inputs)
 
 

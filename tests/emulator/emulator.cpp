@@ -152,17 +152,15 @@ class Launch {
   void wait(Barrier& barrier, Site site) {
     current->site = site;
     if (barrier.left > 0) {
-      fail(("waits for its " + std::string(barrier.group) + ", but " + std::to_string(barrier.left) +
-            " of its threads have left the kernel")
-               .c_str(),
+      fail("waits for its " + std::string(barrier.group) + ", but " + std::to_string(barrier.left) +
+               " of its threads have left the kernel",
            site);
     }
     if (barrier.waiting.empty()) {
       barrier.site = site;
     } else if (barrier.site != site) {
-      fail(("waits for its " + std::string(barrier.group) + ", of which " + std::to_string(barrier.waiting.size()) +
-            " threads wait at " + barrier.site.file + ":" + std::to_string(barrier.site.line))
-               .c_str(),
+      fail("waits for its " + std::string(barrier.group) + ", of which " + std::to_string(barrier.waiting.size()) +
+               " threads wait at " + barrier.site.file + ":" + std::to_string(barrier.site.line),
            site);
     }
     barrier.waiting.push_back(current);
@@ -222,7 +220,8 @@ class Launch {
     }
   }
 
-  // Draws one of the items; mostly the one that was drawn last, if it is still among them.
+  // Draws one of the items; mostly the one that was drawn last, if it is still among them. (`last` may be long gone: it is
+  // looked for, never looked at.)
   template <class T>
   T* draw(const std::vector<T*>& items, T*& last, uint64_t change) {
     if (random_.below(256) < change || std::find(items.begin(), items.end(), last) == items.end()) {
@@ -257,9 +256,8 @@ class Launch {
     for (Barrier* barrier : {&thread.warp->barrier, &block.barrier, &cluster.barrier, &grid_barrier}) {
       ++barrier->left;
       if (!barrier->waiting.empty()) {
-        fail(("left the kernel, while " + std::to_string(barrier->waiting.size()) + " threads of its " +
-              barrier->group + " wait for it")
-                 .c_str(),
+        fail("left the kernel, while " + std::to_string(barrier->waiting.size()) + " threads of its " + barrier->group +
+                 " wait for it",
              barrier->site);
       }
     }
@@ -267,9 +265,6 @@ class Launch {
     block.left = true;
     block.shared.clear();
     if (--cluster.running > 0) return;
-    if (last_block_ >= cluster.blocks.data() && last_block_ < cluster.blocks.data() + cluster.blocks.size())
-      last_block_ = nullptr;
-    last_warp_ = nullptr;
     clusters_.erase(std::find_if(clusters_.begin(), clusters_.end(), [&](auto& c) { return c.get() == &cluster; }));
   }
 
@@ -379,9 +374,8 @@ int cluster_rank() { return launch->current->block->rank; }
 void* shared_of(void* here, int rank, Site site) {
   Block& mine = *launch->current->block;
   if (rank < 0 || rank >= static_cast<int>(mine.cluster->blocks.size())) {
-    fail(("asks for shared memory of block " + std::to_string(rank) + " of its cluster, which has " +
-          std::to_string(mine.cluster->blocks.size()))
-             .c_str(),
+    fail("asks for shared memory of block " + std::to_string(rank) + " of its cluster, which has " +
+             std::to_string(mine.cluster->blocks.size()),
          site);
   }
   Block& other = mine.cluster->blocks[rank];
@@ -400,9 +394,10 @@ void describe_current_thread() {
           blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
 }
 
-void fail(const char* sentence, Site site) {
+void fail(const std::string& sentence, Site site) {
   fprintf(stderr, "emulator: %s:%d: block (%u, %u, %u), thread (%u, %u, %u) of %s %s\n", site.file, site.line,
-          blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, kernel_name().c_str(), sentence);
+          blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, kernel_name().c_str(),
+          sentence.c_str());
   fflush(nullptr);
   _Exit(3);
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "vector_types.h"
 
@@ -66,7 +67,7 @@ int cluster_rank();
 void* shared_of(void* here, int rank, Site site);
 
 // Ends the process with a sentence that names kernel, block and thread: a broken kernel has no state worth going on from.
-[[noreturn]] void fail(const char* sentence, Site site);
+[[noreturn]] void fail(const std::string& sentence, Site site);
 void describe_current_thread();
 
 }  // namespace emulator
