@@ -143,7 +143,7 @@ def test_products_have_the_cpus_bits(dtype, variant, poison, poisoned):
             if variant.deterministic:
                 assert_same_bits(result.cpu(), expected, f"{(m, k, n)} {sizes}")
             else:
-                torch.testing.assert_close(result.cpu(), expected)
+                assert_within_bound(result, op, x, variant, {"num_blocks": blocks, "block_size": 32})
 
 
 @every_matmul_variant
@@ -660,4 +660,4 @@ def test_grids_larger_than_the_input(variant):
             if variant.deterministic or op == "amin":
                 assert_same_bits(result.cpu(), expected, f"{blocks}")
             else:
-                torch.testing.assert_close(result.cpu(), expected)
+                assert_within_bound(result, op, x, variant, {"num_blocks": blocks, "block_size": 32})

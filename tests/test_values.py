@@ -225,6 +225,8 @@ def test_zeros_and_their_signs(dtype, variant, device):
 @every_dtype((torch.float32, torch.float64))
 def test_denormals_are_kept(dtype, variant, device):
     runnable(variant, device)
+    if not variant.deterministic and dtype == torch.float32 and torch.device(device).type == "cuda":
+        pytest.skip("the hardware's float32 atomicAdd takes subnormals for zero")
     tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # the smallest of all
     x = torch.full((3000,), tiny, dtype=dtype, device=device)
     assert call("sum", x, variant.name).item() == 3000 * tiny

@@ -285,6 +285,10 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
         bound = bound + own * (known.value.abs() + bound) + unit * known.value.abs() * (op == "vector_add")
     tiny = torch.finfo(dtype)
     bound = bound + tiny.smallest_normal * tiny.eps
+    if op in ("sum", "mean") and not variant_named(op, variant).deterministic and dtype != torch.float64:
+        # The hardware's float32 atomicAdd takes subnormals for zero: less than the smallest normal number for each block.
+        blocks = _C.reduce_plan(variant, str(dtype).removeprefix("torch."), x.numel(), **sizes)["passes"][0]["blocks"]
+        bound = bound + blocks * torch.finfo(torch.float32).smallest_normal
     return torch.nan_to_num(bound, nan=math.inf)
 
 

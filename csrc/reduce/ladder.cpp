@@ -155,7 +155,7 @@ const std::unordered_map<std::string_view, const Row*>& names() {
 }
 
 // What `auto` runs, by the bytes of the input: the fastest rung whose order every supported chip can execute. Measured for
-// float32 on an NVIDIA H200, 2026-11-21; `python benchmarks/run.py --suite tune` measures it again.
+// float32 on an NVIDIA H200, 2026-11-21; `python benchmarks/run.py --suite sizes` measures it again.
 struct AutoRule {
   int64_t bytes;  // the rule holds up to here
   const char* row;

@@ -6,6 +6,7 @@
 // Flaw:    blocks arrive in any order, and float addition is not associative: two runs may differ in the last bits. Integers,
 //          amax and amin are exact in any order. And somebody has to write the identity before, and round the accumulator to
 //          the result after: two launches of one thread.
+// Note:    the hardware's float32 atomicAdd takes subnormal operands and results for zero (PTX ISA, atom.add.f32).
 // Next:    single_pass keeps one launch and a fixed order.
 #include "../../primitives/atomic.cuh"
 #include "../../primitives/block.cuh"
@@ -20,7 +21,7 @@ __global__ void begin(typename O::Acc* total) {
 }
 
 template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, typename O::Acc* total) {
+__global__ void __launch_bounds__(kMaxBlock, 1) kernel(const In* x, int64_t n, typename O::Acc* total) {
   const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
   if (threadIdx.x == 0) treduce::atomic::combine<O>(total, value);
 }
