@@ -43,7 +43,9 @@ def assert_within_bound(actual, op, x, variant, sizes):
     bound = reduction_bound(op, x, depth)
     if not variant.deterministic and x.dtype != torch.float64:
         # The hardware's float32 atomicAdd takes subnormal operands and results for zero: less than this for each block.
-        bound += FLOAT32_NORMAL * orders.grid(order, x.dtype, n, sizes.get("block_size") or 256, sizes.get("num_blocks"))
+        bound += FLOAT32_NORMAL * orders.grid(
+            order, x.dtype, n, sizes.get("block_size") or 256, sizes.get("num_blocks")
+        )
     if actual.isinf() and abs(exact) + bound >= torch.finfo(x.dtype).max:
         return  # overflow within the bound
     assert error <= bound, f"{actual.item()!r} is {error:.3g} from {exact!r}; the bound is {bound:.3g}"  # NaN fails

@@ -164,10 +164,12 @@ struct AutoRule {
 };
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 constexpr AutoRule kAutoTable[] = {
-    {16 * kKiB, "single_pass", 256, 1},      {64 * kKiB, "single_pass", 1024, 1},
-    {1 * kMiB, "single_pass", 256, 64},      {8 * kMiB, "single_pass", 512, 128},
-    {32 * kMiB, "single_pass", 512, 256},    {512 * kMiB, "single_pass", 1024, 256},
-    {2048 * kMiB, "single_pass", 1024, 512}, {INT64_MAX, "single_pass", 1024, 4096},
+    {16 * kKiB, "single_pass", 256, 1},     {64 * kKiB, "single_pass", 512, 1},
+    {128 * kKiB, "single_pass", 1024, 1},   {512 * kKiB, "single_pass", 256, 128},
+    {1 * kMiB, "single_pass", 256, 64},     {2 * kMiB, "single_pass", 512, 64},
+    {8 * kMiB, "single_pass", 512, 128},    {128 * kMiB, "single_pass", 512, 256},
+    {512 * kMiB, "single_pass", 512, 512},  {1024 * kMiB, "single_pass", 1024, 528},
+    {INT64_MAX, "single_pass", 1024, 4096},
 };
 
 }  // namespace
