@@ -41,7 +41,7 @@ bench: $(built) ## measure everything on this machine's GPU into benchmarks/resu
 	@$(py) benchmarks/run.py $(BENCH_ARGS)
 	@$(py) benchmarks/report.py
 
-report: $(environment) ## write tables and plots from benchmarks/results/
+report: $(built) ## write tables and plots from benchmarks/results/
 	@$(py) benchmarks/report.py
 
 sanitize: $(built) ## run every rung at small sizes under compute-sanitizer (needs a GPU)

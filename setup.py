@@ -2,8 +2,8 @@
 
 Settings, as environment variables:
   TORCH_REDUCE_CUDA=auto|0|1   build the CUDA half where nvcc is found (auto), never, or fail without nvcc
-  TORCH_CUDA_ARCH_LIST         chips to build for, as in PyTorch ("9.0a;8.0+PTX"); unset: the GPUs of this machine, or, where
-                               there is none, 9.0a and PTX for 8.0
+  TORCH_CUDA_ARCH_LIST         chips to build for, as in PyTorch ("9.0a;8.0+PTX"); unset: the GPUs of this machine, or,
+                               where there is none, 9.0a and PTX for 8.0
   CUDA_HOME                    the CUDA toolkit, where it is not the nvcc on PATH
   MAX_JOBS                     compilers to run at once
 """
@@ -37,7 +37,7 @@ def say(line: str) -> None:
 
 
 def find_toolkit() -> Path | None:
-    """The root of a CUDA toolkit: CUDA_HOME, else the nvcc on PATH (perhaps a wrapper), else PyPI's in this environment."""
+    """The root of a CUDA toolkit: CUDA_HOME, else that of the nvcc on PATH (perhaps a wrapper), else PyPI's."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if named:
         if not Path(named, "bin", "nvcc").exists():

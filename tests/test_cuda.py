@@ -143,7 +143,7 @@ def test_products_have_the_cpus_bits(dtype, variant, poison, poisoned):
             if variant.deterministic:
                 assert_same_bits(result.cpu(), expected, f"{(m, k, n)} {sizes}")
             else:
-                assert_within_bound(result, op, x, variant, {"num_blocks": blocks, "block_size": 32})
+                torch.testing.assert_close(result.cpu(), expected)
 
 
 @every_matmul_variant
