@@ -286,7 +286,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     tiny = torch.finfo(dtype)
     bound = bound + tiny.smallest_normal * tiny.eps
     if op in ("sum", "mean") and not variant_named(op, variant).deterministic and dtype != torch.float64:
-        # The hardware's float32 atomicAdd takes subnormals for zero: less than the smallest normal number for each block.
+        # The hardware's float32 atomicAdd takes subnormals for zero: less than the smallest normal number a block.
         blocks = _C.reduce_plan(variant, str(dtype).removeprefix("torch."), x.numel(), **sizes)["passes"][0]["blocks"]
         bound = bound + blocks * torch.finfo(torch.float32).smallest_normal
     return torch.nan_to_num(bound, nan=math.inf)
