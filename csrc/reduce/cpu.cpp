@@ -13,11 +13,11 @@ namespace {
 
 constexpr int kWarp = 32;
 
-// Folds lanes[0 .. count) in halves; what lies `stride` apart is a neighbour. count is a power of two.
+// Folds lanes[0 .. count) by halves. count is a power of two.
 template <class O>
-void fold_halves(typename O::Acc* lanes, int64_t count, int64_t stride = 1) {
+void fold_halves(typename O::Acc* lanes, int64_t count) {
   for (int64_t s = count / 2; s > 0; s /= 2) {
-    for (int64_t t = 0; t < s; ++t) lanes[t * stride] = O::combine(lanes[t * stride], lanes[(t + s) * stride]);
+    for (int64_t t = 0; t < s; ++t) lanes[t] = O::combine(lanes[t], lanes[t + s]);
   }
 }
 
@@ -28,19 +28,19 @@ void fold_neighbours(typename O::Acc* lanes, int64_t count) {
   }
 }
 
-// Components of a thread, then lanes of a warp, then warps. The first two steps run for all threads at once, side by side,
-// which is the same additions and lets the compiler use vectors.
+// Components of a thread, then lanes of a warp, then warps, each by halves. Every step leaves its values side by side for the
+// next, so that the compiler can use vectors.
 template <class O>
 void fold_warps(typename O::Acc* lanes, int64_t threads, int64_t vector) {
-  for (int64_t s = vector / 2; s > 0; s /= 2) {
-    for (int64_t t = 0; t < threads; ++t) {
-      for (int64_t c = 0; c < s; ++c) {
-        lanes[t * vector + c] = O::combine(lanes[t * vector + c], lanes[t * vector + c + s]);
-      }
-    }
+  for (int64_t t = 0; t < threads; ++t) {
+    fold_halves<O>(lanes + t * vector, vector);
+    lanes[t] = lanes[t * vector];
   }
-  for (int64_t w = 0; w < threads; w += kWarp) fold_halves<O>(lanes + w * vector, kWarp, vector);
-  fold_halves<O>(lanes, threads / kWarp, kWarp * vector);
+  for (int64_t w = 0; w < threads / kWarp; ++w) {
+    fold_halves<O>(lanes + w * kWarp, kWarp);
+    lanes[w] = lanes[w * kWarp];
+  }
+  fold_halves<O>(lanes, threads / kWarp);
 }
 
 // Block `b` of a pass: its rows into the lanes, then its tree.
