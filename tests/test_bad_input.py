@@ -20,7 +20,7 @@ ops = torch.ops.treduce
         ("warpshuffle", "warp_shuffle"),
         ("vectorised", "vectorized"),
         ("two-pass", "two_pass"),
-        ("", "cg"),
+        ("", "v0"),
         ("auto ", "auto"),
     ],
 )

@@ -2,25 +2,16 @@
 // it.
 #pragma once
 
-#include <map>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
-#include "../common/variants.h"
+#include "../common/ladder.h"
 
 namespace treduce::elementwise {
 
 struct Call;
-using Launcher = int (*)(const Call&);  // returns a cudaError_t
-
-// Where kernel files leave their launchers, by name. Empty in a build without CUDA.
-std::map<std::string, Launcher>& launchers();
-
-struct Row : Variant {
-  Launcher launcher = nullptr;
-};
+using Row = LadderRow<Call>;
 
 const std::vector<Row>& ladder();
 

@@ -25,11 +25,7 @@ struct Call {
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
 template <cudaError_t (*kLauncher)(const Call&)>
-struct Rung {
-  explicit Rung(const char* name) {
-    launchers()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
-  }
-};
+using Rung = RegisterRung<Call, kLauncher>;
 
 // For a kernel with one element a thread: launches it for as many elements at a time as `most_blocks` blocks cover.
 // launch_part(a, b, c, n, blocks) gets typed pointers.

@@ -27,17 +27,11 @@ const char* const kGuide = "NVIDIA, CUDA Programming Guide: shared memory";
 
 // In teaching order.
 std::vector<Row> make_ladder() {
-  std::vector<Row> rows = {
+  return {
       make_row("naive", "one thread an output; row and column straight from global memory", kGuide),
       with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16),
       with_tile(make_row("auto", "picks the fastest from a table of measurements", "this project"), 0),
   };
-  for (Row& row : rows) {
-    const auto found = launchers().find(row.name);
-    if (found != launchers().end()) row.launcher = found->second;
-  }
-  rows.back().cuda = false;
-  return rows;
 }
 
 // For each number of outputs up to `outputs`, what runs. All rungs give the same bits, so this may be tuned freely.
@@ -52,32 +46,16 @@ constexpr AutoRule kAutoTable[] = {
     {INT64_MAX, "tiled", 32},
 };
 
+const Ladder<Row>& table() {
+  static const Ladder<Row> ladder("matmul", make_ladder());
+  return ladder;
+}
+
 }  // namespace
 
-std::map<std::string, Launcher>& launchers() {
-  static std::map<std::string, Launcher> map;
-  return map;
-}
+const std::vector<Row>& ladder() { return table().rows(); }
 
-const std::vector<Row>& ladder() {
-  static const std::vector<Row> rows = make_ladder();
-  return rows;
-}
-
-const Row& find(std::string_view name) {
-  for (const Row& row : ladder()) {
-    if (row.name == name) return row;
-    for (const std::string& alias : row.aliases) {
-      if (alias == name) return row;
-    }
-  }
-  std::vector<std::string> names;
-  for (const Row& row : ladder()) {
-    names.push_back(row.name);
-    names.insert(names.end(), row.aliases.begin(), row.aliases.end());
-  }
-  throw BadArgument{unknown_variant("matmul", name, names)};
-}
+const Row& find(std::string_view name) { return table().find(name); }
 
 Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size) {
   const Row& row = find(variant);

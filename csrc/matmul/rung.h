@@ -21,11 +21,7 @@ struct Call {
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
 template <cudaError_t (*kLauncher)(const Call&)>
-struct Rung {
-  explicit Rung(const char* name) {
-    launchers()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
-  }
-};
+using Rung = RegisterRung<Call, kLauncher>;
 
 // The outputs, cut into tiles of kTileM x kTileN and numbered: along a row of tiles first, then down, then batch by
 // batch. One number and not a 2-D grid, because gridDim.y ends at 65535.

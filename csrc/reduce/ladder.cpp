@@ -1,10 +1,5 @@
 #include "ladder.h"
 
-#include <map>
-#include <unordered_map>
-
-#include "rung_registry.h"
-
 namespace treduce::reduce {
 namespace {
 
@@ -67,7 +62,7 @@ using R = RowBuilder;
 // In teaching order. Default block sizes: the stages that make one partial a block let a block cover 1024 elements, so that
 // partials stay under one percent of the input for every dtype; the grid-stride rungs take 256 threads, as the literature does.
 std::vector<Row> make_ladder() {
-  std::vector<Row> rows = {
+  return {
       R("serial", kSerial, "one thread walks the array", "the loop of every CPU program").block(0, 0, 0),
       R("global_memory", kPairs, "a tree in global memory: thread t with t % 2s == 0 adds element t + s", kHarris)
           .aliases({"global"})
@@ -134,24 +129,11 @@ std::vector<Row> make_ladder() {
           .block(0, 32)
           .num_blocks(),
   };
-  for (Row& row : rows) {
-    const auto found = launchers().find(row.name);
-    if (found != launchers().end()) row.launcher = found->second;
-  }
-  rows.back().cuda = false;
-  return rows;
 }
 
-const std::unordered_map<std::string_view, const Row*>& names() {
-  static const auto index = [] {
-    std::unordered_map<std::string_view, const Row*> map;
-    for (const Row& row : ladder()) {
-      map.emplace(row.name, &row);
-      for (const std::string& alias : row.aliases) map.emplace(alias, &row);
-    }
-    return map;
-  }();
-  return index;
+const Ladder<Row>& table() {
+  static const Ladder<Row> ladder("the reductions", make_ladder());
+  return ladder;
 }
 
 // What `auto` runs, by the bytes of the input: the fastest rung whose order every supported chip can execute. Measured for
@@ -174,23 +156,9 @@ constexpr AutoRule kAutoTable[] = {
 
 }  // namespace
 
-std::map<std::string, int (*)(const Call&)>& launchers() {
-  static std::map<std::string, int (*)(const Call&)> map;
-  return map;
-}
+const std::vector<Row>& ladder() { return table().rows(); }
 
-const std::vector<Row>& ladder() {
-  static const std::vector<Row> rows = make_ladder();
-  return rows;
-}
-
-const Row& find(std::string_view name) {
-  const auto found = names().find(name);
-  if (found != names().end()) return *found->second;
-  std::vector<std::string> all;
-  for (const auto& entry : names()) all.emplace_back(entry.first);
-  throw BadArgument{unknown_variant("the reductions", name, all)};
-}
+const Row& find(std::string_view name) { return table().find(name); }
 
 namespace {
 

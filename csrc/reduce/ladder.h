@@ -6,19 +6,18 @@
 #include <string_view>
 #include <vector>
 
-#include "../common/variants.h"
+#include "../common/ladder.h"
 #include "plan.h"
 
 namespace treduce::reduce {
 
 struct Call;
 
-struct Row : Variant {
+struct Row : LadderRow<Call> {
   Order plan_order{};
-  bool needs_counter = false;              // a zeroed counter of its own, for a last-block finish
-  bool scratch_of_input = false;           // scratch as large as the input, in accumulators
-  bool at_least_one = false;               // one accumulator of scratch even where the plan has no partials
-  int (*launcher)(const Call&) = nullptr;  // a cudaError_t; null in a build without CUDA
+  bool needs_counter = false;     // a zeroed counter of its own, for a last-block finish
+  bool scratch_of_input = false;  // scratch as large as the input, in accumulators
+  bool at_least_one = false;      // one accumulator of scratch even where the plan has no partials
 };
 
 const std::vector<Row>& ladder();

@@ -2,10 +2,10 @@
 // passes is launched, and how a kernel file makes itself known. Free of torch.
 #pragma once
 
+#include "../common/ladder.h"
 #include "../common/launch.h"
 #include "functors.h"
 #include "plan.h"
-#include "rung_registry.h"
 
 namespace treduce::reduce {
 
@@ -22,14 +22,9 @@ struct Call {
   cudaStream_t stream;
 };
 
-// Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file. The
-// launcher returns a cudaError_t, as an int there, because the ladder knows no CUDA.
+// Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
 template <cudaError_t (*kLauncher)(const Call&)>
-struct Rung {
-  explicit Rung(const char* name) {
-    launchers()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
-  }
-};
+using Rung = RegisterRung<Call, kLauncher>;
 
 // Where a block's value goes: to the partials, or, in the last pass, finished and rounded to the result.
 template <class O>
