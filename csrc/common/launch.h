@@ -7,6 +7,8 @@
 
 namespace treduce {
 
+constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
+
 struct Launch {
   int64_t grid = 1;
   int block = 1;

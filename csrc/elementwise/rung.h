@@ -10,8 +10,6 @@
 
 namespace treduce::elementwise {
 
-constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
-
 // c[i] = a[i] + b[i] for 0 <= i < n, three contiguous arrays. n > 0.
 struct Call {
   DType dtype;

@@ -27,8 +27,7 @@ const Row& find(std::string_view name);
 
 // Accumulators that a CUDA call of this row needs between its passes or blocks.
 inline int64_t workspace_accumulators(const Row& row, const Plan& plan) {
-  int64_t count = plan.partials() + (row.scratch_of_input ? plan.first().n : 0);
-  if (row.plan_order.finish == Finish::cluster) count -= plan.first().blocks;  // those stay in shared memory
+  const int64_t count = plan.partials() + (row.scratch_of_input ? plan.first().n : 0);
   return row.at_least_one ? std::max<int64_t>(count, 1) : count;
 }
 

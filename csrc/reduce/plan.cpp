@@ -44,10 +44,11 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
         const int64_t work = order.load == Load::vector ? lanes * kLoadsInFlight : lanes;
         blocks = std::clamp<int64_t>(ceil_div(n, work), 1, std::max<int64_t>(kGridThreads / block, 1));
       }
-      if (order.finish == Finish::cluster) blocks = ceil_div(blocks, kClusterBlocks) * kClusterBlocks;
+      const bool clustered = order.finish == Finish::cluster;
+      if (clustered) blocks = ceil_div(blocks, kClusterBlocks) * kClusterBlocks;
       const int64_t rows = std::max<int64_t>(ceil_div(n, blocks * lanes), 1);
-      plan.add({n, blocks, lanes, vector, rows, lanes, blocks * lanes, order.tree});
-      if (order.finish == Finish::cluster) {
+      plan.add({n, blocks, lanes, vector, rows, lanes, blocks * lanes, order.tree, /*on_chip=*/clustered});
+      if (clustered) {
         plan.add({blocks, blocks / kClusterBlocks, kClusterBlocks, 1, 1, kClusterBlocks, 0, Tree::sequential});
         blocks /= kClusterBlocks;
       }

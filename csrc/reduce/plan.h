@@ -58,9 +58,9 @@ struct Pass {
   int64_t block_step;
   int64_t row_step;
   Tree tree;
+  bool on_chip = false;  // the next pass reads the values from shared memory: they need no room in global memory
 };
 
-constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
 constexpr int64_t kMostBlocks = int64_t{1} << 30;  // that a caller may ask for; a grid holds 2^31 - 1
 constexpr int kMaxPasses = 16;
 constexpr int kClusterBlocks = 8;  // the largest cluster that every Hopper GPU can place
@@ -73,10 +73,10 @@ struct Plan {
   void add(const Pass& pass) { passes[pass_count++] = pass; }
   const Pass& first() const { return passes[0]; }
   int64_t grid() const { return passes[0].blocks; }
-  // Values that live between passes.
+  // Values that lie in global memory between passes.
   int64_t partials() const {
     int64_t count = 0;
-    for (int p = 0; p + 1 < pass_count; ++p) count += passes[p].blocks;
+    for (int p = 0; p + 1 < pass_count; ++p) count += passes[p].on_chip ? 0 : passes[p].blocks;
     return count;
   }
 };
