@@ -85,5 +85,351 @@ VECTOR_ADD = (
 
 CALLS_LENGTH = Length(1 << 10, "so small that only the call counts")
 
+
+class Call(NamedTuple):
+    """Arguments as a user writes them, behind the tensor."""
+
+    op: str
+    arguments: str
+    reason: str
+
+
+CALLS = (
+    Call("sum", "", "the whole tensor"),
+    Call("sum", "0", "a dim"),
+    Call("sum", "-1, keepdim=True", "a dim that stays"),
+    Call("sum", "(0, 1)", "dims in a tuple"),
+    Call("mean", "0", "another op"),
+    Call("amax", "0", "another op, with another gradient"),
+)
+CALLS_SHAPE = (32, 32)
+
 # Milliseconds for 25.6 million floats on a T4, as published with the names v0 to v6.
 PUBLISHED_T4_MS = {"v0": 3.835, "v1": 2.825, "v2": 2.300, "v3": 1.147, "v4": 0.694, "v5": 0.656, "v6": 1.815}
+
+
+class Point(NamedTuple):
+    """A reduction of the grid, timed as `auto` beside its peers."""
+
+    kind: str
+    shape: tuple[int, ...]
+    dim: tuple[int, ...] | None
+    reason: str
+    dtype: str = "float32"
+    op: str = "sum"
+    layout: str = "contiguous"
+    """In memory; `grid.LAYOUTS` says what each is."""
+    compiled: bool = False
+    """Also timed beside torch.compile, which takes seconds to compile each."""
+
+
+KINDS = {
+    "whole": "the whole tensor, by its length",
+    "bytes": "the whole tensor: 64 MB, 256 MB and 1 GB of every dtype",
+    "rows": "the last dim",
+    "columns": "the first dim",
+    "middle": "a dim between others",
+    "several": "several dims at once",
+    "models": "reductions that models are made of",
+    "odd": "sizes that are multiples of nothing",
+    "layouts": "views: unaligned, sliced, transposed, permuted, channels_last",
+    "ops": "mean, amax and amin",
+}
+INNER, OUTER = (-1,), (0,)
+
+# torch takes no float8: those points have no ratio.
+EVERY_DTYPE = (
+    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64",
+    "complex128", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+WIDTHS = dict(zip(EVERY_DTYPE, (4, 8, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16, 1, 1), strict=True))
+
+_SHORT_REASONS = {
+    1 << 10: "one block: what a launch and one trip to memory take",
+    1 << 16: "between: a few blocks and how they meet",
+    1 << 20: "the whole chip, for a moment",
+}
+_WHOLE = (
+    *(
+        Point("whole", (1 << k,), None, "every power of two", compiled=k in (10, 12, 14, 16, 18, 20, 22, 24, 28, 30))
+        for k in range(32)
+    ),
+    *(
+        Point("whole", (n,), None, reason, dtype, compiled=dtype in ("bfloat16", "int32"))
+        for dtype in EVERY_DTYPE[1:]
+        for n, reason in _SHORT_REASONS.items()
+    ),
+    Point("whole", (1 << 32,), None, "more elements than 32 bits count", "int8"),
+)
+_BYTES = tuple(
+    Point("bytes", (megabytes * 2**20 // WIDTHS[dtype],), None, reason, dtype, compiled=compiled and dtype in some)
+    for megabytes, reason, compiled, some in (
+        (64, "about the L2 of a large GPU", True, ("bfloat16", "int8")),
+        (256, "well past the L2", True, ("bfloat16", "float64", "int8", "complex64")),
+        (1024, "bandwidth alone", False, ()),
+    )
+    for dtype in EVERY_DTYPE
+    if dtype != "float32"  # among the whole ones
+)
+_ROWS = (
+    Point("rows", (16, 1 << 22), INNER, "few long rows: several blocks must share each", compiled=True),
+    Point("rows", (64, 1 << 20), INNER, "fewer rows than multiprocessors"),
+    Point("rows", (256, 1 << 18), INNER, "twice as many rows as multiprocessors: the second wave is not full"),
+    Point("rows", (1024, 1 << 16), INNER, "long rows, a block for each"),
+    Point("rows", (4096, 16384), INNER, "a block a row", compiled=True),
+    Point("rows", (16384, 4096), INNER, "rows of a hidden layer", compiled=True),
+    Point("rows", (65536, 1024), INNER, "rows of one chunk", compiled=True),
+    Point("rows", (1 << 18, 256), INNER, "rows shorter than a block"),
+    Point("rows", (1 << 20, 64), INNER, "rows shorter than a warp's load", compiled=True),
+    Point("rows", (1 << 21, 32), INNER, "one element a lane"),
+    Point("rows", (1 << 22, 16), INNER, "four 16-byte loads a row", compiled=True),
+    Point("rows", (1 << 23, 8), INNER, "two 16-byte loads a row"),
+    Point("rows", (1 << 24, 4), INNER, "one 16-byte load a row; a fifth of the traffic is output", compiled=True),
+    Point("rows", (1 << 25, 2), INNER, "one addition a row"),
+    Point("rows", (1, 1 << 20), INNER, "a batch of one: as the whole tensor"),
+    Point("rows", (8, 1024), INNER, "small: latency"),
+    Point("rows", (128, 128), INNER, "small: latency", compiled=True),
+    Point("rows", (32, 4096), INNER, "small: a batch of hidden states", compiled=True),
+    Point("rows", (1024, 1024), INNER, "4 MB: between latency and bandwidth", compiled=True),
+    Point("rows", (8, 1 << 17), INNER, "4 MB in few rows"),
+    Point("rows", (65536, 16), INNER, "4 MB in short rows"),
+    Point("rows", (132, 16384), INNER, "a row for each multiprocessor of an H200"),
+    Point("rows", (133, 16384), INNER, "and one row more"),
+    Point("rows", (1 << 24, 4), INNER, "rows of 8 bytes", "bfloat16", compiled=True),
+    Point("rows", (1 << 20, 64), INNER, "rows of a head", "bfloat16"),
+    Point("rows", (65536, 1024), INNER, "rows of one chunk", "bfloat16", compiled=True),
+    Point("rows", (4096, 16384), INNER, "a block a row", "bfloat16"),
+    Point("rows", (16, 1 << 22), INNER, "few long rows", "bfloat16", compiled=True),
+    Point("rows", (65536, 1024), INNER, "rows of one chunk", "float16"),
+    Point("rows", (32768, 1024), INNER, "rows of one chunk", "float64"),
+    Point("rows", (1 << 22, 8), INNER, "short rows", "float64"),
+    Point("rows", (65536, 1024), INNER, "torch widens int8 to int64 in memory first", "int8", compiled=True),
+    Point("rows", (1 << 24, 4), INNER, "four bytes a row, eight of output", "int8"),
+    Point("rows", (65536, 1024), INNER, "torch widens int32 too", "int32"),
+    Point("rows", (32768, 1024), INNER, "torch's own integer", "int64"),
+    Point("rows", (65536, 1024), INNER, "counting", "bool"),
+    Point("rows", (16384, 1024), INNER, "two sums side by side", "complex64"),
+    Point("rows", (65536, 1024), INNER, "torch refuses", "float8_e4m3fn"),
+)
+_COLUMNS = (
+    Point("columns", (16, 1 << 22), OUTER, "16 rows to add, each of 16 MB", compiled=True),
+    Point("columns", (64, 1 << 20), OUTER, "short columns, plenty of them"),
+    Point("columns", (256, 1 << 18), OUTER, "a block for a few columns"),
+    Point("columns", (1024, 1 << 16), OUTER, "columns of one chunk"),
+    Point("columns", (4096, 16384), OUTER, "columns of four chunks"),
+    Point("columns", (16384, 4096), OUTER, "a weight's gradient", compiled=True),
+    Point("columns", (65536, 1024), OUTER, "columns must be shared between blocks", compiled=True),
+    Point("columns", (1 << 18, 256), OUTER, "few columns"),
+    Point("columns", (1 << 20, 64), OUTER, "few long columns", compiled=True),
+    Point("columns", (1 << 21, 32), OUTER, "a row is 128 bytes"),
+    Point("columns", (1 << 22, 16), OUTER, "narrower than a warp: read as contiguous memory", compiled=True),
+    Point("columns", (1 << 23, 8), OUTER, "narrower still"),
+    Point("columns", (1 << 24, 4), OUTER, "a 16-byte load is a row", compiled=True),
+    Point("columns", (1 << 25, 2), OUTER, "two columns"),
+    Point("columns", (1 << 26, 1), OUTER, "one column: the whole tensor in disguise"),
+    Point("columns", (1024, 8), OUTER, "small: latency"),
+    Point("columns", (128, 128), OUTER, "small: latency", compiled=True),
+    Point("columns", (4096, 32), OUTER, "small: few columns"),
+    Point("columns", (1024, 1024), OUTER, "4 MB: between latency and bandwidth", compiled=True),
+    Point("columns", (16, 65536), OUTER, "4 MB in short columns"),
+    Point("columns", (65536, 16), OUTER, "4 MB in narrow rows"),
+    Point("columns", (1 << 20, 64), OUTER, "few long columns", "bfloat16", compiled=True),
+    Point("columns", (65536, 1024), OUTER, "a bias gradient", "bfloat16", compiled=True),
+    Point("columns", (1 << 24, 4), OUTER, "a row is 8 bytes", "bfloat16"),
+    Point("columns", (16, 1 << 22), OUTER, "short columns", "bfloat16"),
+    Point("columns", (16384, 4096), OUTER, "a weight's gradient", "float16"),
+    Point("columns", (65536, 512), OUTER, "columns of doubles", "float64"),
+    Point("columns", (65536, 1024), OUTER, "columns of bytes", "int8"),
+    Point("columns", (65536, 1024), OUTER, "columns of integers", "int32"),
+    Point("columns", (65536, 512), OUTER, "torch's own integer", "int64"),
+    Point("columns", (65536, 1024), OUTER, "counting by column", "bool"),
+    Point("columns", (16384, 1024), OUTER, "complex columns", "complex64"),
+    Point("columns", (65536, 1024), OUTER, "torch refuses", "float8_e5m2"),
+)
+_MIDDLE = (
+    Point("middle", (64, 1024, 1024), (1,), "as many outer as inner", compiled=True),
+    Point("middle", (1024, 64, 1024), (1,), "short columns in many blocks"),
+    Point("middle", (65536, 16, 64), (1,), "very short columns of narrow rows"),
+    Point("middle", (16, 65536, 64), (1,), "long columns of narrow rows"),
+    Point("middle", (4, 1 << 20, 16), (1,), "long columns of rows narrower than a warp"),
+    Point("middle", (256, 2048, 3), (1,), "three columns in each"),
+    Point("middle", (8, 2048, 4096), (1,), "pooling over a sequence", "bfloat16", compiled=True),
+    Point("middle", (512, 512, 64), (1,), "attention values, small", "bfloat16"),
+    Point("middle", (32, 3, 224 * 224), (1,), "grey from colour: three rows to add"),
+    Point("middle", (64, 256, 1024), (1,), "integers", "int32"),
+    Point("middle", (2, 16, 8), (1,), "a handful: latency"),
+)
+_SEVERAL = (
+    Point("several", (32, 64, 112, 112), (0, 2, 3), "batch norm, early layer", compiled=True),
+    Point("several", (32, 64, 112, 112), (0, 2, 3), "batch norm, early layer", "bfloat16", compiled=True),
+    Point("several", (32, 64, 112, 112), (0, 2, 3), "batch norm, channels last", "float32", "sum", "channels_last"),
+    Point(
+        "several", (32, 64, 112, 112), (0, 2, 3), "batch norm, channels last", "bfloat16", "sum", "channels_last", True
+    ),
+    Point("several", (256, 256, 14, 14), (0, 2, 3), "batch norm, late layer", compiled=True),
+    Point("several", (128, 2048, 7, 7), (0, 2, 3), "batch norm, last layer: 49 elements at a time"),
+    Point("several", (16, 3, 224, 224), (0, 2, 3), "mean colour: three outputs", compiled=True),
+    Point("several", (128, 197, 768), (0, 1), "layer norm's parameter gradients, ViT", compiled=True),
+    Point("several", (128, 197, 768), (0, 1), "layer norm's parameter gradients, ViT", "bfloat16", compiled=True),
+    Point("several", (8, 1024, 4096), (0, 1), "layer norm's parameter gradients, large", "bfloat16"),
+    Point("several", (32, 32, 8, 3136), (2, 3), "group norm: contiguous groups"),
+    Point("several", (128, 2048, 7, 7), (2, 3), "global average pooling", op="mean", compiled=True),
+    Point("several", (128, 2048, 7, 7), (2, 3), "global average pooling", "bfloat16", "mean"),
+    Point("several", (128, 2048, 7, 7), (2, 3), "global average pooling, channels last", "float32", "mean",
+          "channels_last"),
+    Point("several", (64, 512, 512), (0, 2), "an outer and an inner dim", compiled=True),
+    Point("several", (32, 64, 64, 128), (1, 3), "every second dim"),
+    Point("several", (32, 64, 64, 128), (0, 2), "the others"),
+    Point("several", (8, 64, 16, 56, 56), (0, 2, 3, 4), "batch norm of video"),
+    Point("several", (64, 1000, 1000), (1, 2), "contiguous, of odd length"),
+    Point("several", (2, 3, 4, 5), (0, 2), "a handful: latency"),
+)  # fmt: skip
+_MODELS = (
+    Point("models", (8192, 4096), OUTER, "bias gradient", "bfloat16", compiled=True),
+    Point("models", (4096, 11008), OUTER, "bias gradient of a feed-forward layer", "bfloat16"),
+    Point("models", (16384, 768), OUTER, "bias gradient", compiled=True),
+    Point("models", (256, 1000), OUTER, "bias gradient of a classifier", compiled=True),
+    Point("models", (512,), None, "loss of a batch", op="mean", compiled=True),
+    Point("models", (32768,), None, "loss of a batch of tokens", op="mean", compiled=True),
+    Point("models", (8192,), None, "loss of a batch of tokens", "bfloat16", "mean"),
+    Point("models", (16, 2048), INNER, "loss by sequence", op="mean"),
+    Point("models", (16, 3, 512, 512), None, "loss of images", op="mean", compiled=True),
+    Point("models", (16, 16, 1024, 1024), INNER, "attention scores: the softmax's sum", compiled=True),
+    Point("models", (16, 16, 1024, 1024), INNER, "attention scores: the softmax's maximum", op="amax", compiled=True),
+    Point("models", (16, 16, 1024, 1024), INNER, "attention scores", "bfloat16", "sum"),
+    Point("models", (16, 16, 1024, 1024), INNER, "attention scores", "bfloat16", "amax", compiled=True),
+    Point("models", (4096, 50257), INNER, "softmax over a vocabulary", compiled=True),
+    Point("models", (4096, 50257), INNER, "softmax over a vocabulary", op="amax"),
+    Point("models", (1024, 128256), INNER, "softmax over a larger one", "bfloat16", "amax"),
+    Point("models", (65536, 64), OUTER, "tokens an expert", "int32", compiled=True),
+    Point("models", (65536, 64), OUTER, "tokens an expert", "bool", compiled=True),
+    Point("models", (65536, 8), INNER, "gates of the chosen experts"),
+    Point("models", (16384, 64), OUTER, "load of the experts", op="mean"),
+    Point("models", (50257, 768), OUTER, "embedding gradient", compiled=True),
+    Point("models", (50257, 768), INNER, "norms of the embeddings", compiled=True),
+    Point("models", (50257, 768), OUTER, "embedding gradient", "bfloat16"),
+    Point("models", (8192, 4096), INNER, "RMS norm: the mean square", op="mean", compiled=True),
+    Point("models", (8192, 4096), INNER, "RMS norm", "bfloat16", "mean"),
+    Point("models", (64, 4096), INNER, "lengths from a mask", "bool", compiled=True),
+    Point("models", (124_439_808,), None, "norm of a gradient: the parameters of GPT-2"),
+    Point("models", (4096, 4096), INNER, "scales of int8 weights: maximum by row", "bfloat16", "amax", compiled=True),
+    Point("models", (1, 4096), INNER, "one token: latency", "bfloat16", "mean"),
+    Point("models", (32, 1024), INNER, "a batch of one token each: latency", "bfloat16", "mean", compiled=True),
+)
+_ODD = (
+    Point("odd", (25_600_000,), None, "the published length", compiled=True),
+    Point("odd", (1_000_003,), None, "prime", compiled=True),
+    Point("odd", (50257,), None, "a vocabulary"),
+    Point("odd", (4097,), None, "one past a power of two"),
+    Point("odd", (999_999_937,), None, "a large prime", "bfloat16"),
+    Point("odd", (4096, 4097), INNER, "every row but some unaligned", compiled=True),
+    Point("odd", (4097, 4096), OUTER, "a chunk with one row"),
+    Point("odd", (4097, 4097), OUTER, "unaligned rows as columns", compiled=True),
+    Point("odd", (4096, 4097), INNER, "unaligned half words", "bfloat16", compiled=True),
+    Point("odd", (4096, 4097), INNER, "unaligned bytes", "int8"),
+    Point("odd", ((1 << 24) + 1, 3), OUTER, "three columns: 12-byte rows", compiled=True),
+    Point("odd", (3, (1 << 22) + 1), INNER, "three long rows, unaligned"),
+    Point("odd", (3, (1 << 22) + 1), OUTER, "three rows to add, unaligned"),
+    Point("odd", (10_000_000, 3), INNER, "rows of three", compiled=True),
+    Point("odd", (10_000_000, 3), INNER, "rows of three", "bfloat16"),
+    Point("odd", (9_000_000, 5), INNER, "rows of five"),
+    Point("odd", (1 << 22, 7), INNER, "rows of seven", compiled=True),
+    Point("odd", (1 << 22, 7), INNER, "rows of seven", "float16"),
+    Point("odd", (3_000_000, 12), INNER, "rows of three 16-byte loads"),
+    Point("odd", (1_000_000, 33), INNER, "rows of a warp and one"),
+    Point("odd", (900_000, 49), INNER, "rows of 7 x 7", compiled=True),
+    Point("odd", (300_000, 100), INNER, "rows of a hundred"),
+    Point("odd", (100_000, 300), INNER, "rows of three hundred"),
+    Point("odd", (7, 1_000_003), INNER, "seven long rows", compiled=True),
+    Point("odd", (7, 1_000_003), OUTER, "seven rows to add"),
+    Point("odd", (33, 1_000_000), OUTER, "33 rows to add"),
+    Point("odd", (100_003, 49), OUTER, "49 columns", compiled=True),
+    Point("odd", (100_000, 200), OUTER, "200 columns"),
+    Point("odd", (1_000_003, 7), OUTER, "seven columns"),
+    Point("odd", (12_345, 77, 13), (1,), "nothing divides anything", compiled=True),
+    Point("odd", (12_345, 13, 77), (1,), "13 rows to add, in many places"),
+    Point("odd", (77, 12_345, 13), (0, 2), "an outer and a narrow inner dim"),
+)
+_LAYOUTS = (
+    Point("layouts", (1 << 26,), None, "one element past a boundary", layout="unaligned", compiled=True),
+    Point("layouts", (1 << 26,), None, "one element past a boundary", "bfloat16", layout="unaligned"),
+    Point("layouts", (1 << 16,), None, "one element past a boundary, short", layout="unaligned"),
+    Point("layouts", (65536, 1024), INNER, "every row unaligned alike", layout="unaligned", compiled=True),
+    Point("layouts", (65536, 1024), INNER, "every row unaligned alike", "bfloat16", layout="unaligned"),
+    Point("layouts", (65536, 1024), OUTER, "columns, unaligned", layout="unaligned"),
+    Point("layouts", (65536, 1000), INNER, "1000 of 1024 columns", layout="sliced", compiled=True),
+    Point("layouts", (65536, 1000), OUTER, "1000 of 1024 columns", layout="sliced", compiled=True),
+    Point("layouts", (65536, 1000), None, "1000 of 1024 columns", layout="sliced"),
+    Point("layouts", (32768, 1024), INNER, "every second element", layout="every_second"),
+    Point("layouts", (32768, 1024), OUTER, "every second column", layout="every_second"),
+    Point("layouts", (4096, 16384), INNER, "rows that are columns in memory", layout="transposed", compiled=True),
+    Point("layouts", (4096, 16384), OUTER, "columns that are rows in memory", layout="transposed", compiled=True),
+    Point("layouts", (8192, 8192), None, "dense, in another order", layout="transposed", compiled=True),
+    Point("layouts", (8192, 8192), None, "dense, in another order", "bfloat16", layout="transposed"),
+    Point("layouts", (32, 64, 112, 112), (1,), "over the channels", layout="channels_last", compiled=True),
+    Point("layouts", (32, 64, 112, 112), (2, 3), "over the pixels", layout="channels_last"),
+    Point("layouts", (32, 64, 112, 112), None, "all of an image batch", layout="channels_last", compiled=True),
+    Point("layouts", (32, 3, 224, 224), (1,), "grey from colour", layout="channels_last"),
+    Point("layouts", (16, 16, 1024, 128), INNER, "heads split off by a view", "bfloat16", layout="heads"),
+    Point("layouts", (16, 16, 1024, 128), (2,), "over the sequence, of a view", "bfloat16", layout="heads",
+          compiled=True),
+    Point("layouts", (16, 16, 1024, 128), (0, 2), "over batch and sequence, of a view", layout="heads"),
+)  # fmt: skip
+_OPS = (
+    *(
+        Point("ops", (n,), None, reason, op=op, compiled=n == 1 << 20 and op != "amin")
+        for op in ("mean", "amax", "amin")
+        for n, reason in ((1 << 12, "one block"), (1 << 20, "the whole chip"), (1 << 28, "bandwidth"))
+    ),
+    *(
+        Point("ops", shape, dim, reason, op=op, compiled=op == "amax")
+        for op in ("mean", "amax", "amin")
+        for shape, dim, reason in (
+            ((65536, 1024), INNER, "rows"),
+            ((65536, 1024), OUTER, "columns"),
+            ((1 << 22, 16), INNER, "short rows"),
+        )
+        if (op, dim) != ("amin", OUTER)
+    ),
+    Point("ops", (32, 64, 112, 112), (0, 2, 3), "batch norm's mean", op="mean", compiled=True),
+    Point("ops", (1 << 26,), None, "the largest weight", "bfloat16", "amax"),
+    Point("ops", (65536, 1024), INNER, "rows", "bfloat16", "mean"),
+    Point("ops", (65536, 1024), OUTER, "columns", "bfloat16", "amax", compiled=True),
+    Point("ops", (65536, 1024), INNER, "rows", "float16", "amin"),
+    Point("ops", (65536, 512), OUTER, "columns of doubles", "float64", "amax"),
+    Point("ops", (1 << 26,), None, "bytes", "int8", "amax"),
+    Point("ops", (65536, 1024), INNER, "rows of bytes", "int8", "amax", compiled=True),
+    Point("ops", (65536, 1024), INNER, "rows of integers", "int32", "amin"),
+    Point("ops", (65536, 1024), OUTER, "columns of bytes", "uint8", "amin"),
+    Point("ops", (1 << 20, 64), INNER, "any, of short rows", "bool", "amax"),
+)
+GRID: tuple[Point, ...] = (
+    *_WHOLE, *_BYTES, *_ROWS, *_COLUMNS, *_MIDDLE, *_SEVERAL, *_MODELS, *_ODD, *_LAYOUTS, *_OPS
+)  # fmt: skip
+
+
+class Geometry(NamedTuple):
+    shape: tuple[int, ...]
+    dim: tuple[int, ...] | None
+    reason: str
+
+
+# Where the rungs that reduce along dims are compared with each other.
+RUNGS = (
+    Geometry((1 << 12,), None, "one block's work"),
+    Geometry((1 << 20,), None, "the whole chip, for a moment"),
+    Geometry((1 << 26,), None, "bandwidth"),
+    Geometry((16, 1 << 22), INNER, "few long rows"),
+    Geometry((4096, 16384), INNER, "a block a row"),
+    Geometry((65536, 1024), INNER, "a warp a row"),
+    Geometry((1 << 22, 16), INNER, "a few lanes a row"),
+    Geometry((900_000, 49), INNER, "odd short rows"),
+    Geometry((16, 1 << 22), OUTER, "short columns"),
+    Geometry((65536, 1024), OUTER, "long columns"),
+    Geometry((1 << 22, 16), OUTER, "narrow rows as columns"),
+)
+# Rungs with one thread an output are left out where an output is longer: it would take seconds.
+RUNGS_THREAD_LENGTH = 1 << 17
+
+# A length for the tables of errors; the second on a GPU alone.
+ACCURACY_LENGTHS = (Length(1 << 20, "math.fsum can follow"), Length(1 << 28, "where errors have had room to grow"))

@@ -14,13 +14,15 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cases
+import grid
 from checkout import ROOT
 
 import torch_reduce
@@ -33,10 +35,13 @@ NOT_MEASURED = "*not measured yet*"
 
 
 class Results:
-    """The results files of one GPU."""
+    """The results files of one GPU; and what only a CPU's folder has."""
 
-    def __init__(self, folder: Path) -> None:
-        self.files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    def __init__(self, *folders: Path) -> None:
+        self.files: dict[str, dict[str, Any]] = {}
+        for folder in folders:
+            for path in sorted(folder.glob("*.json")):
+                self.files.setdefault(path.stem, json.loads(path.read_text()))
 
     def rows(self, suite: str) -> list[Row]:
         """No rows where the suite was not run."""
@@ -51,9 +56,41 @@ class Results:
         ceilings = self.files.get(suite, {}).get("ceilings")
         return (ceilings["copy" if op == "vector_add" else "read"] / 1e9) if ceilings and op != "matmul" else None
 
+    @functools.cached_property
+    def grid(self) -> list["GridPoint"]:
+        """The grid's points, with their ratios from all suites."""
+        others = {
+            name: {grid.key(row): row["x"].get(name) for row in self.files.get(suite, {}).get("points", ())}
+            for suite, name in (("compile", "torch.compile"), ("cub", "CUB"))
+        }
+        found = []
+        for row in self.files.get("grid", {}).get("points", ()):
+            x = dict(row["x"])
+            for name, ratios in others.items():
+                if ratios.get(grid.key(row)):
+                    x[name] = ratios[grid.key(row)]
+            found.append(GridPoint(row, x))
+        return found
+
     @property
     def gpu(self) -> str:
         return self.environment().get("device_name", "GPU")
+
+
+class GridPoint(NamedTuple):
+    """A row of the grid and how many times as fast as its peers it is: median, first and third quartile."""
+
+    row: dict[str, Any]
+    x: dict[str, list[float]]
+
+    @property
+    def us(self) -> float | None:
+        return self.row["us"].get("auto", [None])[0]
+
+    @property
+    def rate(self) -> float | None:
+        """GB/s, read and written."""
+        return self.row["bytes"] / self.us / 1e3 if self.us else None
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
@@ -91,7 +128,7 @@ def conditions(results: Results, suite: str, what: str) -> str:
     """The line under a table: what, where, with which versions, when."""
     about = results.environment(suite)
     words = [what, about["device_name"], f"torch {about['torch']}"]
-    if about.get("cuda_toolkit"):
+    if about.get("cuda_toolkit") and about["device"] == "cuda":
         words.append(f"kernels by CUDA {about['cuda_toolkit']}")
     return f"*{', '.join(words)}; {about['date'][:10]}.*"
 
@@ -244,15 +281,233 @@ def vector_add(results: Results) -> str:
 
 
 def calls(results: Results) -> str:
-    """Microseconds of a call by mode."""
-    rows = results.files["calls"]["calls"]
-    names = list(dict.fromkeys(row["call"] for row in rows))
+    """Microseconds of a call: a line for each call and mode; torch's, ours, and the op without the wrapper."""
     lines = []
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        here = {row["call"]: row["us"] for row in rows if row["mode"] == mode}
-        lines.append([mode, *(number(here[n]) for n in names)])
-    what = f"µs a call from Python, {rows[0]['n']:,} float32"
-    return table(["", *(f"`{n}`" for n in names)], lines) + "\n\n" + conditions(results, "calls", what)
+    for row in results.files["calls"]["calls"]:
+        us = {by: median for by, (median, *_) in row["us"].items()}
+        what = [f"`{row['calls']['torch_reduce']}`", " x ".join(f"{size:,}" for size in row["shape"]), row["mode"]]
+        cells = [number(us.get(by)) for by in ("torch", "torch_reduce", "torch.ops")]
+        lines.append([*what, *cells, number(us["torch"] / us["torch_reduce"])])
+    head = ["", "float32", "", "torch", "torch_reduce", "torch.ops.treduce", "x torch"]
+    return table(head, lines, right_from=3) + "\n\n" + conditions(results, "calls", "µs a call from Python")
+
+
+PEERS = ("torch", "torch.compile", "CUB")
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def summary(points: Sequence[GridPoint], name: str) -> list[str]:
+    """How many points, their geometric mean, the least, and how many are below one."""
+    ratios = [p.x[name] for p in points if p.x.get(name)]
+    if not ratios:
+        return ["", "", "", ""]
+    medians = [median for median, *_ in ratios]
+    below = sum(median < 1 for median in medians)
+    clearly = sum(high < 1 for _, _, high in ratios)
+    cell = f"{below} ({clearly})" if below else "0"
+    return [str(len(ratios)), number(geometric_mean(medians)), number(min(medians)), cell]
+
+
+def grid_summary(results: Results) -> str:
+    """The grid in three lines, then by kind."""
+    lines = []
+    for name in PEERS:
+        figures = summary(results.grid, name)
+        if figures[0]:
+            lines.append([f"all, x {name}", *figures])
+    for kind, what in cases.KINDS.items():
+        lines.append([f"{what}, x torch", *summary([p for p in results.grid if p.row["kind"] == kind], "torch")])
+    head = ["", "points", "geometric mean", "least", "below 1 (beyond the quartiles)"]
+    what = "Device time of torch, torch.compile or CUB divided by that of `auto`, both timed in turn"
+    picture = "![How many times as fast as torch, torch.compile and CUB](images/grid.svg)"
+    return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
+
+
+def grid_readme(results: Results) -> str:
+    """The short table of the README, and the figure."""
+    lines = []
+    for kind, what in cases.KINDS.items():
+        points, mean, least, _ = summary([p for p in results.grid if p.row["kind"] == kind], "torch")
+        lines.append([what, points, mean, least])
+    for name in PEERS:
+        points, mean, least, _ = summary(results.grid, name)
+        if points:
+            bold = [f"**{cell}**" for cell in (points, mean, least)]
+            lines.append([f"**all**, against {name}" if name != "torch" else "**all**", *bold])
+    about = results.environment("grid")
+    words = [f"times as fast as `torch.sum` and its like, {about['device_name']}, torch {about['torch']}"]
+    under = f"*{', '.join(words)}; {about['date'][:10]}.*"
+    picture = "![How many times as fast as torch, torch.compile and CUB](docs/images/grid.svg)"
+    head = ["", "points", "geometric mean", "least"]
+    return f"{picture}\n\n{table(head, lines)}\n\n{under}"
+
+
+def ratio(values: list[float] | None) -> str:
+    """With its quartiles where it is near one."""
+    if not values:
+        return ""
+    median, low, high = values
+    return number(median) + (f" ({number(low)}–{number(high)})" if median < grid.CLOSE else "")
+
+
+WHAT = ("shape", "dim", "dtype", "op", "layout")
+
+
+def what_of(row: dict[str, Any]) -> list[str]:
+    """The cells under `WHAT`."""
+    dims = "all" if row["dim"] is None else ", ".join(map(str, row["dim"]))
+    layout = "" if row["layout"] == "contiguous" else row["layout"].replace("_", " ")
+    return [shape_of(row), dims, row["dtype"], row["op"], layout]
+
+
+def shape_of(row: dict[str, Any]) -> str:
+    """`65,536 x 1,024`, and powers of two from 2^17 on as such."""
+    return " x ".join(length(size) if size >= 1 << 17 else f"{size:,}" for size in row["shape"])
+
+
+def grid_table(results: Results) -> str:
+    """Every point, a table for each kind."""
+    ceiling = ceiling_of(results)
+    peers = [name for name in PEERS if any(p.x.get(name) for p in results.grid)]
+    rungs = any(p.row["rung"] for p in results.grid)
+    head = [*WHAT, *(["rung"] if rungs else []), "µs", "GB/s", "% of ceiling"]
+    numbers_from = len(head) - 3
+    parts = []
+    for kind, what in cases.KINDS.items():
+        lines = []
+        for p in results.grid:
+            if p.row["kind"] != kind:
+                continue
+            cells = what_of(p.row)
+            cells += [f"`{p.row['rung']}`" if p.row["rung"] else ""] if rungs else []
+            share = 100 * p.rate / ceiling if p.rate and ceiling else None
+            cells += [significant(p.us), significant(p.rate), number(share, 1)]
+            lines.append([*cells, *(ratio(p.x.get(name)) for name in peers)])
+        parts.append(
+            f"**{what[0].upper()}{what[1:]}**\n\n" + table([*head, *(f"x {n}" for n in peers)], lines, numbers_from)
+        )
+    what = "`auto`; GB/s count what is read and written"
+    return "\n\n".join(parts) + "\n\n" + conditions(results, "grid", what)
+
+
+def ceiling_of(results: Results) -> float | None:
+    """GB/s of the fastest kernel that only reads, in the grid's run."""
+    floors = results.files["grid"].get("floors")
+    return max(floors["read"].values()) if floors else None
+
+
+def grid_ceiling(results: Results) -> str:
+    """Large whole tensors of every dtype, against reading alone."""
+    floors = results.files["grid"].get("floors")
+    if not floors:
+        return NOT_MEASURED
+    ceiling = ceiling_of(results)
+    sizes = (64, 256, 1024)
+    lines = []
+    for dtype in cases.EVERY_DTYPE:
+        cells = []
+        for megabytes in sizes:
+            n = (megabytes << 20) // cases.WIDTHS[dtype]
+            key = grid.key(cases.Point("", (n,), None, "", dtype))
+            rate = next((p.rate for p in results.grid if grid.key(p.row) == key), None)
+            same = floors["read"].get(str(megabytes << 20))
+            cells += [significant(rate), number(100 * rate / ceiling, 1) if rate else ""]
+            cells.append(number(100 * rate / same, 1) if rate and same else "")
+        lines.append([dtype, *cells])
+    only = ["reading alone"]
+    for megabytes in sizes:
+        same = floors["read"].get(str(megabytes << 20))
+        only += [significant(same), number(100 * same / ceiling, 1) if same else "", "100.0" if same else ""]
+    head = ["", *(cell for m in sizes for cell in (f"{m} MB: GB/s", "% of ceiling", "% of reading alone"))]
+    what = f"Sum of a whole tensor by `auto`; ceiling {ceiling:,.0f} GB/s, the fastest kernel that only reads"
+    return table(head, [*lines, only]) + "\n\n" + conditions(results, "grid", what)
+
+
+def grid_floor(results: Results) -> str:
+    """Short whole tensors of float32, against a kernel that fetches one word."""
+    floors = results.files["grid"].get("floors")
+    if not floors:
+        return NOT_MEASURED
+    points = [p for p in results.grid if p.row["kind"] == "whole" and p.row["dtype"] == "float32"]
+    points = [p for p in points if p.us and p.row["shape"][0] <= 1 << 20]
+    lines = [
+        ["µs", *(significant(p.us) for p in points)],
+        ["x floor", *(number(p.us / floors["word_us"]) for p in points if p.us)],
+        *(
+            [f"x {name}", *(ratio(p.x.get(name)) for p in points)]
+            for name in PEERS
+            if any(p.x.get(name) for p in points)
+        ),
+    ]
+    what = (
+        f"Sum of float32 by `auto`. An empty kernel in a graph takes {floors['nothing_us']:.2f} µs; the floor, a "
+        f"thread that reads a word from memory and writes it, {floors['word_us']:.2f} µs"
+    )
+    return (
+        table(["elements", *(length(p.row["shape"][0]) for p in points)], lines)
+        + "\n\n"
+        + conditions(results, "grid", what)
+    )
+
+
+def rungs(results: Results) -> str:
+    """Microseconds of each rung along dims at some shapes."""
+    rows = results.files["rungs"]["points"]
+    names = [v.name for v in torch_reduce.variants("sum") if any(v.name in row["us"] for row in rows)]
+    names += [name for name in bench.BASELINES if any(name in row["us"] for row in rows)]
+    columns = [bold_least([significant(row["us"][n][0]) if n in row["us"] else "" for n in names]) for row in rows]
+    lines = [
+        [f"`{name}`" if name not in bench.BASELINES else name, *(column[i] for column in columns)]
+        for i, name in enumerate(names)
+    ]
+    head = ["", *(", ".join(what_of(row)[:2]) for row in rows)]
+    what = "Sum of float32, µs by shape and dim; the least in bold, none where a rung does not take the shape"
+    return table(head, lines) + "\n\n" + conditions(results, "rungs", what)
+
+
+def cpu(results: Results) -> str:
+    """The grid on a CPU: by kind, then the points that are slowest beside torch."""
+    points = [GridPoint(row, row["x"]) for row in results.files["cpu"]["points"]]
+    lines = [["all", *summary(points, "torch")[:3]]]
+    for kind, what in cases.KINDS.items():
+        lines.append([what, *summary([p for p in points if p.row["kind"] == kind], "torch")[:3]])
+    about = results.environment("cpu")
+    threads = about["device_facts"].get("torch_threads", "")
+    where = f"{about['device_name']}, {threads} threads, torch {about['torch']}; {about['date'][:10]}"
+    least = sorted((p for p in points if p.x.get("torch")), key=lambda p: p.x["torch"][0])[:10]
+    worst = [[*what_of(p.row), significant(p.us), ratio(p.x["torch"])] for p in least]
+    by_kind = table(["", "points", "geometric mean", "least"], lines)
+    slowest = table([*WHAT, "µs", "x torch"], worst, len(WHAT))
+    return f"{by_kind}\n\n*Times as fast as torch, {where}.*\n\nThe ten slowest beside torch:\n\n{slowest}"
+
+
+def accuracy(results: Results) -> str:
+    """Relative errors by distribution, and the cost of each way of adding."""
+    data = results.files["accuracy"]
+    ways = list(dict.fromkeys(row["way"] for row in data["errors"]))
+    lines = []
+    for n in dict.fromkeys(row["n"] for row in data["errors"]):
+        for kind in dict.fromkeys(row["distribution"] for row in data["errors"]):
+            here = {r["way"]: r for r in data["errors"] if (r["n"], r["distribution"]) == (n, kind)}
+            lines.append([length(n), kind, *(error_cell(here.get(way)) for way in ways)])
+    for n in dict.fromkeys(row["n"] for row in data["speeds"]):
+        here = {row["way"]: row for row in data["speeds"] if row["n"] == n}
+        lines.append([length(n), "**µs**", *(significant(here[w]["us"]) if w in here else "" for w in ways)])
+    what = "Relative error of sums of float32; in bold where no float32 is nearer to the exact sum; µs of a call"
+    if data["environment"]["device"] == "cuda":
+        what += " (device time; math.fsum: on the CPU)"
+    head = ["elements", "distribution", *(f"`{way}`" for way in ways)]
+    return table(head, lines, right_from=2) + "\n\n" + conditions(results, "accuracy", what)
+
+
+def error_cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    cell = f"{row['relative']:.1e}" if row["relative"] else "0"
+    return f"**{cell}**" if row["correctly_rounded"] else cell
 
 
 def environment(results: Results) -> str:
@@ -314,6 +569,14 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul": ("matmul", matmul),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
+    "grid": ("grid", grid_table),
+    "grid_summary": ("grid", grid_summary),
+    "grid_readme": ("grid", grid_readme),
+    "grid_ceiling": ("grid", grid_ceiling),
+    "grid_floor": ("grid", grid_floor),
+    "rungs": ("rungs", rungs),
+    "cpu": ("cpu", cpu),
+    "accuracy": ("accuracy", accuracy),
 }
 
 
@@ -370,43 +633,76 @@ def rewrite(text: str, results: Results, where: str) -> str:
 
 
 class Picture:
-    """A plot and the rows it is drawn from."""
+    """A plot and what it is drawn from."""
 
-    def __init__(self, results: Results, suite: str, op: str, title: str, rows: list[Row]) -> None:
-        self.title = f"{title}, {results.gpu}"
-        self.rows = rows
-        self.ceiling = results.ceiling(suite, op)
+    def __init__(self, title: str, drawn: Sequence[Any], draw: Callable[[Path, str, str], None]) -> None:
+        self.title = title
+        self.drawn = drawn
+        self._draw = draw
 
     @functools.cached_property
     def digest(self) -> str:
         """Of all that the drawing depends on; written into the file, so that a check needs no drawing."""
-        drawn = [self.title, self.ceiling, *map(repr, self.rows), Path(_plot.__file__).read_text()]
-        return "drawn from " + hashlib.sha256("\n".join(map(str, drawn)).encode()).hexdigest()[:16]
+        parts = [self.title, *map(repr, self.drawn), Path(_plot.__file__).read_text()]
+        return "drawn from " + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def up_to_date(self, path: Path) -> bool:
         return path.exists() and self.digest in path.read_text()
 
     def draw(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _plot.plot(self.rows, path, self.title, self.ceiling, self.digest)
+        self._draw(path, self.title, self.digest)
+
+
+def rows_picture(results: Results, suite: str, op: str, title: str, rows: list[Row]) -> Picture | None:
+    """Bars or lines of rows; None where none has a time."""
+    ceiling = results.ceiling(suite, op)
+    if not any(row.us for row in rows):
+        return None
+    return Picture(
+        f"{title}, {results.gpu}", [ceiling, *rows],
+        lambda path, title, digest: _plot.plot(rows, path, title, ceiling, digest),
+    )  # fmt: skip
+
+
+def grid_picture(results: Results) -> Picture | None:
+    """A dot for each point and peer."""
+    groups = {
+        kind: [{name: p.x[name][0] for name in PEERS if p.x.get(name)} for p in results.grid if p.row["kind"] == kind]
+        for kind in cases.KINDS
+    }
+    groups = {kind: [x for x in found if x] for kind, found in groups.items()}
+    if not any(groups.values()):
+        return None
+    means = {
+        name: geometric_mean([x[name] for found in groups.values() for x in found if name in x])
+        for name in PEERS
+        if any(name in x for found in groups.values() for x in found)
+    }
+    return Picture(
+        f"How many times as fast, point by point, {results.gpu}", [groups, means],
+        lambda path, title, digest: _plot.ratios(groups, means, path, title, digest),
+    )  # fmt: skip
 
 
 def pictures(results: Results) -> dict[str, Picture]:
     """By file name."""
-    found = {}
+    found: dict[str, Picture | None] = {}
     if "ladder" in results.files:
         # All have one block size, which the title says; so the bars carry bare names.
         rows = [dataclasses.replace(row, block_size=None) for row in at(results.rows("ladder"), shape=(LONG.n,))]
         title = f"Sum of {LONG.n / 1e6:g} million float32, blocks of {LONG.block_size}"
-        found["sum_ladder.svg"] = Picture(results, "ladder", "sum", title, rows)
+        found["sum_ladder.svg"] = rows_picture(results, "ladder", "sum", title, rows)
     if "sizes" in results.files:
-        found["sum_sizes.svg"] = Picture(results, "sizes", "sum", "Sum of float32", results.rows("sizes"))
+        found["sum_sizes.svg"] = rows_picture(results, "sizes", "sum", "Sum of float32", results.rows("sizes"))
     if "matmul" in results.files:
         square = [
             row for row in results.rows("matmul") if len(set(row.shape)) == 1 and row.shape[0] & (row.shape[0] - 1) == 0
         ]
-        found["matmul.svg"] = Picture(results, "matmul", "matmul", "Matrix multiplication, float32", square)
-    return {name: picture for name, picture in found.items() if any(row.us for row in picture.rows)}
+        found["matmul.svg"] = rows_picture(results, "matmul", "matmul", "Matrix multiplication, float32", square)
+    if "grid" in results.files:
+        found["grid.svg"] = grid_picture(results)
+    return {name: picture for name, picture in found.items() if picture}
 
 
 def main() -> int:
@@ -421,7 +717,8 @@ def main() -> int:
     if folder is None or not list(folder.glob("*.json")):
         print("no results yet: benchmarks/run.py makes them on a GPU")
         return 0
-    results = Results(folder)
+    on_cpu = [path.parent for path in sorted((ROOT / "benchmarks" / "results").glob("cpu-*/cpu.json"))][:1]
+    results = Results(folder, *on_cpu)
     stale = []
     for path in [args.root / "README.md", *sorted((args.root / "docs").glob("*.md"))]:
         before = path.read_text()

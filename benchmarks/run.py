@@ -1,22 +1,31 @@
-"""Measures everything on this machine's GPU and writes a results file for each suite; report.py makes tables and plots.
+"""Measures everything on this machine and writes a results file for each suite; report.py makes tables and plots.
 
 Examples:
-    python benchmarks/run.py
-    python benchmarks/run.py --suite ladder sizes
-    python benchmarks/run.py --smoke --device cpu --output DIR    does it run? small shapes, few samples
+    python benchmarks/run.py                                       everything: on a GPU its suites, else those of a CPU
+    python benchmarks/run.py --suite grid cub
+    python benchmarks/run.py --suite compile --seconds 240         stops in time; the same with --resume goes on
+    python benchmarks/run.py --suite cpu                           writes benchmarks/results/cpu-*
+    python benchmarks/run.py --smoke --device cpu --output DIR     does it run? small shapes, few samples
 """
 
 import argparse
 import contextlib
 import dataclasses
+import json
+import math
+import platform
 import re
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import accuracy as accuracies
 import cases
+import grid as grids
+import peers
 import torch
 import torch.utils.benchmark
 from checkout import ROOT
@@ -29,6 +38,14 @@ from torch_reduce._device import Bandwidth, as_device
 
 # The largest shapes of a smoke run.
 SMOKE_LENGTH, SMOKE_SIDE = 1 << 12, 64
+# How often the points measured so far are written, in seconds: a run that is cut off leaves them.
+SAVE_SECONDS = 5.0
+
+GRID_SETTINGS = bench.Settings(seconds=0.05, least_samples=7, most_samples=15, call_seconds=0)
+RUNGS_SETTINGS = bench.Settings(seconds=0.1, least_samples=3, most_samples=9, call_seconds=0)
+CPU_SETTINGS = bench.Settings(seconds=0.15, least_samples=3, most_samples=9, call_seconds=0)
+# Larger inputs of the grid are left out on a CPU.
+CPU_BYTES, CPU_LENGTH = 300_000_000, 70_000_000
 
 
 @dataclasses.dataclass
@@ -40,6 +57,19 @@ class Session:
     smoke: bool
     ceilings: Bandwidth | None
     step: Callable[[str], None]
+    save: Callable[[dict[str, Any]], None]
+    """Writes what there is so far."""
+    earlier: dict[str, Any]
+    """The results file that is there; empty unless the run resumes it."""
+    deadline: float
+    """On time.monotonic: no point is begun after it."""
+    every_point: bool
+    kinds: tuple[str, ...]
+    """Of points; the others are left out."""
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    """What the run fails for."""
+    left: int = 0
+    """Points that there was no time for."""
 
     def measure(
         self,
@@ -52,13 +82,83 @@ class Session:
         if self.smoke:
             shape = tuple(min(x, SMOKE_SIDE if op == "matmul" else SMOKE_LENGTH) for x in shape)
         where = f"{op} {dtype} {'x'.join(map(str, shape))}"
-        return bench.measure(
+        rows = bench.measure(
             op, shape, getattr(torch, dtype), chosen, self.device, self.settings, self.ceilings, baselines,
             lambda what: self.step(f"{where}: {what}"),
         )  # fmt: skip
+        self.wrong += [f"{r.label} {r.shape} {r.dtype}: {r.note}" for r in rows if r.wrong]
+        return rows
+
+    def points(
+        self,
+        chosen: Iterable[cases.Point],
+        candidates: Callable[[cases.Point], list[grids.Candidate]],
+        settings: bench.Settings,
+        floors: peers.Floors | None = None,
+        device: torch.device | None = None,
+        close: float = grids.CLOSE,
+    ) -> dict[str, Any]:
+        """The data of a suite of points; those of an earlier file are not measured again."""
+        device = device or self.device
+        if self.smoke:
+            settings = dataclasses.replace(self.settings, seconds=0.0)
+            chosen = [smaller(point) for point in chosen]
+        done = {grids.key(row): row for row in self.earlier.get("points", ())}
+        head = {"floors": floors_json(floors)} if floors else {}
+        rows: list[dict[str, Any]] = []
+        saved = time.monotonic()
+        for point in dict.fromkeys(chosen):
+            if point.kind in cases.KINDS and point.kind not in self.kinds:
+                continue
+            if grids.key(point) in done:
+                rows.append(done[grids.key(point)])
+                continue
+            if time.monotonic() > self.deadline:
+                self.left += 1
+                continue
+            name = f"{point.op} {point.dtype} {'x'.join(map(str, point.shape))} {point.dim or ''} {point.layout}"
+            self.step(name)
+            result = grids.measure(point, candidates(point), device, settings, close)
+            rows.append(result.as_json())
+            if result.wrong:
+                self.wrong.append(f"{name}: {result.notes}")
+            if time.monotonic() - saved > SAVE_SECONDS:
+                self.save({**head, "points": rows})
+                saved = time.monotonic()
+        return {**head, "points": rows}
+
+    def peers(self, *wanted: tuple[str, ...]) -> tuple[peers.Peers | None, peers.Floors | None]:
+        """The compiled libraries and the floors; on a CPU there are none."""
+        if self.device.type != "cuda":
+            return None, None
+        self.step("compiling")
+        libraries = peers.Peers(self.device, [(), *wanted])
+        self.step("floors")
+        most = 1 << 28 if self.smoke else 1 << 32
+        return libraries, peers.measure_floors(libraries, dataclasses.replace(self.settings, seconds=0.02), most)
+
+    def data(self, rows: list[bench.Row]) -> dict[str, Any]:
+        found = bench.as_json(rows, {}, self.ceilings)
+        return {"ceilings": found["ceilings"], "rows": found["rows"]}
 
 
-def ladder(session: Session) -> list[bench.Row]:
+def smaller(point: cases.Point) -> cases.Point:
+    """A point as a smoke run takes it."""
+    most = SMOKE_LENGTH if len(point.shape) == 1 else max(4, int(SMOKE_LENGTH ** (1 / len(point.shape))))
+    return point._replace(shape=tuple(min(size, most) for size in point.shape))
+
+
+def floors_json(floors: peers.Floors) -> dict[str, Any]:
+    """Microseconds, and GB/s by bytes."""
+    return {
+        "nothing_us": round(floors.nothing_us, 3),
+        "word_us": round(floors.word_us, 3),
+        "read": {str(size): round(rate, 1) for size, rate in floors.read.items()},
+        "read_by": {str(size): by for size, by in floors.read_by.items()},
+    }
+
+
+def ladder(session: Session) -> dict[str, Any]:
     """Every rung that takes the block size, and auto as it is."""
     rows = []
     for n, block, _ in cases.LADDER:
@@ -69,41 +169,43 @@ def ladder(session: Session) -> list[bench.Row]:
             if not v.size_name or block in v.sizes
         ]
         rows += session.measure("sum", (n,), "float32", chosen)
-    return rows
+    return session.data(rows)
 
 
-def sizes(session: Session) -> list[bench.Row]:
+def sizes(session: Session) -> dict[str, Any]:
     """Some rungs over the length."""
     chosen = bench.candidates("sum", cases.SIZES_VARIANTS)
-    return [row for n, _ in cases.SIZES for row in session.measure("sum", (n,), "float32", chosen)]
+    return session.data([row for n, _ in cases.SIZES for row in session.measure("sum", (n,), "float32", chosen)])
 
 
-def blocks(session: Session) -> list[bench.Row]:
+def blocks(session: Session) -> dict[str, Any]:
     """Every rung with every block size, and one with many numbers of blocks."""
     shape = (cases.BLOCKS_LENGTH.n,)
     chosen = [
         bench.Candidate("sum", v.name, block_size=size)
         for v in torch_reduce.variants("sum")
-        if v.name != "auto"
+        if not v.along_dims
         for size in v.sizes
     ]
     rows = session.measure("sum", shape, "float32", chosen, ("torch",))
     named = [cases.NUM_BLOCKS_VARIANT], [cases.NUM_BLOCKS_BLOCK], cases.NUM_BLOCKS
-    return rows + session.measure("sum", shape, "float32", bench.candidates("sum", *named), ())
+    return session.data(rows + session.measure("sum", shape, "float32", bench.candidates("sum", *named), ()))
 
 
-def dtypes(session: Session) -> list[bench.Row]:
+def dtypes(session: Session) -> dict[str, Any]:
     """auto beside torch, for every dtype."""
     chosen = bench.candidates("sum", ["auto"])
-    return [
-        row
-        for n, _ in cases.DTYPES_LENGTHS
-        for dtype in cases.DTYPES
-        for row in session.measure("sum", (n,), dtype, chosen, ("torch",))
-    ]
+    return session.data(
+        [
+            row
+            for n, _ in cases.DTYPES_LENGTHS
+            for dtype in cases.DTYPES
+            for row in session.measure("sum", (n,), dtype, chosen, ("torch",))
+        ]
+    )
 
 
-def matmul(session: Session) -> list[bench.Row]:
+def matmul(session: Session) -> dict[str, Any]:
     """Every rung, with every tile size; torch in float32 without tensor cores, unless this torch's default says
     otherwise."""
     chosen = []
@@ -112,44 +214,123 @@ def matmul(session: Session) -> list[bench.Row]:
             bench.Candidate("matmul", v.name, tile_size=s)
             for s in ((None,) if v.name == "auto" else v.sizes or (None,))
         ]
-    return [
-        row
-        for *shape, _ in cases.MATMUL
-        for row in session.measure("matmul", tuple(shape), "float32", chosen, ("torch",))
-    ]
+    return session.data(
+        [
+            row
+            for *shape, _ in cases.MATMUL
+            for row in session.measure("matmul", tuple(shape), "float32", chosen, ("torch",))
+        ]
+    )
 
 
-def vector_add(session: Session) -> list[bench.Row]:
+def vector_add(session: Session) -> dict[str, Any]:
     """Every rung."""
     chosen = bench.candidates("vector_add")
-    return [row for n, _ in cases.VECTOR_ADD for row in session.measure("vector_add", (n,), "float32", chosen)]
+    rows = [row for n, _ in cases.VECTOR_ADD for row in session.measure("vector_add", (n,), "float32", chosen)]
+    return session.data(rows)
 
 
-def calls(session: Session) -> list[dict[str, Any]]:
+def rungs(session: Session) -> dict[str, Any]:
+    """Every rung that reduces along dims, where it takes the shape, beside auto."""
+    names = [v.name for v in torch_reduce.variants("sum") if v.along_dims and v.name != "auto"]
+
+    def chosen(point: cases.Point) -> list[grids.Candidate]:
+        taken = [n for n in names if n != "thread" or grids.length(point) <= cases.RUNGS_THREAD_LENGTH]
+        return [*(grids.rung(point, name) for name in taken), grids.torch_eager(point)]
+
+    points = [cases.Point("rungs", *geometry) for geometry in cases.RUNGS]
+    return session.points(points, chosen, RUNGS_SETTINGS, close=0.0)
+
+
+def grid(session: Session) -> dict[str, Any]:
+    """Every point: auto beside torch; and the floors."""
+    _, floors = session.peers()
+    return session.points(cases.GRID, lambda point: [grids.torch_eager(point)], GRID_SETTINGS, floors)
+
+
+def compiled(session: Session) -> dict[str, Any]:
+    """The points marked for it: auto beside torch.compile, each shape compiled by itself."""
+    if session.device.type != "cuda":
+        return {"points": []}
+    chosen = [point for point in cases.GRID if point.compiled or session.every_point]
+    return session.points(chosen, lambda point: [grids.torch_compile(point)], GRID_SETTINGS)
+
+
+def cub(session: Session) -> dict[str, Any]:
+    """Every point that CUB has a function for: auto beside it."""
+    chosen = [point for point in cases.GRID if grids.cub_applies(point)]
+    libraries, _ = session.peers(*((point.op, point.dtype) for point in chosen))
+    if libraries is None:
+        return {"points": []}
+    return session.points(chosen, lambda point: [grids.cub(point, libraries)], GRID_SETTINGS)
+
+
+def cpu(session: Session) -> dict[str, Any]:
+    """The grid's points that are not too large, on the CPU: auto beside torch."""
+    chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
+    return session.points(
+        chosen, lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"), close=0.0
+    )
+
+
+def accuracy(session: Session) -> dict[str, Any]:
+    """Errors of float32 sums on the distributions of the tests, and what each way of adding costs."""
+    lengths = [n for n, _ in cases.ACCURACY_LENGTHS]
+    if session.smoke:
+        lengths = [SMOKE_LENGTH]
+    elif session.device.type != "cuda":
+        lengths = lengths[:1]
+    return accuracies.measure(lengths, session.device, session.settings, session.step)
+
+
+def calls(session: Session) -> dict[str, Any]:
     """What a call costs, in microseconds: ours and torch's in turn, in each of autograd's modes."""
-    n = cases.CALLS_LENGTH.n
     rounds, number = (3, 20) if session.smoke else (31, 1000)
-    statements = ("x.sum()", "torch_reduce.sum(x)", "torch.ops.treduce.sum(x)")
     found = []
-    for mode in ("no grad", "grad", "inference mode"):
-        session.step(f"calls: {mode}")
-        x = torch.randn(n, device=session.device, requires_grad=mode == "grad")
-        names = {"x": x, "torch": torch, "torch_reduce": torch_reduce}
-        timers = {s: torch.utils.benchmark.Timer(s, globals=names) for s in statements}
-        times: dict[str, list[float]] = {s: [] for s in statements}
-        with torch.inference_mode(mode == "inference mode"):
-            for _ in range(rounds):
-                for statement, timer in timers.items():
-                    times[statement].append(timer.timeit(number).median * 1e6)
-        for statement, samples in times.items():
-            q1, median, q3 = bench.quartiles(samples)
-            found.append({"mode": mode, "n": n, "call": statement, "us": median, "us_q1": q1, "us_q3": q3})
-    return found
+    for case in cases.CALLS:
+        shape = cases.CALLS_SHAPE if case.arguments else (cases.CALLS_LENGTH.n,)
+        statements = statements_of(case)
+        for mode in ("no grad", "grad", "inference mode"):
+            session.step(f"calls: {case.op} {case.arguments} {mode}")
+            x = torch.randn(shape, device=session.device, requires_grad=mode == "grad")
+            names = {"x": x, "torch": torch, "torch_reduce": torch_reduce}
+            timers = {by: torch.utils.benchmark.Timer(s, globals=names) for by, s in statements.items()}
+            times: dict[str, list[float]] = {by: [] for by in statements}
+            with torch.inference_mode() if mode == "inference mode" else contextlib.nullcontext():
+                for _ in range(rounds):
+                    for by, timer in timers.items():
+                        times[by].append(timer.timeit(number).median * 1e6)
+            us = {}
+            for by, samples in times.items():
+                q1, median, q3 = bench.quartiles(samples)
+                us[by] = [float(f"{v:.5g}") for v in (median, q1, q3)]
+            found.append({"mode": mode, "shape": shape, "calls": statements, "us": us})
+    return {"calls": found}
 
 
-SUITES: dict[str, Callable[[Session], list[Any]]] = {
-    "ladder": ladder, "sizes": sizes, "blocks": blocks, "dtypes": dtypes, "matmul": matmul, "vector_add": vector_add,
-    "calls": calls,
+def statements_of(case: cases.Call) -> dict[str, str]:
+    """A call as users write it, by whose it is."""
+    first, *rest = case.arguments.split(", ", 1) if not case.arguments.startswith("(") else [case.arguments]
+    named = ", ".join([f"dim={first}", *rest]) if first else ""
+    return {
+        "torch": f"x.{case.op}({case.arguments})",
+        "torch_reduce": f"torch_reduce.{case.op}({', '.join(filter(None, ['x', case.arguments]))})",
+        "torch.ops": f"torch.ops.treduce.{case.op}({', '.join(filter(None, ['x', named]))})",
+    }
+
+
+class Suite(NamedTuple):
+    run: Callable[[Session], dict[str, Any]]
+    on: str
+    """Where it is run when nobody asks for suites: "cuda", "cpu" or "both"."""
+
+
+SUITES = {
+    "ladder": Suite(ladder, "cuda"), "sizes": Suite(sizes, "cuda"), "blocks": Suite(blocks, "cuda"),
+    "dtypes": Suite(dtypes, "cuda"), "rungs": Suite(rungs, "cuda"), "grid": Suite(grid, "cuda"),
+    "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "matmul": Suite(matmul, "cuda"),
+    "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
+    "cpu": Suite(cpu, "cpu"),
 }  # fmt: skip
 
 
@@ -167,51 +348,115 @@ def progress() -> Iterator[Callable[[str, str], None]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results/<gpu>")
+    parser.add_argument("--suite", nargs="+", choices=SUITES, help="default: those of the device")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results/<gpu>, or cpu-<what>")
     parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: the GPU where there is one)")
     parser.add_argument(
         "--smoke", action="store_true", help="small shapes and few samples, to see that everything runs"
     )
     parser.add_argument("--commit", help="what to record as the commit where this is not a git checkout")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="begin no point of a grid after that time, all suites together"
+    )
+    parser.add_argument("--resume", action="store_true", help="keep the points that are in the results files already")
+    parser.add_argument(
+        "--kind", nargs="+", choices=cases.KINDS, default=list(cases.KINDS), help="of points of the grid"
+    )
+    parser.add_argument("--every-point", action="store_true", help="compile: all points, not the marked ones alone")
     args = parser.parse_args()
     device = as_device(args.device)
-    if device.type == "cpu" and not args.smoke:
-        parser.error("the ladder is timed on a GPU, and torch finds none that it can use; --smoke runs on a CPU")
+    suites = args.suite or [name for name, suite in SUITES.items() if args.smoke or suite.on in (device.type, "both")]
+    gpu_alone = [name for name in suites if SUITES[name].on == "cuda"]
+    if device.type == "cpu" and gpu_alone and not args.smoke:
+        parser.error(f"{', '.join(gpu_alone)}: for a GPU, and torch finds none that it can use; --smoke runs on a CPU")
     if args.smoke and args.output is None:
         parser.error("--smoke needs --output: its figures are worth nothing")
-    output = args.output
-    if output is None:
-        output = ROOT / "benchmarks" / "results" / slug(torch.cuda.get_device_name(device))
-    output.mkdir(parents=True, exist_ok=True)
     settings = bench.Settings()
     if args.smoke:
         settings = dataclasses.replace(
-            bench.QUICK, seconds=0.0, least_samples=2, call_seconds=0.001, ceiling_bytes=1 << 24
-        )
+            bench.QUICK, seconds=0.0, least_samples=2, most_samples=2, call_seconds=0, sample_seconds=1e-5,
+            ceiling_bytes=1 << 24,
+        )  # fmt: skip
+    deadline = time.monotonic() + (args.seconds or float("inf"))
 
     wrong = []
     with progress() as show:
         ceilings = None
-        if device.type == "cuda":
+        if device.type == "cuda" and any(SUITES[name].run in WITH_CEILINGS for name in suites):
             show("ceilings", "")
             ceilings = bench.measure_bandwidth(device, settings)
-        for suite in args.suite:
+        for name in suites:
             start = time.monotonic()
-            about = bench.environment(device, f"python benchmarks/run.py --suite {suite}")
+            here = torch.device("cpu") if name == "cpu" else device
+            output = args.output or ROOT / "benchmarks" / "results" / folder(here)
+            output.mkdir(parents=True, exist_ok=True)
+            path = output / f"{name}.json"
+            about = bench.environment(here, f"python benchmarks/run.py --suite {name}")
             about["commit"] = about["commit"] or args.commit
-            session = Session(device, settings, args.smoke, ceilings, lambda what, suite=suite: show(suite, what))
-            found = SUITES[suite](session)
-            if suite == "calls":
-                data = {"environment": about, "calls": found}
-            else:
-                data = bench.as_json(found, about, ceilings)
-                wrong += [f"{suite}: {r.label} {r.shape} {r.dtype}: {r.note}" for r in found if r.wrong]
-            bench.write_json(output / f"{suite}.json", data)
-            print(f"{suite}: {len(found)} rows in {time.monotonic() - start:.0f} s")
+
+            def save(data: dict[str, Any], path: Path = path, about: dict[str, Any] = about) -> None:
+                bench.write_json(path, {"environment": about, **data})
+
+            earlier = json.loads(path.read_text()) if args.resume and path.exists() else {}
+            session = Session(
+                here, settings, args.smoke, ceilings, lambda what, name=name: show(name, what), save, earlier, deadline,
+                args.every_point, tuple(args.kind),
+            )  # fmt: skip
+            data = SUITES[name].run(session)
+            if earlier.get("floors"):
+                data = {**data, "floors": earlier["floors"]}
+            save(data)
+            rows = sum(len(value) for value in data.values() if isinstance(value, list))
+            left = f", {session.left} points left: --resume goes on" if session.left else ""
+            print(f"{name}: {rows} rows in {time.monotonic() - start:.0f} s{left}", flush=True)
+            for line in digest(data):
+                print(line, flush=True)
+            wrong += [f"{name}: {line}" for line in session.wrong]
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0
+
+
+def digest(data: dict[str, Any]) -> Iterator[str]:
+    """What to look at first in the data of a grid: means, points that are hardly faster, large ones that are slow."""
+    points = data.get("points", [])
+    for peer in ("torch", "torch.compile", "CUB"):
+        ratios = sorted(((row["x"][peer], row) for row in points if peer in row["x"]), key=lambda pair: pair[0][0])
+        if not ratios:
+            continue
+        mean = statistics.geometric_mean(median for (median, *_), _ in ratios)
+        yield f"  x {peer}: {len(ratios)} points, geometric mean {mean:.3f}, least {ratios[0][0][0]:.3f}"
+        for (median, low, high), row in ratios:
+            if median < grids.CLOSE:
+                yield f"    {median:.3f} ({low:.3f} to {high:.3f}) {in_words(row)}"
+    if "floors" in data:
+        ceiling = max(data["floors"]["read"].values())
+        yield f"  floors: {json.dumps(data['floors'])}"
+        for row in points:
+            rate = row["bytes"] / row["us"]["auto"][0] / 1e3 if "auto" in row["us"] else math.inf
+            least = 0.97 if row["bytes"] >= 1 << 28 else 0.92 if row["bytes"] >= 1 << 26 else 0.0
+            if row["kind"] in ("whole", "bytes") and rate < least * ceiling:
+                yield f"    {rate:,.0f} GB/s, {100 * rate / ceiling:.1f} % of the ceiling: {in_words(row)}"
+
+
+def in_words(row: dict[str, Any]) -> str:
+    times = ", ".join(f"{name} {us:.2f} µs" for name, (us, *_) in row["us"].items())
+    what = (
+        f"{row['op']} {row['dtype']} {'x'.join(map(str, row['shape']))} dim {row['dim']} {row['layout']} {row['rung']}"
+    )
+    return f"{what.rstrip()}: {times}"
+
+
+# The suites whose figures are compared with bench's own ceilings.
+WITH_CEILINGS = (ladder, sizes, blocks, dtypes, matmul, vector_add)
+
+
+def folder(device: torch.device) -> str:
+    """`NVIDIA H200` as `nvidia-h200`; a CPU by what matters: `cpu-x86-64-avx512-2-threads`."""
+    if device.type == "cuda":
+        return slug(torch.cuda.get_device_name(device))
+    simd = torch.backends.cpu.get_cpu_capability()
+    return slug(f"cpu {platform.machine()} {simd} {torch.get_num_threads()} threads")
 
 
 def slug(name: str) -> str:

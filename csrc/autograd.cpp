@@ -10,6 +10,9 @@
 #include <memory>
 #include <type_traits>
 
+#include "reduce/dims.h"
+#include "reduce/schema.h"
+
 namespace treduce {
 namespace {
 
@@ -30,17 +33,12 @@ auto make_node() {
 }
 
 void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), "treduce::", op,
-                              " has no forward-mode derivative");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), op, " has no forward-mode derivative");
 }
 
-using Reduction = at::Tensor(const at::Tensor&, std::string_view, std::optional<int64_t>, std::optional<int64_t>);
 using Binary = at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view, std::optional<int64_t>);
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
+using reduce::find_op;
 
 // Runs the backend's kernel. While a graph is recorded, nothing inside may be recorded too.
 template <class Op, class... Args>
@@ -50,29 +48,78 @@ at::Tensor below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, 
   return op.redispatch(keys & c10::after_autograd_keyset, args...);
 }
 
+// What the gradient of a reduction must know of its input.
+struct Reduced {
+  std::vector<c10::SymInt> sizes;
+  reduce::Dims dims;
+  bool keepdim = false;
+  at::ScalarType type = at::kFloat;
+
+  Reduced() = default;
+  Reduced(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keep)
+      : sizes(self.sym_sizes().vec()), dims(dim, self.dim()), keepdim(keep), type(self.scalar_type()) {}
+
+  // Puts the reduced dims back with size 1, so that the tensor broadcasts to the input.
+  at::Tensor restored(at::Tensor tensor) const {
+    if (keepdim || dims.whole()) return tensor;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (dims[static_cast<int64_t>(d)]) tensor = tensor.unsqueeze(static_cast<int64_t>(d));
+    }
+    return tensor;
+  }
+
+  // The input's dtype; while the gradient is small yet.
+  at::Tensor cast(const at::Tensor& grad) const {
+    if (grad.scalar_type() == type) return grad;
+    return (grad.is_complex() && !at::isComplexType(type) ? at::real(grad) : grad).to(type);
+  }
+
+  // Elements of an output.
+  c10::SymInt count() const {
+    c10::SymInt n = 1;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (dims[static_cast<int64_t>(d)]) n *= sizes[d];
+    }
+    return n;
+  }
+};
+
 // d sum / dx = 1 everywhere, d mean / dx = 1 / n.
 struct SumBackward : Node {
-  std::vector<c10::SymInt> sizes;
-  c10::SymInt count = 1;
+  Reduced input;
   bool mean = false;
 
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
-    const at::Tensor grad = mean ? grads[0].div(at::Scalar(count)) : grads[0];
-    return {grad.expand_symint(sizes)};
+    const at::Tensor grad = mean ? grads[0].div(at::Scalar(input.count())) : grads[0];
+    return {input.restored(input.cast(grad)).expand_symint(input.sizes)};
   }
   std::string name() const override { return mean ? "TreduceMeanBackward" : "TreduceSumBackward"; }
 };
 
 // Shared evenly between the elements that equal the extremum, as torch's amax does.
 struct ExtremumBackward : Node {
+  Reduced input;
   SavedVariable self;
   SavedVariable result;  // detached: the ties carry no gradient of their own
 
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
-    const at::Tensor ties = self.unpack().eq(result.unpack());
-    return {grads[0].mul(ties).div(ties.sum())};
+    const at::Tensor x = self.unpack(), extremum = result.unpack();
+    // 8-bit floats have a float32 extremum.
+    const at::Tensor wide = x.scalar_type() == extremum.scalar_type() ? x : x.to(extremum.scalar_type());
+    const at::Tensor ties = wide.eq(input.restored(extremum));
+    at::Tensor count;
+    if (input.dims.whole()) {
+      count = ties.sum();
+    } else {
+      at::DimVector dims;
+      for (int64_t d = 0; d < x.dim(); ++d) {
+        if (input.dims[d]) dims.push_back(d);
+      }
+      count = ties.sum(dims, /*keepdim=*/true);
+    }
+    return {input.cast(input.restored(grads[0]).mul(ties).div(count))};
   }
   void release_variables() override {
     self.reset_data();
@@ -138,17 +185,19 @@ constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "tr
 
 template <const char* kName>
 at::Tensor sum_like(c10::DispatchKeySet keys, const at::Tensor& self, std::string_view variant,
+                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype,
                     std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  static const auto op = find_op<Reduction>(kName);
-  const bool records = torch::autograd::compute_requires_grad(self);
+  static const auto op = find_op<reduce::SumSchema>(kName);
+  // An integer result is a constant, as that of Tensor.to is.
+  const bool records = torch::autograd::compute_requires_grad(self) &&
+                       (!dtype.has_value() || torch::autograd::isDifferentiableType(*dtype));
   refuse_forward_mode(self, kName);
-  at::Tensor result = below_autograd(op, keys, records, self, variant, block_size, num_blocks);
+  at::Tensor result = below_autograd(op, keys, records, self, variant, dim, keepdim, dtype, block_size, num_blocks);
   if (records) {
     auto node = make_node<SumBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
-    node->sizes = self.sym_sizes().vec();
+    node->input = Reduced(self, dim, keepdim);
     node->mean = kName == kMean;
-    if (node->mean) node->count = self.sym_numel();
     torch::autograd::set_history(result, node);
   }
   return result;
@@ -156,14 +205,16 @@ at::Tensor sum_like(c10::DispatchKeySet keys, const at::Tensor& self, std::strin
 
 template <const char* kName>
 at::Tensor extremum(c10::DispatchKeySet keys, const at::Tensor& self, std::string_view variant,
-                    std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  static const auto op = find_op<Reduction>(kName);
+                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
+                    std::optional<int64_t> num_blocks) {
+  static const auto op = find_op<reduce::ExtremumSchema>(kName);
   const bool records = torch::autograd::compute_requires_grad(self);
   refuse_forward_mode(self, kName);
-  at::Tensor result = below_autograd(op, keys, records, self, variant, block_size, num_blocks);
+  at::Tensor result = below_autograd(op, keys, records, self, variant, dim, keepdim, block_size, num_blocks);
   if (records) {
     auto node = make_node<ExtremumBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
+    node->input = Reduced(self, dim, keepdim);
     node->self = SavedVariable(self, /*is_output=*/false);
     node->result = SavedVariable(result.detach(), /*is_output=*/false);
     torch::autograd::set_history(result, node);

@@ -10,12 +10,23 @@
 namespace treduce {
 namespace {
 
+at::Tensor reduce_meta(reduce::Op op, const at::Tensor& self, const reduce::Arguments& arguments) {
+  const reduce::Request r = reduce::request(op, self, arguments);
+  return at::empty_symint(r.result_sizes(self.sym_sizes()),
+                          self.options().dtype(r.result_type).memory_format(std::nullopt));
+}
+
 template <reduce::Op kOp>
-at::Tensor reduce_meta(const at::Tensor& self, std::string_view variant, std::optional<int64_t> block_size,
-                       std::optional<int64_t> num_blocks) {
-  const int64_t n = self.sym_numel().maybe_as_int().value_or(-1);
-  const reduce::Request r = reduce::request(kOp, self, n, variant, block_size, num_blocks);
-  return at::empty({}, self.options().dtype(r.result_type).memory_format(std::nullopt));
+at::Tensor sum_meta(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
+                    std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
+                    std::optional<int64_t> num_blocks) {
+  return reduce_meta(kOp, self, {variant, dim, keepdim, dtype, block_size, num_blocks});
+}
+
+template <reduce::Op kOp>
+at::Tensor extremum_meta(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
+                         std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
+  return reduce_meta(kOp, self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
 at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
@@ -39,10 +50,10 @@ void thread_indices_meta(const at::Tensor& out, at::IntArrayRef grid, at::IntArr
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, Meta, m) {
-  m.impl("sum", reduce_meta<reduce::Op::sum>);
-  m.impl("mean", reduce_meta<reduce::Op::mean>);
-  m.impl("amax", reduce_meta<reduce::Op::amax>);
-  m.impl("amin", reduce_meta<reduce::Op::amin>);
+  m.impl("sum", sum_meta<reduce::Op::sum>);
+  m.impl("mean", sum_meta<reduce::Op::mean>);
+  m.impl("amax", extremum_meta<reduce::Op::amax>);
+  m.impl("amin", extremum_meta<reduce::Op::amin>);
   m.impl("matmul", matmul_meta);
   m.impl("vector_add", vector_add_meta);
   m.impl("thread_indices_", thread_indices_meta);

@@ -8,6 +8,8 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def bits(x):
     """The bit patterns of a tensor, as integers on the CPU."""
     x = x.detach().cpu().contiguous()
+    if x.is_complex():
+        x = torch.view_as_real(x.resolve_conj())
     return x.view(WORDS[x.element_size()])
 
 
@@ -33,6 +35,8 @@ def assert_same_bits(actual, expected, what=""):
         return
     wrong = (a != b).nonzero()
     first = tuple(wrong[0].tolist())
+    if actual.is_complex():
+        actual, expected = torch.view_as_real(actual), torch.view_as_real(expected)
     mask = 2 ** (8 * actual.element_size()) - 1
     raise AssertionError(
         f"{what}: {len(wrong)} of {a.numel()} results differ; at {first} {actual[first].item()!r} "

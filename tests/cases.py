@@ -1,10 +1,17 @@
 """The inputs that tests and benchmarks share: lengths, values and layouts, each with its reason."""
 
+import math
+
 import torch
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+# Which only the rungs along dims and `auto` take: 8-bit floats, whose results are float32, and complex numbers, whose
+# sums are two sums.
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+COMPLEX = (torch.complex64, torch.complex128)
+EVERY_DTYPE = (*DTYPES, *FLOAT8, *COMPLEX)
 
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 
@@ -93,6 +100,11 @@ DISTRIBUTIONS = {f.__name__: f for f in (normal, uniform, positive, wide, cancel
 def values(n, dtype, kind="normal", seed=0, device="cpu"):
     """`n` values of a dtype: floats from a distribution, integers over their whole range (int64 sums wrap), bools."""
     g = generator(seed * 1_000_003 + n)
+    if dtype.is_complex:
+        parts = [values(n, dtype.to_real(), kind, 2 * seed + part) for part in (0, 1)]
+        return torch.complex(*parts).to(device)
+    if dtype in FLOAT8:
+        return DISTRIBUTIONS["uniform" if kind == "uniform" else "normal"](n, g).to(dtype).to(device)  # in their range
     if dtype.is_floating_point:
         return DISTRIBUTIONS[kind](n, g).to(dtype).to(device)
     if dtype == torch.bool:
@@ -121,3 +133,67 @@ def layouts(dtype, device="cpu"):
         "empty_middle": base.view(40, 100)[:, :0],
         "channels_last": base[:3840].view(2, 3, 16, 40).contiguous(memory_format=torch.channels_last),
     }
+
+
+# Along dims. Length -> why it is here.
+ROW_LENGTHS = {
+    0: "nothing: the identity",
+    1: "no addition",
+    2: "one addition",
+    3: "a leaf without its neighbour",
+    4: "a 16-byte vector of float32",
+    7: "odd at three levels of the tree",
+    16: "a 16-byte vector of int8",
+    33: "a warp and one",
+    64: "the longest row of the rungs for short ones",
+    127: "one short of a stripe",
+    128: "a stripe: every lane has one element",
+    129: "a second stripe of one element",
+    1023: "one short of a chunk",
+    1024: "a chunk",
+    1025: "a second chunk of one element",
+    2047: "one short of two chunks",
+    2049: "a third chunk of one element",
+    8191: "prime, one short of eight chunks",
+}
+LONG_ROW = 100_003  # prime: 98 chunks, the last of them ragged
+
+
+def geometries(n):
+    """Name -> (shape of the memory, the view of it, the dims reduced): n elements to an output, or about n over several
+    dims. Where a view is taken, memory and values do not lie in one order."""
+    half, few = -(-n // 2), -(-n // 6)
+    return {
+        "whole": ((n,), lambda x: x, None),
+        "whole_transposed": ((n, 3), lambda x: x.t(), None),
+        "rows": ((5, n), lambda x: x, 1),
+        "many_rows": ((130 if n < 1000 else 7, n), lambda x: x, -1),
+        "columns": ((n, 5), lambda x: x, 0),
+        "one_column": ((n, 1), lambda x: x, 0),
+        "many_columns": ((n, 130 if n < 1000 else 17), lambda x: x, 0),
+        "middle": ((3, n, 6), lambda x: x, 1),
+        "wide_middle": ((2, n, 40 if n < 1000 else 9), lambda x: x, -2),
+        "outer_and_inner": ((2, 3, half), lambda x: x, (0, 2)),
+        "outer_and_middle": ((2, 3, few, 3, 4), lambda x: x, (3, 0, 2)),
+        "rows_as_columns": ((n, 5), lambda x: x.t(), 1),
+        "permuted": ((n, 3, 2), lambda x: x.permute(2, 0, 1), 1),
+        "reduced_out_of_order": ((3, half, 2), lambda x: x.permute(2, 0, 1), (0, 2)),
+        "inner_slice": ((5, n + 3), lambda x: x[:, 1 : n + 1], 1),
+        "column_slice": ((n, 9), lambda x: x[:, 1:6], 0),
+        "every_second_element": ((3, 2 * n), lambda x: x[:, ::2], 1),
+        "every_second_column": ((n, 10), lambda x: x[:, ::2], 0),
+        "every_third_row": ((3 * n, 4), lambda x: x[1::3], 0),
+        "expanded_over_the_reduced": ((4, 1), lambda x: x.expand(4, n), 1),
+        "expanded_and_not": ((4, half), lambda x: x[:, :, None].expand(4, half, 2), (1, 2)),
+        "expanded_over_the_kept": ((1, n), lambda x: x.expand(4, n), 1),
+        "sliding_windows": ((n + 4,), lambda x: x.as_strided((5, n), (1, 1)), 1),
+        "channels_last_batch_norm": ((2, few, 3, 5), lambda x: x.permute(0, 3, 1, 2), (0, 2, 3)),
+        "channels_last_channels": ((2, 3, 2, n), lambda x: x.permute(0, 3, 1, 2), 1),
+        "channels_last_pixels": ((2, few, 6, 5), lambda x: x.permute(0, 3, 1, 2), (2, 3)),
+        "gaps_everywhere": ((4, 6, half, 6), lambda x: x[::2, 1::2, :, ::3].permute(3, 1, 2, 0), (2, 0)),
+    }
+
+
+def along(shape, view, dtype, device="cpu", kind="normal", seed=0):
+    """The tensor of a geometry."""
+    return view(values(math.prod(shape), dtype, kind, seed).view(shape).to(device))

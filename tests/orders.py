@@ -6,6 +6,9 @@ addition rounds to the accumulator: float64 for float64, float32 for the other f
 sum notices (a sum of nothing but -0 becomes +0 at the end, by adding +0).
 """
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import torch
 
@@ -135,6 +138,9 @@ DEFAULT_BLOCK = {
     "stride_warps": 256,
     "vector_warps": 256,
     "vector_clusters": 256,
+    "pairwise": 0,
+    "compensated": 0,
+    "exact": 0,
 }
 
 
@@ -158,6 +164,8 @@ def grid(order, dtype, n, T, num_blocks=None):
 
 def depth(order, dtype, n, block_size=None, num_blocks=None):
     """The most additions that any one element goes through: what the error bound of an order is made of."""
+    if order in ALONG_DIMS:
+        return ALONG_DIMS[order](n)
     T = block_size or DEFAULT_BLOCK[order]
     if order == "serial":
         return max(n - 1, 0)
@@ -179,6 +187,20 @@ def depth(order, dtype, n, block_size=None, num_blocks=None):
     if G > 1:
         total += -(-G // T) + log
     return total
+
+
+LANES, STRIPES = 128, 8
+CHUNK = LANES * STRIPES
+
+
+def pairwise_depth(n):
+    """Down the stripes of a leaf, then up the tree."""
+    lanes = LANES * max(-(-n // CHUNK), 1) if n > LANES else n
+    return min(max(-(-n // LANES), 1), STRIPES) - 1 + max(lanes - 1, 0).bit_length()
+
+
+# The orders of the rungs along dims and of `auto`, modelled below. `compensated` rounds once, but for a square of u.
+ALONG_DIMS = {"pairwise": pairwise_depth, "compensated": lambda n: 1, "exact": lambda n: 0}
 
 
 def accumulator(x):
@@ -212,6 +234,8 @@ def extremum(values, largest):
 @np.errstate(all="ignore")
 def reduce(op, x, order, block_size=None, num_blocks=None):
     """What a reduction of `x` gives, bit for bit: a 0-d tensor on the CPU."""
+    if order in ALONG_DIMS:
+        return reduce_dims(op, x, order=order)
     values = accumulator(x)
     if op in ("amax", "amin"):
         return canonical(torch.tensor(extremum(values, op == "amax")).to(x.dtype))
@@ -224,6 +248,171 @@ def reduce(op, x, order, block_size=None, num_blocks=None):
         total = total / values.dtype.type(len(values))
     assert total.dtype == values.dtype
     return canonical(torch.tensor(total).to(x.dtype))
+
+
+# Along dims, and `auto`: rows of values, one row an output, all of them at once. What is added are arrays of the shape
+# (parts, outputs, n): one part, or a value and the errors of its additions.
+
+
+def padded(v, size):
+    return np.pad(v, ((0, 0), (0, 0), (0, size - v.shape[2])))
+
+
+def leaves(v, add):
+    """Lane l of chunk c adds its eight elements, 128 apart, one after another: leaf c * 128 + l."""
+    parts, outputs, n = v.shape
+    if n <= LANES:
+        return v
+    stripes = min(-(-n // LANES), STRIPES)
+    chunks = -(-n // (stripes * LANES))
+    v = padded(v, chunks * stripes * LANES).reshape(parts, outputs, chunks, stripes, LANES)
+    total = v[:, :, :, 0]
+    for s in range(1, stripes):
+        total = add(total, v[:, :, :, s])
+    return total.reshape(parts, outputs, chunks * LANES)
+
+
+def tree(v, add):
+    """The leaves of each row, then neighbours, neighbouring pairs, neighbouring fours."""
+    v = leaves(v, add)
+    while v.shape[2] > 1:
+        v = padded(v, v.shape[2] + v.shape[2] % 2)
+        v = add(v[:, :, 0::2], v[:, :, 1::2])
+    return v[:, :, 0] if v.shape[2] else np.zeros(v.shape[:2], v.dtype)
+
+
+def pairwise(rows):
+    """(outputs, n) -> (outputs): the sum of each row."""
+    return tree(rows[None], np.add)[0]
+
+
+def with_errors(a, b):
+    """Knuth's two-sum of two values; what it lost joins their errors. An infinity or a NaN has lost nothing."""
+    s = a[0] + b[0]
+    part = s - a[0]
+    lost = (a[0] - (s - part)) + (b[0] - part)
+    return np.stack([s, a[1] + b[1] + np.where(np.isfinite(s), lost, 0)])
+
+
+def compensated(rows):
+    return np.add(*tree(np.stack([rows, np.zeros_like(rows)]), with_errors))
+
+
+def units(values):
+    """The exact sum of finite floats, as an integer: so many times 2^-1074."""
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    mantissa = np.ldexp(mantissa, 53).astype(np.int64)
+    total = 0
+    for e in np.unique(exponent):
+        same = mantissa[exponent == e]
+        # In two halves, so that neither sum leaves 64 bits.
+        whole = (int((same >> 26).sum()) << 26) + int((same & (2**26 - 1)).sum())
+        shift = int(e) - 53 + 1074
+        total += whole << shift if shift >= 0 else whole >> -shift  # a subnormal's low bits are zeros
+    return total
+
+
+def exact_rounded(total, dtype):
+    """`total` (a Fraction) rounded once to a dtype, to nearest even: a Python float."""
+    info = torch.finfo(dtype)
+    if total == 0:
+        return 0.0
+    size = abs(total)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if size < Fraction(2) ** exponent:
+        exponent -= 1
+    digits = round(-math.log2(info.eps))
+    last = max(exponent - digits, round(math.log2(info.smallest_normal)) - digits)
+    rounded = round(size / Fraction(2) ** last) * Fraction(2) ** last  # round() takes halves to even
+    value = math.inf if rounded > Fraction(info.max) else float(rounded)
+    return value if total > 0 else -value
+
+
+def exact(rows, dtype, count=1):
+    """The exact sum of each row over `count`, rounded once to `dtype`."""
+    results = []
+    for row in rows:
+        if np.isnan(row).any() or (np.isposinf(row).any() and np.isneginf(row).any()):
+            results.append(math.nan)
+        elif np.isinf(row).any():
+            results.append(float(row[np.isinf(row)][0]))
+        elif count == 0:
+            results.append(math.nan)
+        else:
+            results.append(exact_rounded(Fraction(units(row), 2**1074 * count), dtype))
+    return torch.tensor(results, dtype=torch.float64).to(dtype)
+
+
+def dims_of(x, dim):
+    """The dims that a call reduces, none of them negative; None, () and [] mean all."""
+    dims = [dim] if isinstance(dim, int) else list(dim or [])
+    return sorted(d % x.dim() for d in dims if x.dim()) or list(range(x.dim()))
+
+
+def memory_order(x, dims):
+    """From the largest stride to the smallest; expanded dims, whose elements are read again and again, come first."""
+    return sorted(dims, key=lambda d: (x.stride(d) != 0, -x.stride(d)))
+
+
+def rows_of(x, dim):
+    """A view or copy (outputs, n) of the elements of each output, in the order in which they count."""
+    dims = memory_order(x, dims_of(x, dim))
+    kept = [d for d in range(x.dim()) if d not in dims]
+    outputs = math.prod(x.shape[d] for d in kept)
+    return x.permute([*kept, *dims]).reshape(outputs, math.prod(x.shape[d] for d in dims))
+
+
+def shape_of(x, dim, keepdim):
+    dims = dims_of(x, dim)
+    return [1 if d in dims else size for d, size in enumerate(x.shape) if d not in dims or keepdim]
+
+
+def wide(x):
+    """Widened exactly to what it is accumulated in."""
+    if x.dtype in (torch.float64, torch.complex64, torch.complex128):
+        return x
+    return x.float() if x.is_floating_point() else x.to(torch.int64)
+
+
+def extrema(rows, largest):
+    """NaN wins; of two zeros amax keeps +0 and amin -0."""
+    value = rows.max(axis=1) if largest else rows.min(axis=1)
+    if rows.dtype.kind == "f":
+        negative = np.signbit(rows)
+        zero = rows == 0
+        sign = np.where(zero, negative, True).all(axis=1) if largest else (zero & negative).any(axis=1)
+        value = np.where(value == 0, np.where(sign, -0.0, 0.0).astype(rows.dtype), value)
+    return value
+
+
+@np.errstate(all="ignore")
+def reduce_dims(op, x, dim=None, dtype=None, keepdim=False, order="pairwise"):
+    """What a reduction of `x` along `dim` gives, bit for bit: a contiguous tensor on the CPU."""
+    x = x.detach().cpu().resolve_neg().resolve_conj()
+    shape = shape_of(x, dim, keepdim)
+    fp8 = x.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    if op in ("amax", "amin"):
+        rows = wide(rows_of(x, dim))
+        value = torch.from_numpy(extrema(rows.numpy(), op == "amax"))
+        return canonical(value.to(torch.float32 if fp8 else x.dtype)).view(shape)
+    if dtype is None:
+        dtype = torch.float32 if fp8 else x.dtype if x.is_floating_point() or x.is_complex() else torch.int64
+    rows = wide(rows_of(x, dim).to(dtype))
+    count = rows.shape[1] if op == "mean" else 1
+
+    def total(rows):
+        if order == "exact":
+            return exact(rows, dtype if not dtype.is_complex else dtype.to_real(), count)
+        value = {"pairwise": pairwise, "compensated": compensated}[order](rows) + rows.dtype.type(0)
+        return torch.from_numpy(value / rows.dtype.type(count) if op == "mean" else value)
+
+    if rows.is_complex():
+        parts = [canonical(total(part.contiguous().numpy())) for part in (rows.real, rows.imag)]
+        return torch.complex(*parts).view(shape)
+    rows = rows.numpy()
+    if rows.dtype.kind != "f":
+        return torch.from_numpy(np.add.reduce(rows, axis=1, dtype=np.int64)).to(dtype).view(shape)  # wraps
+    return canonical(total(rows).to(dtype)).view(shape)
 
 
 # Matrix multiplication: every output is a chain of fused multiply-adds in the order of k.

@@ -34,6 +34,8 @@ def block_sizes(variant: torch_reduce.Variant) -> list[dict]:
 def reductions(failures: list[str], few: bool) -> int:
     count = 0
     for variant in torch_reduce.variants("sum"):
+        if variant.along_dims and variant.order == "pairwise" and variant.name != "auto":
+            continue  # for certain rows and columns: see below
         for dtype in (torch.float32, torch.int8) if few else DTYPES:
             for n in (33, 1025, 5003) if few else LENGTHS:
                 # Slices: a poisoned element on either side, and a pointer that is not 16-byte aligned.
@@ -48,6 +50,47 @@ def reductions(failures: list[str], few: bool) -> int:
                         exact = variant.deterministic or op in ("amax", "amin") or not dtype.is_floating_point
                         if exact and not same_bits(got, getattr(ops, op)(x, variant.name, **sizes)):
                             failures.append(f"{op} {variant.name} {dtype} n={n} {sizes}")
+    return count
+
+
+# Rows, columns, middle dims and several, contiguous and not: enough for every way of reading and of sharing the work.
+GEOMETRIES = (
+    ((37, 3), 1, lambda x: x),
+    ((37, 64), 1, lambda x: x),
+    ((5, 1030), 1, lambda x: x),
+    ((2, 9001), 1, lambda x: x),
+    ((3, 5), 0, lambda x: x),
+    ((1030, 5), 0, lambda x: x),
+    ((300, 40), 0, lambda x: x),
+    ((9001, 3), 0, lambda x: x),
+    ((3, 130, 6), 1, lambda x: x),
+    ((4, 3, 50), (0, 2), lambda x: x),
+    ((40, 33), 1, lambda x: x.t()),
+    ((40, 70), 1, lambda x: x[:, 1:60:2]),
+    ((1, 50), 0, lambda x: x.expand(40, 50)),
+    ((2, 0, 3), 1, lambda x: x),
+)
+
+
+def along_dims(failures: list[str], few: bool) -> int:
+    count = 0
+    for variant in (v for v in torch_reduce.variants("sum") if v.along_dims):
+        dtypes = (*DTYPES, torch.float8_e4m3fn, torch.complex64)
+        for dtype in (torch.float32, torch.int8) if few else dtypes:
+            for shape, dim, view in GEOMETRIES[1::3] if few else GEOMETRIES:
+                # One element in: a pointer that is not 16-byte aligned.
+                x = (torch.randn(torch.Size(shape).numel() + 1) * 9).to(dtype)
+                here, there = view(x[1:].view(shape)), view(x.cuda()[1:].view(shape))
+                extrema = () if 0 in shape or dtype.is_complex else ("amax",)
+                for op in ("sum", *extrema):
+                    for blocks in (None, 1, 3):
+                        try:
+                            got = getattr(ops, op)(there, variant.name, dim=dim, num_blocks=blocks)
+                        except ValueError:  # a geometry that the rung does not take
+                            continue
+                        count += 1
+                        if not same_bits(got, getattr(ops, op)(here, variant.name, dim=dim)):
+                            failures.append(f"{op} {variant.name} {dtype} {shape} along {dim} num_blocks={blocks}")
     return count
 
 
@@ -88,7 +131,8 @@ def main() -> int:
     torch.manual_seed(0)
     failures: list[str] = []
     # racecheck follows every access to shared memory, which takes minutes for all of them.
-    count = reductions(failures, few=tool == "racecheck") + products(failures) + sums_of_vectors(failures)
+    few = tool == "racecheck"
+    count = reductions(failures, few) + along_dims(failures, few) + products(failures) + sums_of_vectors(failures)
     out = torch.empty((4 * 8, 7), dtype=torch.int64, device="cuda")
     ops.thread_indices_(out, [2, 2], [4, 2])
     torch.cuda.synchronize()

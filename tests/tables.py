@@ -4,14 +4,11 @@ import functools
 
 import pytest
 import torch
-from cases import REDUCTIONS
+from cases import EVERY_DTYPE, REDUCTIONS
 
 import torch_reduce
 
-DTYPE_NAMES = {
-    name: getattr(torch, name)
-    for name in ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool"]
-}
+DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in EVERY_DTYPE}
 
 REDUCE_VARIANTS = tuple(torch_reduce.variants("sum"))
 MATMUL_VARIANTS = tuple(torch_reduce.variants("matmul"))
@@ -26,11 +23,20 @@ def row(op, name):
     return next(v for v in torch_reduce.variants(op) if v.name == name)
 
 
-# `auto` has no kernel of its own and borrows another's order with a block size of its choice; it has tests of its own.
-ORDERED = tuple(v for v in REDUCE_VARIANTS if v.deterministic and v.name != "auto")
+# The rungs that reduce along dims. Some of them refuse some geometries, in a sentence.
+ALONG_DIMS = tuple(v for v in REDUCE_VARIANTS if v.along_dims)
+PAIRWISE = tuple(v for v in ALONG_DIMS if v.order == "pairwise")
+CLASSIC = tuple(v for v in REDUCE_VARIANTS if not v.along_dims)
+
+# The rungs that take every whole tensor: all but those whose schedules are for certain rows or columns, which have
+# tests of their own (test_dims*.py).
+WHOLE = tuple(v for v in REDUCE_VARIANTS if v not in PAIRWISE or v.name == "auto")
+ORDERED = tuple(v for v in WHOLE if v.deterministic)
 
 every_reduction = pytest.mark.parametrize("op", REDUCTIONS)
-every_variant = pytest.mark.parametrize("variant", REDUCE_VARIANTS, ids=names(REDUCE_VARIANTS))
+every_variant = pytest.mark.parametrize("variant", WHOLE, ids=names(WHOLE))
+every_variant_along_dims = pytest.mark.parametrize("variant", ALONG_DIMS, ids=names(ALONG_DIMS))
+every_classic_variant = pytest.mark.parametrize("variant", CLASSIC, ids=names(CLASSIC))
 every_ordered_variant = pytest.mark.parametrize("variant", ORDERED, ids=names(ORDERED))
 every_matmul_variant = pytest.mark.parametrize("variant", MATMUL_VARIANTS, ids=names(MATMUL_VARIANTS))
 every_add_variant = pytest.mark.parametrize("variant", ADD_VARIANTS, ids=names(ADD_VARIANTS))
@@ -43,6 +49,23 @@ def every_dtype(dtypes):
 def call(op, x, variant="auto", **sizes):
     """The op itself, below the Python package."""
     return getattr(torch.ops.treduce, op)(x, variant, **sizes)
+
+
+def attempt(op, x, variant, **arguments):
+    """The result of a call, or None where the variant refuses the geometry: in a sentence that names it."""
+    try:
+        return call(op, x, variant.name, **arguments)
+    except ValueError as refusal:
+        assert f"'{variant.name}'" in str(refusal), refusal
+        return None
+
+
+def takes(variant, op, dtype):
+    """Whether the op of a rung has a meaning for a dtype."""
+    rounds = dtype.is_floating_point or dtype.is_complex
+    if (op == "mean" and not rounds) or (op in ("amax", "amin") and dtype.is_complex):
+        return False
+    return str(dtype).removeprefix("torch.") in variant.dtypes
 
 
 def sizes_of(variant, block_sizes=None, num_blocks=(1, 3, 64)):
@@ -69,7 +92,7 @@ def needs_chip(variant):
 
 
 def plan(variant, dtype, n, **sizes):
-    """What runs for this length and dtype, and its passes."""
+    """What runs of a classic rung for this length and dtype, and its passes."""
     from torch_reduce import _C
 
     return _C.reduce_plan(variant, str(dtype).removeprefix("torch."), n, **sizes)

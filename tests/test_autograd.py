@@ -163,6 +163,140 @@ def test_gradients_accumulate_and_hooks_run(device):
     torch.testing.assert_close(x.grad, torch.full((5,), 1.2, device=device))
 
 
+# Along dims.
+
+DIMS = (None, 0, -1, (0, 2), (1,), (2, 0, 1), ())
+
+
+@every_reduction
+@pytest.mark.parametrize("variant", ["auto", "thread", "compensated", "exact"])
+def test_gradcheck_along_dims(op, variant, device):
+    for shape in ((3, 4, 2), (1, 5, 1)):
+        for dim, keepdim in itertools.product(DIMS, (False, True)):
+            x = double(*shape, device=device)
+            function = lambda x, dim=dim, keepdim=keepdim: call(op, x, variant, dim=dim, keepdim=keepdim)  # noqa: E731
+            assert gradcheck(function, x)
+            assert gradgradcheck(lambda x, function=function: function(x * x), x)
+
+
+@every_reduction
+def test_gradients_along_dims_are_torchs(op, device):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = torch.randn(3, 4, 5, dtype=dtype, device=device)
+        for dim, keepdim in itertools.product((0, -1, (0, 2), (2, 1)), (False, True)):
+            for view in (
+                lambda x: x,
+                lambda x: x.permute(2, 0, 1),
+                lambda x: x[:, 1:, ::2],
+                lambda x: x.expand(2, 3, 4, 5),
+            ):
+                grads = []
+                for function in (getattr(torch, op), lambda x, **kwargs: call(op, x, **kwargs)):
+                    leaf = x.clone().requires_grad_()
+                    y = function(view(leaf), dim=dim, keepdim=keepdim)
+                    weight = torch.arange(1.0, y.numel() + 1, device=device).view(y.shape).to(dtype)
+                    (y * weight).sum().backward()
+                    grads.append(leaf.grad)
+                assert grads[1].dtype == dtype and grads[1].shape == x.shape
+                torch.testing.assert_close(grads[1], grads[0])
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_ties_along_dims_share_the_gradient(op, device):
+    """Each output's own ties, to second order."""
+    x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [5.0, 1.0, 0.0], [-0.0, 0.0, 0.0]], device=device).double()
+    for dim, keepdim in itertools.product((0, 1, (0, 1), None), (False, True)):
+        results = []
+        for function in (getattr(torch, op), lambda x, **kwargs: call(op, x, **kwargs)):
+            leaf = x.clone().requires_grad_()
+            y = function(leaf * leaf, keepdim=keepdim, **({} if dim is None else {"dim": dim}))
+            (first,) = torch.autograd.grad((y * y).sum(), leaf, create_graph=True)
+            (second,) = torch.autograd.grad(first.pow(2).sum(), leaf)
+            results.append((first.detach(), second))
+        for theirs, ours in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_gradients_through_a_conversion_are_torchs(op, device):
+    for source, target in (
+        (torch.float16, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float16),
+        (torch.complex64, torch.complex128),
+    ):
+        x = torch.randn(4, 5, device=device).to(source)
+        for dim in (0, (0, 1)):
+            grads = []
+            for function in (getattr(torch, op), lambda x, **kwargs: call(op, x, **kwargs)):
+                leaf = x.clone().requires_grad_()
+                y = function(leaf, dim=dim, dtype=target)
+                assert y.dtype == target and y.requires_grad
+                y.backward(torch.full_like(y, 2.0))
+                grads.append(leaf.grad)
+            assert grads[1].dtype == source
+            torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_the_gradient_of_a_complex_sum_of_real_numbers_is_real(device):
+    """Which torch refuses to compute."""
+    x = torch.randn(4, 5, device=device, requires_grad=True)
+    y = call("sum", x, dim=0, dtype=torch.complex64)
+    y.backward(torch.full_like(y, 2 + 3j))
+    assert torch.equal(x.grad, torch.full_like(x, 2))
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_gradients_of_complex_sums_are_torchs(op, device):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 4, generator=g, dtype=torch.complex128).to(device).requires_grad_()
+    for dim in (None, 0, (0, 1)):
+        assert gradcheck(lambda x, dim=dim: call(op, x, dim=dim), x)
+        assert gradgradcheck(lambda x, dim=dim: call(op, x * x, dim=dim), x)
+
+
+def test_no_memory_for_the_gradient_of_a_sum_along_a_dim(device):
+    x = torch.randn(100, 50, device=device, requires_grad=True)
+    (grad,) = torch.autograd.grad(call("sum", x, dim=0), x, torch.ones(50, device=device))
+    assert grad.stride() == (0, 1)
+
+
+def test_integers_have_no_gradient_along_dims(device):
+    x = torch.randn(3, 4, device=device, requires_grad=True)
+    assert not call("sum", x, dim=0, dtype=torch.int64).requires_grad
+    assert not call("sum", x.detach().int(), dim=0, dtype=torch.float32).requires_grad
+
+
+@every_reduction
+def test_empty_gradients_along_dims(op, device):
+    for shape, dim in (((3, 0), 0), ((0, 4), 1), ((2, 0, 3), 2)):
+        x = torch.zeros(shape, device=device, requires_grad=True)
+        y = call(op, x, dim=dim)
+        assert y.numel() == 0
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert grad.shape == x.shape
+
+
+def test_a_loss_of_parts_has_the_gradient_of_the_whole(device):
+    """A layer norm, a bias and a loss along dims, in training: torch's gradients, and ours bit for bit twice."""
+
+    def gradients(sum_, mean_):
+        g = torch.Generator().manual_seed(3)
+        x, bias = (
+            torch.randn(20, 16, generator=g, dtype=torch.float64),
+            torch.randn(16, generator=g, dtype=torch.float64),
+        )
+        x, bias = x.to(device).requires_grad_(), bias.to(device).requires_grad_()
+        centred = x - mean_(x, dim=1, keepdim=True)
+        normal = centred * (mean_(centred * centred, dim=1, keepdim=True) + 1e-5).rsqrt() + bias
+        return torch.autograd.grad(mean_(sum_(normal.tanh(), dim=1) ** 2), (x, bias))
+
+    ours = [gradients(torch.ops.treduce.sum, torch.ops.treduce.mean) for _ in range(2)]
+    for first, second, theirs in zip(*ours, gradients(torch.sum, torch.mean), strict=True):
+        assert_same_bits(first, second)
+        torch.testing.assert_close(first, theirs)
+
+
 # matmul.
 
 RANKS = [

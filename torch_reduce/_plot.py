@@ -1,7 +1,7 @@
 """Plots of benchmark rows. matplotlib is asked for only here."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,64 @@ def plot(rows: Sequence[Row], path: Path | str, title: str, ceiling: float | Non
     draw = _bars if len({r.shape for r in timed}) == 1 else _lines
     with _figure(path, digest) as figure:
         draw(figure, timed, ceiling)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
+
+
+def ratios(
+    groups: Mapping[str, Sequence[Mapping[str, float]]],
+    means: Mapping[str, float],
+    path: Path | str,
+    title: str,
+    digest: str = "",
+) -> None:
+    """Draws a dot for each point and peer: how many times as fast we are, on a logarithmic axis.
+
+    Args:
+        groups: for each kind of point, the points; each has its ratios by peer.
+        means: the peers and the geometric mean of each.
+        path: as for `plot`.
+        title: above the plot.
+        digest: as for `plot`.
+
+    Raises:
+        ImportError: without matplotlib.
+        ValueError: the file's type is unknown.
+    """
+    check_target(path)
+    looks = {
+        "torch": {"color": _AUTO, "marker": "o", "zorder": 4},
+        "torch.compile": {"color": _TORCH, "marker": "s", "zorder": 3},
+        "CUB": {"color": _LINES[1], "marker": "^", "zorder": 2},
+    }
+    with _figure(path, digest) as figure:
+        figure.set_size_inches(13, 4.8)
+        axes = _axes(figure)
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.axhline(1, color=_INK, linewidth=1.2, zorder=1)
+        axes.grid(axis="y", color=_GRID, linewidth=0.8)
+        places: dict[str, list[tuple[int, float]]] = {name: [] for name in means}
+        start, ticks = 0, []
+        for number, (kind, points) in enumerate(groups.items()):
+            # The least first: a group then reads as a curve.
+            ordered = sorted(points, key=lambda x: x.get("torch", min(x.values())))
+            for place, x in enumerate(ordered):
+                for name, value in x.items():
+                    places[name].append((start + place, value))
+            if number % 2:
+                axes.axvspan(start - 1, start + len(points), color="#f4f4f4", zorder=0, linewidth=0)
+            ticks.append((start + (len(points) - 1) / 2, kind))
+            start += len(points) + 1
+        for name, found in places.items():
+            axes.scatter(
+                [x for x, _ in found], [y for _, y in found], s=15, linewidths=0,
+                label=f"x {name}: {means[name]:.2f} in the geometric mean of {len(found)}", **looks[name],
+            )  # fmt: skip
+        axes.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlim(-1.5, start)
+        axes.set_ylabel("times as fast")
+        axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
 
 

@@ -11,7 +11,8 @@ from ._names import OpName
 OPS: tuple[OpName, ...] = get_args(OpName)
 REDUCTIONS: tuple[OpName, ...] = ("sum", "mean", "amax", "amin")
 
-_FLOATING = ("float32", "float64", "float16", "bfloat16")
+_FLOATING = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_COMPLEX = ("complex64", "complex128")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Variant:
     size_min: int
     size_max: int
     takes_num_blocks: bool
+    along_dims: bool = False
+    """Takes `dim`. The other reductions are of whole tensors."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -93,7 +96,9 @@ def variants(op: OpName) -> Variants:
     rows = []
     for row in table():
         if op == "mean":
-            row["dtypes"] = tuple(d for d in row["dtypes"] if d in _FLOATING)
+            row["dtypes"] = tuple(d for d in row["dtypes"] if d in _FLOATING + _COMPLEX)
+        elif op in ("amax", "amin"):
+            row["dtypes"] = tuple(d for d in row["dtypes"] if d not in _COMPLEX)
         rows.append(Variant(size_name=size_name if row["size_max"] else None, **row))
     return Variants(rows)
 

@@ -33,7 +33,8 @@ from ._variants import REDUCTIONS, Variant, variant_named, variants
 ROTATED_BYTES = 512 << 20
 MOST_COPIES = 256
 MOST_CALLS = 1024
-# One thread walks the array: above this, a sample on a GPU takes seconds.
+# One thread walks the array, or each output of it: above this length, a sample on a GPU takes seconds.
+ONE_THREAD = ("serial", "thread")
 SERIAL_LIMIT = 1 << 22
 
 BASELINES = ("torch", "torch.compile")
@@ -258,7 +259,7 @@ def measure(
     truth = _check.truth(op, *inputs)
     guard = torch.cuda.device(device) if device.type == "cuda" else _Nothing()
     with guard, torch.no_grad():
-        rig = _CudaRig(device, inputs, settings) if device.type == "cuda" else _CpuRig(inputs, settings)
+        rig = make_rig(device, inputs, settings)
         rows: list[Row] = []
         ready: list[tuple[int, Sampler]] = []
         for candidate in everything:
@@ -325,7 +326,7 @@ def _why_not(candidate: Candidate, shape: tuple[int, ...], dtype: str, device: t
     have = torch.cuda.get_device_capability(device)
     if have < v.capability:
         return f"needs compute capability {v.capability[0]}.{v.capability[1]}, this GPU has {have[0]}.{have[1]}"
-    if v.name == "serial" and shape[0] > SERIAL_LIMIT:
+    if v.name in ONE_THREAD and shape[0] > SERIAL_LIMIT:
         return f"skipped above {SERIAL_LIMIT:,} elements: one thread would take seconds"
     return ""
 
@@ -351,8 +352,11 @@ def _prepare(
             torch.compiler.reset()  # else a ninth shape would fall back to eager, in silence
         call = function_of(candidate)
         if ours:
-            with _check.poisoned():
-                result = call(*inputs)
+            try:
+                with _check.poisoned():
+                    result = call(*inputs)
+            except ValueError as error:  # a rung that does not take this length says so
+                return dataclasses.replace(row, note=f"refused: {first_line(error)}"), None
             checked = _check.check(candidate.op, candidate.variant, result, inputs, truth, **candidate.sizes)
             if not checked:
                 return dataclasses.replace(row, note=f"wrong: {checked.reason}", wrong=True), None
@@ -371,9 +375,73 @@ def _prepare(
                 row, call_us=timer.blocked_autorange(min_run_time=settings.call_seconds).median * 1e6
             )
     except Exception as error:  # whatever a compiler or a kernel may raise belongs in the row, and the others go on
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return dataclasses.replace(row, note=f"failed: {lines[0]}", wrong=ours), None
+        return dataclasses.replace(row, note=f"failed: {first_line(error)}", wrong=ours), None
     return row, sampler
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Times of one call, in microseconds: the median, the quartiles, and how they were taken."""
+
+    us: float
+    us_q1: float
+    us_q3: float
+    samples: int
+    calls: int
+    """Calls in a sample."""
+    ratio: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """How many times as long as the first candidate: of the medians, and the quartiles over the rounds."""
+
+
+def time_together(ready: Sequence[Sampler], settings: Settings, close: float = 0.0, repeats: int = 3) -> list[Timing]:
+    """Times candidates in turn, round after round, and compares them with the first.
+
+    Args:
+        ready: the candidates.
+        settings: `seconds`, `least_samples` and `most_samples` say how many rounds there are.
+        close: where a candidate takes less than this many times as long as the first, the rounds are repeated, so that
+            a ratio near one rests on more of them. All count.
+        repeats: how often at most.
+    """
+    slowest = max(sampler.expected for sampler in ready)
+    rounds = min(max(int(settings.seconds / max(slowest, 1e-9)), settings.least_samples), settings.most_samples)
+    samples: list[list[float]] = [[] for _ in ready]
+    for again in range(repeats + 1):
+        if again and min((statistics.median(s) for s in samples[1:]), default=math.inf) >= close * statistics.median(
+            samples[0]
+        ):
+            break
+        for _ in range(rounds):
+            for sampler, found in zip(ready, samples, strict=True):
+                found.append(sampler.sample())
+    first = samples[0]
+    timings = []
+    for sampler, found in zip(ready, samples, strict=True):
+        q1, median, q3 = quartiles(found)
+        low, _, high = quartiles([a / b for a, b in zip(found, first, strict=True)])
+        ratio = median / statistics.median(first), low, high
+        timings.append(Timing(median * 1e6, q1 * 1e6, q3 * 1e6, len(found), sampler.calls, ratio))
+    return timings
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy with the same strides and the same offset into its memory, which `clone` does not keep for every view."""
+    storage = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def make_rig(device: torch.device, inputs: tuple[Tensor, ...], settings: Settings) -> "_CudaRig | _CpuRig":
+    """What makes samplers for a device and some inputs; its `close` gives the memory back.
+
+    `prepare(call)` returns a `Sampler` and, on a GPU, the result of the last call that the graph holds.
+    """
+    return _CudaRig(device, inputs, settings) if device.type == "cuda" else _CpuRig(inputs, settings)
 
 
 def _interleave(ready: list[tuple[int, Sampler]], settings: Settings) -> dict[int, tuple[list[float], Sampler]]:
@@ -414,7 +482,7 @@ class _CpuRig:
         number = min(max(int(self.settings.sample_seconds * 10 / max(once, 1e-9)), 1), 10_000)
         return Sampler(lambda: timer.timeit(number).median, number, number * once), None
 
-    def close(self) -> None:
+    def close(self, collect: bool = True) -> None:
         pass
 
 
@@ -428,10 +496,10 @@ class _CudaRig:
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: list[torch.cuda.CUDAGraph] = []
-        size = max(sum(t.numel() * t.element_size() for t in inputs), 1)
+        size = max(sum(t.untyped_storage().nbytes() for t in inputs), 1)
         room = min(ROTATED_BYTES, properties.total_memory // 8)
         copies = min(max(-(-room // size), 1), MOST_COPIES)
-        self.inputs = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(copies - 1))]
+        self.inputs = [inputs, *(tuple(copy_of(t) for t in inputs) for _ in range(copies - 1))]
         # Where the copies do not fill the L2 several times, each may be read but once between two flushes.
         self.most_calls = MOST_CALLS if copies * size >= 4 * l2_bytes else copies
         # Read, not written: the L2 is left with lines that nobody has to write back within a sample. It takes longer
@@ -466,15 +534,16 @@ class _CudaRig:
         end.synchronize()
         return start.elapsed_time(end) / 1e3
 
-    def close(self) -> None:
-        """Gives the memory back before the next point."""
+    def close(self, collect: bool = True) -> None:
+        """Gives the memory back before the next point. `collect` also looks for cycles, which takes a while."""
         torch.cuda.synchronize()
         for graph in self.graphs:
             graph.reset()
         self.graphs.clear()
         self.inputs.clear()
         del self.flush
-        gc.collect()
+        if collect:
+            gc.collect()
         torch.cuda.empty_cache()
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from . import _check, bench, ops
 from ._device import Bandwidth, as_device, build_info, cuda_built, device_info
+from ._plan import CHIPS, plan
 from ._tables import (
     build_table,
     device_table,
@@ -30,11 +31,26 @@ from ._tables import (
     titled,
     variants_table,
 )
-from ._variants import OPS, variant_named, variants
+from ._variants import OPS, REDUCTIONS, variant_named, variants
 from ._verify import LENGTHS, MATMUL_SHAPES, verify
 from ._version import __version__
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool")
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "complex64",
+    "complex128",
+)
 CPU_SENTENCE = (
     "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what "
     "the ladder teaches. That takes an NVIDIA GPU."
@@ -108,6 +124,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)} (default: sum, matmul, vector_add)")
     listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE")
+
+    planning = command(
+        "plan", _show_plan, "what a reduction would do on a GPU: rung, order, schedule, bound; needs none",
+        "sum 4096x16384 --dim 1 --dtype bfloat16 --device H200", "mean 32x256x56x56 --dim 0 2 3",
+        "sum 2^28 --variant two_pass",
+    )  # fmt: skip
+    planning.add_argument("op", help=f"one of {', '.join(REDUCTIONS)}")
+    planning.add_argument("shape", type=_sizes, help="of the input: 2^20 or 4096x16384")
+    planning.add_argument("--dim", nargs="+", type=int, metavar="D", help="dims to reduce (default: all)")
+    planning.add_argument("--keepdim", action="store_true", help="keep the reduced dims, with size 1")
+    planning.add_argument("--dtype", default="float32", help="of the input (default: float32)")
+    planning.add_argument("--result-dtype", help="the argument dtype of the call (default: none)")
+    planning.add_argument("--variant", default="auto", help="a name or alias (default: auto)")
+    planning.add_argument("--block-size", type=_count, metavar="N", help="threads in a block")
+    planning.add_argument("--num-blocks", type=_count, metavar="N", help="blocks in the grid")
+    chips = ", ".join(chip.name for chip in CHIPS)
+    planning.add_argument("--device", help=f"cuda, cuda:1 or one of {chips} (default: the GPU, or an H200)")
+    planning.add_argument("--json", metavar="FILE", help="also write the plan to FILE")
 
     threads = command(
         "threads", _threads, "which block, thread and global index each element gets", "--grid 3 --block 4",
@@ -188,6 +222,10 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(_count(p) for p in parts)
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_count(p) for p in text.lower().split("x"))
+
+
 def _extent(text: str) -> list[int]:
     parts = [_count(p) for p in text.split(",")]
     if len(parts) not in (1, 2):
@@ -256,6 +294,22 @@ def _variants(args: argparse.Namespace, console: Console) -> int:
         title = "sum (mean, amax and amin have the same)" if args.op is None and op == "sum" else op
         console.print(titled(title, variants_table(variants(op))))
     _write_json(args.json, {op: [dataclasses.asdict(v) for v in variants(op)] for op in chosen})
+    return 0
+
+
+def _show_plan(args: argparse.Namespace, console: Console) -> int:
+    dtypes = _known_dtypes([args.dtype] + ([args.result_dtype] if args.result_dtype else []))
+    found = plan(
+        args.op, args.shape, args.dim, getattr(torch, dtypes[1]) if args.result_dtype else None, args.variant,
+        keepdim=args.keepdim, device=args.device, block_size=args.block_size, num_blocks=args.num_blocks,
+        input_dtype=getattr(torch, dtypes[0]),
+    )  # fmt: skip
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in found.rows():
+        table.add_row(Text(name, style="bold"), Text(value))
+    console.print(table)
+    more = {"bound_us": found.bound_us, "ceiling_us": found.ceiling_us}
+    _write_json(args.json, dataclasses.asdict(found) | more)
     return 0
 
 

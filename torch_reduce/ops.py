@@ -1,16 +1,23 @@
 """The ops as typed functions: thin names for `torch.ops.treduce.*`, which do the work and the checks.
 
 All of them run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA
-graphs. What holds for every deterministic variant: the order of additions depends on the length, the dtype and the
-sizes that the caller names, so a call gives the same bits on every run, stream, GPU model and on the CPU.
+graphs. What holds for every deterministic variant: the order of additions depends on the number of elements that are
+added and, for the whole-tensor rungs, on the dtype and the sizes that the caller names. So a call gives the same bits
+on every run, stream, GPU model and on the CPU, alone or in a batch.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as _is_traced
 
+from . import _C
 from ._names import MatmulName, ReductionName, VectorAddName
 
-# The overloads themselves: a call of one skips the search that a call of torch.ops.treduce.sum makes.
+# The overloads themselves: a call of one skips the search that a call of torch.ops.treduce.sum makes. The reductions
+# have a C function each as well (csrc/functions.cpp), which calls the same op in less time; torch.compile, which cannot
+# look into it, and whoever else wants to see the call (tensor subclasses, modes) get the op.
 _sum = torch.ops.treduce.sum.default
 _mean = torch.ops.treduce.mean.default
 _amax = torch.ops.treduce.amax.default
@@ -20,58 +27,99 @@ _vector_add = torch.ops.treduce.vector_add.default
 
 
 def sum(
-    input: Tensor, *, variant: ReductionName = "auto", block_size: int | None = None, num_blocks: int | None = None
+    input: Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: ReductionName = "auto",
+    block_size: int | None = None,
+    num_blocks: int | None = None,
 ) -> Tensor:
-    """The sum of all elements, as `torch.sum(input)`.
+    """The sum of all elements or along dims, as `torch.sum(input, dim, keepdim, dtype=dtype)`.
 
     Args:
         input: a dense tensor of any shape and strides; float32, float64, float16, bfloat16, int8, uint8, int16, int32,
-            int64 or bool.
-        variant: a rung of the ladder or an alias of one; `variants("sum")` lists them. `"auto"` picks the fastest by
-            the length, the same on every device.
+            int64, bool, and, for `"auto"` and the rungs along dims, float8_e4m3fn, float8_e5m2, complex64 and
+            complex128. It is read where it lies, whatever its strides; only where more than six dims of a kind
+            (reduced, kept) are left after those that lie one after another in memory are joined, it is copied first.
+        dim: the dim or dims to sum along, in any order, negative ones from the end. None, `()` and `[]`: all of them.
+        keepdim: whether the reduced dims stay, with size 1.
+        dtype: of the result. Each element counts as if `input.to(dtype)` had come first, without that copy. For the
+            rungs that reduce whole tensors, only the dtype that the result has anyway.
+        variant: a rung of the ladder or an alias of one; `variants("sum")` lists them, and the `along_dims` of each
+            says whether it takes `dim`. `"auto"` picks the fastest. It and the rungs along dims give the same bits,
+            except for `"compensated"` and `"exact"`, which are more accurate.
         block_size: threads in a block, a power of two; 1 to 1024 for the two-pass rungs, 32 to 1024 for the others.
-            Default: the rung's own.
-        num_blocks: blocks in the grid, for the rungs that walk it in strides. Default: by the length.
+            Default: the rung's own. Changes the bits of whole-tensor rungs alone.
+        num_blocks: blocks in the grid, for the rungs that take it. Default: the rung's own. Changes the bits of
+            whole-tensor rungs alone.
 
     Returns:
-        A 0-d tensor: int64 for integers and bool (sums wrap), the dtype of `input` otherwise. float16 and bfloat16 are
-        added in float32 and rounded once. The sum of no elements is 0.
+        A contiguous tensor of the shape that torch gives; `input.shape` without the reduced dims, or with size 1 for
+        each where `keepdim`. Its dtype is `dtype` or, by default, int64 for integers and bool (sums wrap), float32 for
+        8-bit floats and the dtype of `input` otherwise. Floats of 16 and 8 bits are added in float32 and rounded once.
+        The sum of no elements is 0. A result of integers carries no gradient.
 
     Raises:
-        ValueError: an unknown variant, or a size that it does not take.
-        TypeError: a dtype that is not listed above.
+        ValueError: an unknown variant, a size that it does not take, `dim` or a converting `dtype` with a rung that
+            reduces whole tensors, or a layout that the named rung does not read.
+        TypeError: a dtype that is not listed above, or an 8-bit float as `dtype`.
+        IndexError: a dim out of range.
+        RuntimeError: a dim named twice.
         NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without
             CUDA.
 
     Determinism:
         The same bits everywhere but for `"atomic"`, whose partial sums are added in the order in which blocks finish.
+        `"auto"` and the rungs along dims add the elements of an output in their order in memory, largest stride first,
+        in a tree that the number of those elements alone determines: `sum(x, 1)[i]` is `sum(x[i])`, bit for bit.
 
     Source:
-        csrc/reduce: the table in ladder.cpp, the order of additions in plan.h, a file for each rung in kernels.
+        csrc/reduce: the table in ladder.cpp, the order of additions in pairwise.h (whole-tensor rungs: plan.h), a file
+        for each rung in kernels.
     """
-    if block_size is None and num_blocks is None:
-        return _sum(input, variant)
-    return _sum(input, variant, block_size=block_size, num_blocks=num_blocks)
+    if not _is_traced():
+        result = _C.sum(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        if result is not NotImplemented:
+            return result
+    return _sum(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 
 def mean(
-    input: Tensor, *, variant: ReductionName = "auto", block_size: int | None = None, num_blocks: int | None = None
+    input: Tensor,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: ReductionName = "auto",
+    block_size: int | None = None,
+    num_blocks: int | None = None,
 ) -> Tensor:
-    """The mean of all elements, as `torch.mean(input)`: `sum` with one division before the rounding.
+    """The mean of all elements or along dims, as `torch.mean(input, dim, keepdim, dtype=dtype)`.
+
+    It is `sum` with one division, by the number of elements, before the rounding.
 
     Args:
-        input: a dense tensor of any shape and strides; float32, float64, float16 or bfloat16.
+        input: as for `sum`; integers and bool only where `dtype` is given.
+        dim: as for `sum`.
+        keepdim: as for `sum`.
+        dtype: of the result, a floating-point or complex one; otherwise as for `sum`.
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
 
     Returns:
-        A 0-d tensor of the dtype of `input`. The mean of no elements is NaN.
+        A contiguous tensor, shaped as that of `sum`, of `dtype` or, by default, the dtype of `input` (float32 for 8-bit
+        floats). The mean of no elements is NaN.
 
     Raises:
-        NotImplementedError: an integer or bool tensor, as torch refuses them; otherwise as `sum`.
+        NotImplementedError: an integer or bool tensor without `dtype`, or such a `dtype`, as torch refuses them;
+            otherwise as `sum`.
         ValueError: as `sum`.
         TypeError: as `sum`.
+        IndexError: as `sum`.
+        RuntimeError: as `sum`.
 
     Determinism:
         As `sum`.
@@ -79,30 +127,43 @@ def mean(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
-    if block_size is None and num_blocks is None:
-        return _mean(input, variant)
-    return _mean(input, variant, block_size=block_size, num_blocks=num_blocks)
+    if not _is_traced():
+        result = _C.mean(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        if result is not NotImplemented:
+            return result
+    return _mean(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 
 def amax(
-    input: Tensor, *, variant: ReductionName = "auto", block_size: int | None = None, num_blocks: int | None = None
+    input: Tensor,
+    dim: int | Sequence[int] | None = (),
+    keepdim: bool = False,
+    *,
+    variant: ReductionName = "auto",
+    block_size: int | None = None,
+    num_blocks: int | None = None,
 ) -> Tensor:
-    """The largest element, as `torch.amax(input)`.
+    """The largest element of all or along dims, as `torch.amax(input, dim, keepdim)`.
 
     Args:
-        input: a dense tensor of any shape and strides with one element at least; the dtypes of `sum`.
+        input: as for `sum`, but not complex. It needs at least one element for each of the result.
+        dim: the dim or dims to reduce, in any order, negative ones from the end. `()`, `[]` and None: all of them.
+        keepdim: as for `sum`.
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
 
     Returns:
-        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; +0 counts as larger than -0. The gradient is
-        shared evenly between ties, as torch's is.
+        A contiguous tensor, shaped as that of `sum`, of the dtype of `input`, or float32 for 8-bit floats, which torch
+        refuses. NaN where there is a NaN; +0 counts as larger than -0. The gradient is shared evenly between ties, as
+        torch's is.
 
     Raises:
-        ValueError: an empty tensor; otherwise as `sum`.
+        ValueError: an empty tensor and no `dim`; otherwise as `sum`.
+        IndexError: a dim that is empty; otherwise as `sum`.
+        NotImplementedError: a complex tensor; otherwise as `sum`.
         TypeError: as `sum`.
-        NotImplementedError: as `sum`.
+        RuntimeError: as `sum`.
 
     Determinism:
         Every variant gives the same bits, `"atomic"` too.
@@ -110,30 +171,41 @@ def amax(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
-    if block_size is None and num_blocks is None:
-        return _amax(input, variant)
-    return _amax(input, variant, block_size=block_size, num_blocks=num_blocks)
+    if not _is_traced():
+        result = _C.amax(input, dim, keepdim, variant, block_size, num_blocks)
+        if result is not NotImplemented:
+            return result
+    return _amax(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
 
 
 def amin(
-    input: Tensor, *, variant: ReductionName = "auto", block_size: int | None = None, num_blocks: int | None = None
+    input: Tensor,
+    dim: int | Sequence[int] | None = (),
+    keepdim: bool = False,
+    *,
+    variant: ReductionName = "auto",
+    block_size: int | None = None,
+    num_blocks: int | None = None,
 ) -> Tensor:
-    """The smallest element, as `torch.amin(input)`.
+    """The smallest element of all or along dims, as `torch.amin(input, dim, keepdim)`.
 
     Args:
-        input: a dense tensor of any shape and strides with one element at least; the dtypes of `sum`.
+        input: as for `amax`.
+        dim: as for `amax`.
+        keepdim: as for `sum`.
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
 
     Returns:
-        A 0-d tensor of the dtype of `input`. NaN where there is a NaN; -0 counts as smaller than +0. The gradient is
-        shared evenly between ties, as torch's is.
+        As `amax`. NaN where there is a NaN; -0 counts as smaller than +0.
 
     Raises:
-        ValueError: an empty tensor; otherwise as `sum`.
-        TypeError: as `sum`.
-        NotImplementedError: as `sum`.
+        ValueError: as `amax`.
+        IndexError: as `amax`.
+        NotImplementedError: as `amax`.
+        TypeError: as `amax`.
+        RuntimeError: as `amax`.
 
     Determinism:
         Every variant gives the same bits, `"atomic"` too.
@@ -141,9 +213,11 @@ def amin(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
-    if block_size is None and num_blocks is None:
-        return _amin(input, variant)
-    return _amin(input, variant, block_size=block_size, num_blocks=num_blocks)
+    if not _is_traced():
+        result = _C.amin(input, dim, keepdim, variant, block_size, num_blocks)
+        if result is not NotImplemented:
+            return result
+    return _amin(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
 
 
 def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_size: int | None = None) -> Tensor:
@@ -183,7 +257,7 @@ def vector_add(
     """The elementwise sum of two tensors: the first kernel that one writes, and the yardstick for memory bandwidth.
 
     Args:
-        input: a dense tensor; the dtypes of `sum`.
+        input: a dense tensor; float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64 or bool.
         other: a tensor of the same dtype; shapes broadcast.
         variant: a rung of the ladder; `variants("vector_add")` lists them.
         block_size: threads in a block, a power of two. Default: the rung's own.

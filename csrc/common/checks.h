@@ -35,23 +35,38 @@ inline std::optional<DType> dtype_of(at::ScalarType type) {
     case at::kInt: return DType::int32;
     case at::kLong: return DType::int64;
     case at::kBool: return DType::boolean;
+    case at::kFloat8_e4m3fn: return DType::float8_e4m3fn;
+    case at::kFloat8_e5m2: return DType::float8_e5m2;
+    case at::kComplexFloat: return DType::complex64;
+    case at::kComplexDouble: return DType::complex128;
     default: return std::nullopt;
   }
 }
 
-// The dtype of `tensor`, or a TypeError that names what `op` accepts.
-inline DType checked_dtype(const at::Tensor& tensor, const char* op) {
+// Whether every rung of every ladder that adds takes the dtype. The 8-bit floats and complex numbers are for reductions
+// along dims.
+inline bool is_basic(DType dtype) { return dtype <= DType::boolean; }
+
+inline void check_dense(const at::Tensor& tensor, const char* op) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "treduce::", op,
                               " takes dense tensors, got one of layout ", tensor.layout());
+}
+
+// The dtype of `tensor`, one of the basic ones, or a TypeError that names what `op` accepts.
+inline DType checked_dtype(const at::Tensor& tensor, const char* op) {
+  check_dense(tensor, op);
   const std::optional<DType> dtype = dtype_of(tensor.scalar_type());
-  TORCH_CHECK_TYPE(dtype.has_value(), "treduce::", op,
+  TORCH_CHECK_TYPE(dtype.has_value() && is_basic(*dtype), "treduce::", op,
                    " takes float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64 and bool, got ",
                    tensor.scalar_type());
   return *dtype;
 }
 
 // Lazy conjugate and negative views hold other values in memory than they mean.
-inline at::Tensor resolved(const at::Tensor& tensor) { return tensor.is_neg() ? tensor.resolve_neg() : tensor; }
+inline bool is_lazy(const at::Tensor& tensor) { return tensor.is_neg() || tensor.is_conj(); }
+inline at::Tensor resolved(const at::Tensor& tensor) {
+  return is_lazy(tensor) ? tensor.resolve_conj().resolve_neg() : tensor;
+}
 
 inline int checked_size(const Variant& variant, const char* what, std::optional<int64_t> given) {
   return checked_size(variant, what, given.value_or(0), given.has_value());

@@ -1,16 +1,20 @@
 // Zeroed counters in device memory for kernels whose last block finishes. Free of torch.
 //
-// Two launches may share a counter only if one ends before the other begins. So an eager call uses the counter of its stream,
-// and a captured call gets one of its own, which lives as long as the graph: two graphs may replay at once. Kernels leave a
+// Two launches may share a counter only if one ends before the other begins. So eager calls use the counters of their stream,
+// and a captured call gets some of its own, which live as long as the graph: two graphs may replay at once. Kernels leave a
 // counter at zero (atomicInc wraps), so nothing has to be cleared between calls or replays.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 namespace treduce {
 
-// A counter for the next launch on `stream` of the current device, which is `device`. Safe to call from any thread, and while
-// the stream is being captured.
-cudaError_t counter_for(int device, cudaStream_t stream, unsigned** counter);
+constexpr int64_t kMostCounters = 4096;  // of one launch
+
+// The first of `count` counters, one after another, for the next launch on `stream` of the current device, which is `device`.
+// Safe to call from any thread, and while the stream is being captured.
+cudaError_t counters_for(int device, cudaStream_t stream, int64_t count, unsigned** first);
 
 }  // namespace treduce

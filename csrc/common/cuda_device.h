@@ -35,7 +35,7 @@ inline void check_cuda(cudaError_t error, const std::string& what) {
 
 // NotImplementedError when the device's compute capability is below what a row needs.
 inline void check_capability(int needed, int device, const std::string& variant) {
-  const int have = compute_capability(device);
+  const int have = chip_facts(device).capability;
   TORCH_CHECK_NOT_IMPLEMENTED(have >= needed, "variant '", variant, "' needs a GPU of compute capability ", needed / 10,
                               ".", needed % 10, " or later, this one has ", have / 10, ".", have % 10);
 }

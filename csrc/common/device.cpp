@@ -15,15 +15,24 @@ void check(cudaError_t error) {
 
 }  // namespace
 
-int compute_capability(int device) {
-  constexpr int kKnown = 64;
-  static std::array<std::atomic<int>, kKnown> known{};
-  if (device < kKnown && known[device] != 0) return known[device];
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  if (device < kKnown) known[device] = 10 * major + minor;
-  return 10 * major + minor;
+const ChipFacts& chip_facts(int device) {
+  constexpr int kDevices = 128;
+  static std::array<std::atomic<const ChipFacts*>, kDevices> known{};
+  if (device < 0 || device >= kDevices) throw std::out_of_range("CUDA device " + std::to_string(device));
+  if (const ChipFacts* facts = known[device].load(std::memory_order_acquire)) return *facts;
+  const auto attribute = [&](cudaDeviceAttr what) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, what, device));
+    return value;
+  };
+  const int capability =
+      10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+  const ChipFacts* facts = new ChipFacts{capability, attribute(cudaDevAttrMultiProcessorCount),
+                                         attribute(cudaDevAttrMaxThreadsPerMultiProcessor)};
+  // Of two threads that ask at once, one puts its answer here; that of the other is the same, and a few bytes are lost.
+  const ChipFacts* none = nullptr;
+  known[device].compare_exchange_strong(none, facts, std::memory_order_acq_rel);
+  return *known[device].load(std::memory_order_acquire);
 }
 
 int device_count() {

@@ -8,8 +8,13 @@
 
 namespace treduce {
 
-// Compute capability times ten. Asked of the driver once a device.
-int compute_capability(int device);
+// What launches are shaped by. Asked of the driver once a device.
+struct ChipFacts {
+  int capability;  // times ten
+  int multiprocessors;
+  int threads;  // that a multiprocessor holds
+};
+const ChipFacts& chip_facts(int device);
 
 int device_count();
 

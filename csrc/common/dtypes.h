@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "float16.h"
 
@@ -16,7 +17,35 @@ struct boolean {
   TREDUCE_HOST_DEVICE explicit operator int32_t() const { return byte != 0; }
 };
 
-enum class DType : int8_t { float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, boolean };
+// Two floats side by side, as torch.complex64 (and 128) lie in memory.
+template <class Real>
+struct Complex {
+  Real re, im;
+  TREDUCE_HOST_DEVICE friend Complex operator+(Complex a, Complex b) { return {a.re + b.re, a.im + b.im}; }
+};
+using complex64 = Complex<float>;
+using complex128 = Complex<double>;
+
+template <class T>
+constexpr bool is_complex = std::is_same_v<T, complex64> || std::is_same_v<T, complex128>;
+
+// The first ten are the dtypes of every rung; the rest are taken along dims and by `auto`.
+enum class DType : int8_t {
+  float32,
+  float64,
+  float16,
+  bfloat16,
+  int8,
+  uint8,
+  int16,
+  int32,
+  int64,
+  boolean,
+  float8_e4m3fn,
+  float8_e5m2,
+  complex64,
+  complex128,
+};
 
 template <class T>
 struct Type {
@@ -40,26 +69,42 @@ auto dispatch(DType dtype, F&& f) {
   }
 }
 
+// As dispatch, over all fourteen.
+template <class F>
+auto dispatch_all(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float8_e4m3fn: return f(Type<float8_e4m3fn>{});
+    case DType::float8_e5m2: return f(Type<float8_e5m2>{});
+    case DType::complex64: return f(Type<complex64>{});
+    case DType::complex128: return f(Type<complex128>{});
+    default: return dispatch(dtype, std::forward<F>(f));
+  }
+}
+
 inline int64_t size_of(DType dtype) {
-  return dispatch(dtype, [](auto type) { return static_cast<int64_t>(sizeof(typename decltype(type)::type)); });
+  return dispatch_all(dtype, [](auto type) { return static_cast<int64_t>(sizeof(typename decltype(type)::type)); });
 }
 
 inline const char* name_of(DType dtype) {
-  constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "int8",
-                                   "uint8",   "int16",   "int32",   "int64",    "bool"};
+  constexpr const char* names[] = {"float32",       "float64",     "float16",   "bfloat16",  "int8",
+                                   "uint8",         "int16",       "int32",     "int64",     "bool",
+                                   "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"};
   return names[static_cast<int>(dtype)];
 }
 
-// What a reduction accumulates in: 16-bit floats in float32, every integer and bool in int64.
 template <class T>
-using Accumulator = std::conditional_t<
-    std::is_same_v<T, double>, double,
-    std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float,
-                       int64_t>>;
+constexpr bool is_float_of_up_to_32_bits =
+    std::is_same_v<T, float> || std::is_same_v<T, float16> || std::is_same_v<T, bfloat16> ||
+    std::is_same_v<T, float8_e4m3fn> || std::is_same_v<T, float8_e5m2>;
+
+// What a reduction accumulates in: floats of up to 32 bits in float32, every integer and bool in int64.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double> || is_complex<T>, T,
+                                       std::conditional_t<is_float_of_up_to_32_bits<T>, float, int64_t>>;
 
 inline int64_t accumulator_size(DType dtype) {
-  return dispatch(dtype,
-                  [](auto type) { return static_cast<int64_t>(sizeof(Accumulator<typename decltype(type)::type>)); });
+  return dispatch_all(
+      dtype, [](auto type) { return static_cast<int64_t>(sizeof(Accumulator<typename decltype(type)::type>)); });
 }
 
 // Every NaN becomes the one quiet NaN of its type (see float16.h); everything else passes.
@@ -68,6 +113,7 @@ TREDUCE_HOST_DEVICE T canonical(T value) {
   if constexpr (std::is_same_v<T, float>) return value != value ? bit_cast<float>(0x7fc00000u) : value;
   if constexpr (std::is_same_v<T, double>)
     return value != value ? bit_cast<double>(uint64_t{0x7ff8000000000000u}) : value;
+  if constexpr (is_complex<T>) return {canonical(value.re), canonical(value.im)};
   return value;
 }
 

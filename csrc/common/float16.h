@@ -76,4 +76,22 @@ struct bfloat16 {
   }
 };
 
+// The two 8-bit floats, as inputs: they are widened and never written.
+struct float8_e4m3fn {  // exponents to 8, no infinity; 0x7f and 0xff are NaN
+  uint8_t bits;
+  TREDUCE_HOST_DEVICE explicit operator float() const {
+    const uint32_t magnitude = bits & 0x7fu, sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+    if (magnitude == 0x7fu) return bit_cast<float>(sign | 0x7fc00000u);
+    // Exponent and mantissa move to float32's place; the difference of the biases is 120. Exact, subnormals too.
+    return bit_cast<float>(bit_cast<uint32_t>(bit_cast<float>(magnitude << 20) * 0x1p120f) | sign);
+  }
+};
+
+struct float8_e5m2 {  // the upper half of a float16
+  uint8_t bits;
+  TREDUCE_HOST_DEVICE explicit operator float() const {
+    return static_cast<float>(float16{static_cast<uint16_t>(bits << 8)});
+  }
+};
+
 }  // namespace treduce

@@ -30,6 +30,11 @@ struct Variant {
 constexpr DType kAllDTypes[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
                                 DType::uint8,   DType::int16,   DType::int32,   DType::int64,    DType::boolean};
 
+constexpr DType kEveryDType[] = {DType::float32,   DType::float64,   DType::float16,       DType::bfloat16,
+                                 DType::int8,      DType::uint8,     DType::int16,         DType::int32,
+                                 DType::int64,     DType::boolean,   DType::float8_e4m3fn, DType::float8_e5m2,
+                                 DType::complex64, DType::complex128};
+
 // Thrown for an argument that no variant could take; the binding turns it into a Python ValueError.
 struct BadArgument {
   std::string message;

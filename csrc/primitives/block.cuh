@@ -1,8 +1,11 @@
 // Reductions within a block whose size is a multiple of 32.
 #pragma once
 
+#include "../reduce/pairwise.h"
 #include "shared.cuh"
 #include "warp.cuh"
+
+#include <cstring>
 
 namespace treduce::block {
 
@@ -33,6 +36,76 @@ TREDUCE_DEVICE typename Op::Acc reduce_partials(const typename Op::Acc* partials
   typename Op::Acc value = Op::identity();
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) value = Op::combine(value, __ldcg(partials + i));
   return reduce<Op>(value);
+}
+
+// Tree by neighbours over one value a thread: lanes, then warps.
+// Who calls: every thread of the block. Valid in: thread 0. Shared memory: 32 accumulators, static.
+// Synchronises once; before calling it again, __syncthreads().
+template <class Op>
+TREDUCE_DEVICE typename Op::Acc reduce_neighbours(typename Op::Acc value) {
+  using Acc = typename Op::Acc;
+  SHARED_ARRAY(Acc, of_warp, warp::kLanes);
+  const int lane = threadIdx.x % warp::kLanes;
+  value = warp::reduce_neighbours<Op>(value);
+  if (lane == 0) of_warp[threadIdx.x / warp::kLanes] = value;
+  __syncthreads();
+  if (threadIdx.x >= warp::kLanes) return value;
+  return warp::reduce_neighbours<Op>(lane < static_cast<int>(blockDim.x) / warp::kLanes ? of_warp[lane]
+                                                                                        : Op::identity());
+}
+
+// A value that another block of the same launch may have written: read past the L1.
+template <class T>
+TREDUCE_DEVICE T load_partial(const T* address) {
+  T value;
+  if constexpr (sizeof(T) == 4) {
+    const int word = __ldcg(reinterpret_cast<const int*>(address));
+    memcpy(&value, &word, sizeof(T));
+  } else if constexpr (sizeof(T) == 8) {
+    const int2 words = __ldcg(reinterpret_cast<const int2*>(address));
+    memcpy(&value, &words, sizeof(T));
+  } else {
+    const int4* source = reinterpret_cast<const int4*>(address);
+    int4 words[sizeof(T) / 16];
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 16); ++i) words[i] = __ldcg(source + i);
+    memcpy(&value, words, sizeof(T));
+  }
+  return value;
+}
+
+// Tree by neighbours over partials[0 .. count) in global memory, written by blocks of the same launch.
+// Who calls, valid in, shared memory, synchronises: as reduce_neighbours.
+template <class Op>
+TREDUCE_DEVICE typename Op::Acc fold_partials(const typename Op::Acc* partials, int64_t count) {
+  int64_t each = 1;
+  while (each * blockDim.x < count) each *= 2;
+  if (each == 1) {
+    return reduce_neighbours<Op>(threadIdx.x < count ? load_partial(partials + threadIdx.x) : Op::identity());
+  }
+  reduce::Neighbours<Op, 20> mine;
+  const int64_t begin = threadIdx.x * each;
+  for (int64_t i = begin; i < begin + each && i < count; ++i) mine.push(load_partial(partials + i));
+  return reduce_neighbours<Op>(mine.value());
+}
+
+// Tree by neighbours over values[0 .. count), which are in shared memory; every thread may have written some of them.
+// Who calls: every thread of the block. Valid in: thread 0. Shared memory: 32 accumulators, static, beside `values`.
+// Synchronises on the way in; before `values` are written again, or this is called again, __syncthreads().
+template <class Op>
+TREDUCE_DEVICE typename Op::Acc fold_neighbours(const typename Op::Acc* values, int count) {
+  __syncthreads();
+  const int t = threadIdx.x;
+  if (count <= warp::kLanes) {
+    if (t >= warp::kLanes) return Op::identity();
+    return warp::reduce_neighbours<Op>(t < count ? values[t] : Op::identity());
+  }
+  // A thread folds an aligned run of values, a power of two of them, so that the block has a thread for each run.
+  int each = 1;
+  while (each * static_cast<int>(blockDim.x) < count) each *= 2;
+  reduce::Neighbours<Op, 6> mine;
+  for (int i = t * each; i < (t + 1) * each && i < count; ++i) mine.push(values[i]);
+  return reduce_neighbours<Op>(mine.value());
 }
 
 }  // namespace treduce::block

@@ -17,13 +17,13 @@ namespace treduce::grid {
 TREDUCE_DEVICE void sync() { cooperative_groups::this_grid().sync(); }
 #endif
 
-// True in every thread of the block that arrives last of `arrivals`, false in the others. What each thread 0 wrote to global
-// memory before the call is seen by the last block after it.
+// True in every thread of the block that arrives last of `arrivals`, false in the others. What each thread (0, 0) wrote to global
+// memory before the call, or others of its block before a barrier, is seen by the last block after it.
 // Who calls: every thread of each arriving block. Synchronises the block.
 // `counter` is zero before the launch and zero again after it: the increment wraps, so a replay needs no memset.
 TREDUCE_DEVICE bool arrive_last(unsigned* counter, unsigned arrivals) {
   SHARED_ARRAY(int, last, 1);
-  if (threadIdx.x == 0) last[0] = ptx::increment_acq_rel(counter, arrivals - 1) == arrivals - 1;
+  if (threadIdx.x == 0 && threadIdx.y == 0) last[0] = ptx::increment_acq_rel(counter, arrivals - 1) == arrivals - 1;
   __syncthreads();
   return last[0] != 0;
 }

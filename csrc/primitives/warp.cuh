@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstring>
+#include <type_traits>
+
 #include "../common/macros.h"
 
 namespace treduce::warp {
@@ -16,6 +19,35 @@ TREDUCE_DEVICE typename Op::Acc reduce(typename Op::Acc value) {
 #pragma unroll
   for (int s = kWidth / 2; s > 0; s /= 2) {
     value = Op::combine(value, __shfl_down_sync(kFullMask, value, s, kWidth));
+  }
+  return value;
+}
+
+// The value of the lane whose number differs by `mask`, for accumulators of any size, a 32-bit word at a time.
+template <class T>
+TREDUCE_DEVICE T exchange(T value, int mask) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return __shfl_xor_sync(kFullMask, value, mask);
+  } else {
+    static_assert(sizeof(T) % sizeof(unsigned) == 0);
+    unsigned words[sizeof(T) / sizeof(unsigned)];
+    memcpy(words, &value, sizeof(T));
+#pragma unroll
+    for (unsigned& word : words) word = __shfl_xor_sync(kFullMask, word, mask);
+    memcpy(&value, words, sizeof(T));
+    return value;
+  }
+}
+
+// Tree by neighbours over groups of `width` lanes, a power of two: lanes 0 and 1, 2 and 3, then pairs of pairs. Valid in every
+// lane, for the combination of two values does not ask which comes first. No shared memory.
+template <class Op>
+TREDUCE_DEVICE typename Op::Acc reduce_neighbours(typename Op::Acc value, int width = kLanes) {
+  if (width == kLanes) {
+#pragma unroll
+    for (int s = 1; s < kLanes; s *= 2) value = Op::combine(value, exchange(value, s));
+  } else {
+    for (int s = 1; s < width; s *= 2) value = Op::combine(value, exchange(value, s));
   }
   return value;
 }

@@ -14,7 +14,7 @@ struct Sum {
   using Acc = A;
   template <class B>
   using As = Sum<B>;
-  TREDUCE_HOST_DEVICE static Acc identity() { return Acc(0); }
+  TREDUCE_HOST_DEVICE static Acc identity() { return Acc{}; }
   TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
     if constexpr (std::is_integral_v<Acc>) {
       // torch's integer sums wrap; signed overflow would be undefined, so the addition is unsigned.
@@ -26,11 +26,64 @@ struct Sum {
   // The one division of `mean`, in the accumulator's precision. Adding zero turns a sum of nothing but -0 into +0, which is
   // torch's answer; it also frees the kernels to pad with +0.
   TREDUCE_HOST_DEVICE static Acc finish(Acc sum, bool divide, int64_t count) {
-    if constexpr (std::is_floating_point_v<Acc>)
+    if constexpr (std::is_floating_point_v<Acc>) {
       return divide ? (sum + Acc(0)) / static_cast<Acc>(count) : sum + Acc(0);
-    return sum;
+    } else if constexpr (is_complex<Acc>) {
+      using Real = decltype(sum.re);
+      return {Sum<Real>::finish(sum.re, divide, count), Sum<Real>::finish(sum.im, divide, count)};
+    } else {
+      return sum;
+    }
   }
 };
+
+// A sum and what its additions lost, each rounded once.
+template <class A>
+struct WithError {
+  using Base = A;
+  A sum, error;
+};
+template <class R>
+struct WithError<Complex<R>> {
+  using Base = Complex<R>;
+  WithError<R> re, im;
+};
+template <class T>
+constexpr bool carries_error = false;
+template <class A>
+constexpr bool carries_error<WithError<A>> = true;
+
+// A sum that carries the rounding error of every addition (an error-free transformation) and adds it at the end: as accurate as
+// if it had been computed in twice the precision and rounded.
+// Source: Takeshi Ogita, Siegfried Rump and Shin'ichi Oishi, Accurate sum and dot product (2005); two-sum after Donald Knuth.
+template <class A>
+struct CompensatedFloat {
+  using Acc = WithError<A>;
+  TREDUCE_HOST_DEVICE static Acc identity() { return Acc{}; }
+  TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
+    if constexpr (is_complex<A>) {
+      using Part = CompensatedFloat<decltype(A{}.re)>;
+      return {Part::combine(a.re, b.re), Part::combine(a.im, b.im)};
+    } else {
+      const A sum = a.sum + b.sum;
+      const A from_b = sum - a.sum;
+      const A lost = (a.sum - (sum - from_b)) + (b.sum - from_b);
+      return {sum, (a.error + b.error) + lost};
+    }
+  }
+  TREDUCE_HOST_DEVICE static A finish(Acc value, bool divide, int64_t count) {
+    if constexpr (is_complex<A>) {
+      using Part = CompensatedFloat<decltype(A{}.re)>;
+      return {Part::finish(value.re, divide, count), Part::finish(value.im, divide, count)};
+    } else {
+      const bool finite = value.sum - value.sum == A(0);  // the error of an infinite sum is NaN
+      return Sum<A>::finish(finite ? value.sum + value.error : value.sum, divide, count);
+    }
+  }
+};
+// Integers lose nothing.
+template <class A>
+using Compensated = std::conditional_t<std::is_integral_v<A>, Sum<A>, CompensatedFloat<A>>;
 
 // amax and amin are exact, and made order-free: NaN wins over everything, and of two zeros amax keeps +0 and amin -0
 // (IEEE 754-2019 maximum and minimum). So every variant gives the same bits.
@@ -44,6 +97,7 @@ struct Extremum {
     if constexpr (std::is_same_v<Acc, double>)
       return bit_cast<double>(kMax ? uint64_t{0xfff0000000000000u} : uint64_t{0x7ff0000000000000u});
     if constexpr (std::is_same_v<Acc, int64_t>) return kMax ? INT64_MIN : INT64_MAX;
+    if constexpr (std::is_same_v<Acc, int32_t>) return kMax ? INT32_MIN : INT32_MAX;
   }
   TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
     if constexpr (std::is_floating_point_v<Acc>) {
@@ -68,10 +122,20 @@ using Min = Extremum<A, false>;
 // Widens one element. Exact for every type.
 template <class Acc, class In>
 TREDUCE_HOST_DEVICE Acc widen(In value) {
-  return static_cast<Acc>(value);
+  if constexpr (carries_error<Acc>) {
+    using Base = typename Acc::Base;
+    const Base wide = widen<Base>(value);
+    if constexpr (is_complex<Base>) {
+      return {{wide.re, 0}, {wide.im, 0}};
+    } else {
+      return {wide, Base(0)};
+    }
+  } else {
+    return static_cast<Acc>(value);
+  }
 }
 
-// Where the finished reduction goes: one element of the result's dtype.
+// Where finished reductions go: elements of the result's dtype, of which a whole tensor's has one.
 struct Result {
   void* data;
   DType dtype;
@@ -79,26 +143,32 @@ struct Result {
   int64_t count;  // how many elements were reduced
 
   template <class Op>
-  TREDUCE_HOST_DEVICE void store(typename Op::Acc value) const {
-    write(Op::finish(value, divide, count));
+  TREDUCE_HOST_DEVICE void store(typename Op::Acc value, int64_t i = 0) const {
+    write(Op::finish(value, divide, count), i);
   }
 
-  TREDUCE_HOST_DEVICE void write(float value) const {
+  TREDUCE_HOST_DEVICE void write(float value, int64_t i) const {
     switch (dtype) {
-      case DType::float16: *static_cast<float16*>(data) = float16::from(value); break;
-      case DType::bfloat16: *static_cast<bfloat16*>(data) = bfloat16::from(value); break;
-      default: *static_cast<float*>(data) = canonical(value);
+      case DType::float16: static_cast<float16*>(data)[i] = float16::from(value); break;
+      case DType::bfloat16: static_cast<bfloat16*>(data)[i] = bfloat16::from(value); break;
+      default: static_cast<float*>(data)[i] = canonical(value);
     }
   }
-  TREDUCE_HOST_DEVICE void write(double value) const { *static_cast<double*>(data) = canonical(value); }
-  TREDUCE_HOST_DEVICE void write(int64_t value) const {
+  TREDUCE_HOST_DEVICE void write(double value, int64_t i) const { static_cast<double*>(data)[i] = canonical(value); }
+  TREDUCE_HOST_DEVICE void write(complex64 value, int64_t i) const {
+    static_cast<complex64*>(data)[i] = canonical(value);
+  }
+  TREDUCE_HOST_DEVICE void write(complex128 value, int64_t i) const {
+    static_cast<complex128*>(data)[i] = canonical(value);
+  }
+  TREDUCE_HOST_DEVICE void write(int64_t value, int64_t i) const {
     switch (dtype) {
-      case DType::boolean: *static_cast<uint8_t*>(data) = value != 0; break;
-      case DType::int8: *static_cast<int8_t*>(data) = static_cast<int8_t>(value); break;
-      case DType::uint8: *static_cast<uint8_t*>(data) = static_cast<uint8_t>(value); break;
-      case DType::int16: *static_cast<int16_t*>(data) = static_cast<int16_t>(value); break;
-      case DType::int32: *static_cast<int32_t*>(data) = static_cast<int32_t>(value); break;
-      default: *static_cast<int64_t*>(data) = value;
+      case DType::boolean: static_cast<uint8_t*>(data)[i] = value != 0; break;
+      case DType::int8: static_cast<int8_t*>(data)[i] = static_cast<int8_t>(value); break;
+      case DType::uint8: static_cast<uint8_t*>(data)[i] = static_cast<uint8_t>(value); break;
+      case DType::int16: static_cast<int16_t*>(data)[i] = static_cast<int16_t>(value); break;
+      case DType::int32: static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value); break;
+      default: static_cast<int64_t*>(data)[i] = value;
     }
   }
 };

@@ -24,10 +24,18 @@ constexpr Order kVectorWarps{"vector_warps", Load::vector, Tree::warp, Finish::o
                              "as stride_warps over 16-byte vectors, with an accumulator a component"};
 constexpr Order kVectorClusters{"vector_clusters", Load::vector, Tree::warp, Finish::cluster,
                                 "as vector_warps, with the eight partials of a cluster folded first"};
+constexpr Order kPairwise{"pairwise", Load::leaves, Tree::interleaved, Finish::none,
+                          "chunks of 8 stripes of 128 lanes; lanes down their stripes, then neighbours first"};
+constexpr Order kCompensated{"compensated", Load::leaves, Tree::interleaved, Finish::none,
+                             "as pairwise, carrying the rounding error of every addition"};
+constexpr Order kExact{"exact", Load::leaves, Tree::none, Finish::none,
+                       "integers: no rounding before the last, so any order gives the same"};
 constexpr Order kUnordered{"unordered", Load::vector, Tree::warp, Finish::one_block,
                            "as vector_warps, but partials are added in the order in which blocks finish"};
 
 const char* const kHarris = "Mark Harris, Optimizing Parallel Reduction in CUDA (2007)";
+const char* const kHigham = "Nicholas Higham, The accuracy of floating point summation (1993)";
+const char* const kCub = "Duane Merrill, CUB: block load with transposition through shared memory (2013)";
 const char* const kWilt = "Nicholas Wilt, The CUDA Handbook (2013)";
 const char* const kLuitjens = "Justin Luitjens, Faster Parallel Reductions on Kepler (2014)";
 
@@ -54,6 +62,17 @@ struct RowBuilder {
   RowBuilder& scratch() { return row.scratch_of_input = true, *this; }
   RowBuilder& at_least_one() { return row.at_least_one = true, *this; }
   RowBuilder& unordered() { return row.deterministic = false, *this; }
+  // Takes any dims, in the order of pairwise.h.
+  RowBuilder& along_dims(Scheduled (*schedule)(const Work&)) {
+    row.along_dims = true;
+    row.schedule = schedule;
+    row.size_min = 32;
+    row.size_max = 1024;
+    row.takes_num_blocks = true;
+    row.dtypes.assign(std::begin(kEveryDType), std::end(kEveryDType));
+    return *this;
+  }
+  RowBuilder& arithmetic(Arithmetic a) { return row.arithmetic = a, *this; }
   RowBuilder& capability(int tenfold) { return row.capability = tenfold, *this; }
   operator Row() const { return row; }
 };
@@ -125,9 +144,33 @@ std::vector<Row> make_ladder() {
           .num_blocks()
           .counter()
           .capability(90),
-      R("auto", kVectorWarps, "picks the fastest from a table of measurements", "this project")
-          .block(0, 32)
-          .num_blocks(),
+      R("thread", kPairwise, "along dims: one thread an output, whatever the strides", kHigham)
+          .along_dims(schedule_thread),
+      R("row_tile", kPairwise, "short rows of any length: a tile through shared memory, one thread a row", kCub)
+          .along_dims(schedule_row_tile),
+      R("row_lanes", kPairwise, "short rows in 16-byte loads: several rows a warp", kLuitjens)
+          .along_dims(schedule_row_lanes),
+      R("row_warp", kPairwise, "a warp a row", kLuitjens).along_dims(schedule_row_warp),
+      R("row_block", kPairwise, "a block a row, or several: the last of them adds their partials", kWilt)
+          .along_dims(schedule_row_block),
+      R("row_cluster", kPairwise, "eight blocks a row, joined by distributed shared memory",
+        "NVIDIA, CUDA Programming Guide: thread block clusters")
+          .along_dims(schedule_row_cluster)
+          .capability(90),
+      R("column_block", kPairwise, "a tile of columns: vectors of columns in x, leaves in y",
+        "Mark Harris, An Efficient Matrix Transpose in CUDA (2013)")
+          .along_dims(schedule_column_block),
+      R("column_narrow", kPairwise, "few columns: rows of them read as contiguous memory", "this project")
+          .along_dims(schedule_column_narrow),
+      R("compensated", kCompensated, "every addition keeps its rounding error: twice the precision",
+        "Takeshi Ogita, Siegfried Rump and Shin'ichi Oishi, Accurate sum and dot product (2005)")
+          .along_dims(nullptr)
+          .arithmetic(Arithmetic::compensated),
+      R("exact", kExact, "integer accumulators over the whole exponent range: the exact sum, rounded once",
+        "Radford Neal, Fast exact summation using small and large superaccumulators (2015)")
+          .along_dims(schedule_exact)
+          .arithmetic(Arithmetic::exact),
+      R("auto", kPairwise, "picks the fastest that keeps the pairwise order", "this project").along_dims(nullptr),
   };
 }
 
@@ -136,48 +179,21 @@ const Ladder<Row>& table() {
   return ladder;
 }
 
-// What `auto` runs, by the bytes of the input: the fastest rung whose order every supported chip can execute. Measured for
-// float32 on an NVIDIA H200, 2026-11-21; `python benchmarks/run.py --suite sizes` measures it again.
-struct AutoRule {
-  int64_t bytes;  // the rule holds up to here
-  const char* row;
-  int block;
-  int64_t num_blocks;
-};
-constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
-constexpr AutoRule kAutoTable[] = {
-    {16 * kKiB, "single_pass", 256, 1},     {64 * kKiB, "single_pass", 512, 1},
-    {128 * kKiB, "single_pass", 1024, 1},   {512 * kKiB, "single_pass", 256, 128},
-    {1 * kMiB, "single_pass", 256, 64},     {2 * kMiB, "single_pass", 512, 64},
-    {8 * kMiB, "single_pass", 512, 128},    {128 * kMiB, "single_pass", 512, 256},
-    {512 * kMiB, "single_pass", 512, 512},  {1024 * kMiB, "single_pass", 1024, 528},
-    {INT64_MAX, "single_pass", 1024, 4096},
-};
-
 }  // namespace
 
 const std::vector<Row>& ladder() { return table().rows(); }
 
 const Row& find(std::string_view name) { return table().find(name); }
 
-namespace {
-
-Resolved choose(DType dtype, int64_t n) {
-  static const std::vector<Resolved> choices = [] {
-    std::vector<Resolved> rows;
-    for (const AutoRule& rule : kAutoTable) rows.push_back({&find(rule.row), rule.block, rule.num_blocks});
-    return rows;
-  }();
-  size_t i = 0;
-  while (n * size_of(dtype) > kAutoTable[i].bytes) ++i;
-  return choices[i];
-}
-
-}  // namespace
-
-Resolved resolve(std::string_view variant, DType dtype, int64_t n, std::optional<int64_t> block_size,
+Resolved resolve(std::string_view variant, bool dims, std::optional<int64_t> block_size,
                  std::optional<int64_t> num_blocks) {
   const Row& row = find(variant);
+  if (dims && !row.along_dims) {
+    throw BadArgument{
+        "variant '" + row.name +
+        "' reduces whole tensors; along dims there are auto, row_warp, row_block, column_block and others "
+        "(torch_reduce.variants() lists all)"};
+  }
   Resolved r{&row, checked_size(row, "block_size", block_size.value_or(0), block_size.has_value()),
              num_blocks.value_or(0)};
   if (num_blocks.has_value()) {
@@ -187,13 +203,12 @@ Resolved resolve(std::string_view variant, DType dtype, int64_t n, std::optional
                         std::to_string(*num_blocks)};
     }
   }
-  if (&row == &ladder().back()) {  // auto
-    const Resolved chosen = choose(dtype, n);
-    r.row = chosen.row;
-    if (!block_size.has_value()) r.block = chosen.block;
-    if (!block_size.has_value() && !num_blocks.has_value()) r.num_blocks = chosen.num_blocks;
-  }
   return r;
+}
+
+const Row& executor(const Row& row, const Work& work) {
+  if (row.schedule != nullptr) return row;
+  return find(row.arithmetic == Arithmetic::compensated ? choose_block_rung(work) : choose_rung(work));
 }
 
 }  // namespace treduce::reduce

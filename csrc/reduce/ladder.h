@@ -8,16 +8,25 @@
 
 #include "../common/ladder.h"
 #include "plan.h"
+#include "schedule.h"
 
 namespace treduce::reduce {
 
 struct Call;
 
+// How the values of the pairwise order are added.
+enum class Arithmetic : int8_t { plain, compensated, exact };
+
 struct Row : LadderRow<Call> {
+  // Classic rungs reduce whole tensors by a plan of their own. The others (`along_dims`) take any dims, in the order of
+  // pairwise.h.
   Order plan_order{};
-  bool needs_counter = false;     // a zeroed counter of its own, for a last-block finish
-  bool scratch_of_input = false;  // scratch as large as the input, in accumulators
-  bool at_least_one = false;      // one accumulator of scratch even where the plan has no partials
+  bool along_dims = false;
+  Arithmetic arithmetic = Arithmetic::plain;
+  Scheduled (*schedule)(const Work&) = nullptr;  // of rungs along dims; null for `auto`, which borrows one
+  bool needs_counter = false;                    // a zeroed counter of its own, for a last-block finish
+  bool scratch_of_input = false;                 // scratch as large as the input, in accumulators
+  bool at_least_one = false;                     // one accumulator of scratch even where the plan has no partials
 };
 
 const std::vector<Row>& ladder();
@@ -31,14 +40,17 @@ inline int64_t workspace_accumulators(const Row& row, const Plan& plan) {
   return row.at_least_one ? std::max<int64_t>(count, 1) : count;
 }
 
-// The row, block size and number of blocks (0: the default) behind the arguments of a call, with `auto` replaced by what it
-// picks for this length: from measurements, the same on every device. Throws BadArgument. `n` -1: not known.
+// The row, block size and number of blocks (0: the default) behind the arguments of a call. Throws BadArgument: for an unknown
+// variant, a size that it does not take, or `dims` (the caller named some) with a rung that reduces whole tensors.
 struct Resolved {
   const Row* row;
   int block;
   int64_t num_blocks;
 };
-Resolved resolve(std::string_view variant, DType dtype, int64_t n, std::optional<int64_t> block_size,
+Resolved resolve(std::string_view variant, bool dims, std::optional<int64_t> block_size,
                  std::optional<int64_t> num_blocks);
+
+// Where a row is `auto` (or has arithmetic of its own), the rung whose kernel it borrows for this work.
+const Row& executor(const Row& row, const Work& work);
 
 }  // namespace treduce::reduce

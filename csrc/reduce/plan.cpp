@@ -21,6 +21,7 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
   Plan plan;
   plan.block = block;
   switch (order.load) {
+    case Load::leaves: return plan;
     case Load::serial:
       plan.block = 1;
       plan.add({n, 1, 1, 1, n, 0, 1, Tree::none});

@@ -22,6 +22,7 @@ enum class Load : int8_t {
   pair,         // x[i] + x[i + T]
   grid_stride,  // x[i] + x[i + G*T] + ...
   vector,       // grid stride in 16-byte vectors, one accumulator a component
+  leaves,       // see pairwise.h: no plan, the length says it all
 };
 
 // How the lanes of a block become one value.

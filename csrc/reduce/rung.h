@@ -4,22 +4,29 @@
 
 #include "../common/ladder.h"
 #include "../common/launch.h"
+#include "elements.h"
 #include "functors.h"
 #include "plan.h"
+#include "schedule.h"
 
 namespace treduce::reduce {
 
-// One reduction of a contiguous array.
+// One call of a rung. The classic rungs reduce a contiguous array of n elements by `plan`; those along dims reduce what
+// `geometry` describes, by `schedule`.
 struct Call {
   Op op;
-  DType dtype;
+  DType dtype;  // of the elements in memory
   const void* input;
-  int64_t n;
-  const Plan* plan;
+  int64_t n = 0;
+  const Plan* plan = nullptr;
+  DType target = DType::float32;  // what each element is converted to first, if `converting`
+  bool converting = false;
+  const Geometry* geometry = nullptr;
+  const Schedule* schedule = nullptr;
   Result result;
-  void* workspace;    // room for plan->partials() accumulators, and the row's scratch
-  unsigned* counter;  // zero, and left zero; only for rungs that ask for one
-  cudaStream_t stream;
+  void* workspace = nullptr;    // accumulators: plan->partials() and the row's scratch, or schedule->partials()
+  unsigned* counter = nullptr;  // zero, and left zero: one, or schedule->counters; only for rungs that ask for them
+  cudaStream_t stream = nullptr;
 };
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
@@ -51,6 +58,84 @@ cudaError_t dispatch_op(const Call& call, Body body) {
       case Op::amin: return body(Min<Acc>{}, type);
       default: return body(Sum<Acc>{}, type);
     }
+  });
+}
+
+// What the rungs along dims read: Body is body(functor, source, bool_constant<vectors>, bool_constant<even>). Vectors of even
+// layouts (one reduced dim) have kernels for each dtype; several reduced dims, and element by element, the sums of the four common
+// floats; everything else looks its dtype up at each element. Fewer kernels to compile, and none of them slow where it matters.
+//
+// SumOp is Sum, or a sum of another arithmetic.
+template <template <class> class SumOp, class Body>
+cudaError_t dispatch_looked_up(const Call& call, Body body) {
+  const auto looked_up = [&](auto acc) -> cudaError_t {
+    using Acc = typename decltype(acc)::type;
+    const Converted<Acc> source{call.input, call.dtype, call.target};
+    if constexpr (!is_complex<Acc>) {
+      if (call.op == Op::amax) return body(Max<Acc>{}, source, std::false_type{}, std::false_type{});
+      if (call.op == Op::amin) return body(Min<Acc>{}, source, std::false_type{}, std::false_type{});
+    }
+    return body(SumOp<Acc>{}, source, std::false_type{}, std::false_type{});
+  };
+  switch (call.target) {
+    case DType::float64: return looked_up(Type<double>{});
+    case DType::complex64: return looked_up(Type<complex64>{});
+    case DType::complex128: return looked_up(Type<complex128>{});
+    case DType::float32:
+    case DType::float16:
+    case DType::bfloat16:
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2: return looked_up(Type<float>{});
+    default: return looked_up(Type<int64_t>{});
+  }
+}
+
+// Calls body(functor, source) for a sum of a common float.
+template <template <class> class SumOp, class Body>
+cudaError_t dispatch_common_sum(const Call& call, Body body) {
+  switch (call.dtype) {
+    case DType::float32: return body(SumOp<float>{}, Elements<float>{static_cast<const float*>(call.input)});
+    case DType::float64: return body(SumOp<double>{}, Elements<double>{static_cast<const double*>(call.input)});
+    case DType::float16: return body(SumOp<float>{}, Elements<float16>{static_cast<const float16*>(call.input)});
+    default: return body(SumOp<float>{}, Elements<bfloat16>{static_cast<const bfloat16*>(call.input)});
+  }
+}
+
+template <template <class> class SumOp, class Body>
+cudaError_t dispatch_vectors(const Call& call, Body body) {
+  const bool extremum = call.op == Op::amax || call.op == Op::amin;
+  // The extremum of bools is that of their bytes: what is not zero is true.
+  const DType dtype = extremum && call.dtype == DType::boolean ? DType::uint8 : call.dtype;
+  return dispatch_all(dtype, [&](auto type) -> cudaError_t {
+    using In = typename decltype(type)::type;
+    using Acc = Accumulator<In>;
+    const Elements<In> source{static_cast<const In*>(call.input)};
+    constexpr bool kFloat8 = std::is_same_v<In, float8_e4m3fn> || std::is_same_v<In, float8_e5m2>;
+    if constexpr (!is_complex<In> && !kFloat8 && !std::is_same_v<In, boolean>) {
+      if (call.op == Op::amax) return body(Max<Acc>{}, source);
+      if (call.op == Op::amin) return body(Min<Acc>{}, source);
+    }
+    if constexpr (!std::is_same_v<In, complex128>) {
+      if (!extremum) return body(SumOp<Acc>{}, source);
+    }
+    return cudaErrorInvalidValue;  // the schedule does not ask for it, see has_vectors
+  });
+}
+
+template <template <class> class SumOp, class Body>
+cudaError_t dispatch_reads(const Call& call, Body body) {
+  const bool vectors = call.schedule->vectors, even = call.geometry->reduced.count <= 1;
+  if (vectors && even) {
+    return dispatch_vectors<SumOp>(
+        call, [&](auto op, auto source) { return body(op, source, std::true_type{}, std::true_type{}); });
+  }
+  if (call.converting || call.op == Op::amax || call.op == Op::amin || !is_common_float(call.dtype)) {
+    return dispatch_looked_up<SumOp>(call, body);
+  }
+  return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
+    if (vectors) return body(op, source, std::true_type{}, std::false_type{});
+    if (even) return body(op, source, std::false_type{}, std::true_type{});
+    return body(op, source, std::false_type{}, std::false_type{});
   });
 }
 

@@ -115,7 +115,7 @@ std::string reduction(reduce::Op op, std::istream& line) {
   const auto n = next<int64_t>(line);
   const auto block_size = next_size(line);
   const auto num_blocks = next_size(line);
-  const reduce::Resolved resolved = reduce::resolve(variant, dtype, n, block_size, num_blocks);
+  const reduce::Resolved resolved = reduce::resolve(variant, /*dims=*/false, block_size, num_blocks);
   const reduce::Row& row = *resolved.row;
   const reduce::Plan plan = make_plan(row.plan_order, dtype, n, resolved.block, resolved.num_blocks);
 

@@ -1,0 +1,218 @@
+#include "binding.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "elements.h"
+
+namespace treduce::reduce {
+namespace {
+
+constexpr char kBasic[] = "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool";
+
+bool is_eight_bit_float(DType dtype) { return dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2; }
+bool is_complex_dtype(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
+bool is_integer(DType dtype) { return dtype >= DType::int8 && dtype <= DType::boolean; }
+
+// The result's dtype where the caller names none. The 8-bit floats, in which torch does not reduce, give float32.
+at::ScalarType natural_result(Op op, DType dtype, at::ScalarType type) {
+  if (is_eight_bit_float(dtype)) return at::kFloat;
+  return op == Op::sum && is_integer(dtype) ? at::kLong : type;
+}
+
+at::ScalarType checked_result(Op op, DType dtype, at::ScalarType type, const Arguments& a) {
+  const at::ScalarType natural = natural_result(op, dtype, type);
+  if (!a.dtype.has_value()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(op != Op::mean || !is_integer(dtype),
+                                "treduce::mean takes floating-point tensors, got ", type,
+                                "; convert the input first, or name a floating-point dtype");
+    return natural;
+  }
+  const at::ScalarType result = *a.dtype;
+  const std::optional<DType> known = dtype_of(result);
+  TORCH_CHECK_TYPE(known.has_value() && !is_eight_bit_float(*known), "treduce::", name_of(op), " returns ", kBasic,
+                   ", complex64 or complex128; got dtype=", result);
+  TORCH_CHECK_NOT_IMPLEMENTED(op != Op::mean || !is_integer(*known),
+                              "treduce::mean returns floating-point or complex numbers, got dtype=", result);
+  if (is_complex_dtype(dtype) && !is_complex_dtype(*known)) {
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
+  }
+  return result;
+}
+
+// An extremum of nothing has no value. Sizes that are not known pass.
+void check_not_empty(Op op, const at::Tensor& self, const Dims& dims) {
+  const c10::SymIntArrayRef sizes = self.sym_sizes();
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (!dims[static_cast<int64_t>(d)] || sizes[d].maybe_as_int() != 0) continue;
+    TORCH_CHECK_VALUE(dims.named(), "treduce::", name_of(op), " of an empty tensor has no value; its input has shape ",
+                      sizes);
+    TORCH_CHECK_INDEX(false, "treduce::", name_of(op), " along dim ", d,
+                      ", which is empty, has no value; its input has shape ", sizes);
+  }
+}
+
+bool is_extremum(Op op) { return op == Op::amax || op == Op::amin; }
+
+void set_extents(Extents& extents, int d, int64_t size, int64_t stride) {
+  extents.size[d] = Divider(size);
+  extents.stride[d] = stride;
+}
+
+// The geometry where each element lies right behind the one before: neighbouring dims of one kind are one, and their strides
+// fall by themselves. What make_geometry would find, for less. False where there are too many.
+bool contiguous_geometry(c10::IntArrayRef sizes, const Dims& dims, Geometry& g) {
+  struct Run {
+    int64_t size, stride;
+    bool reduced;
+  };
+  Run runs[2 * kMaxDims + 1];
+  int count = 0, kept = 0, reduced = 0;
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] == 1) continue;
+    const bool is_reduced = dims[static_cast<int64_t>(i)];
+    if (count > 0 && runs[count - 1].reduced == is_reduced) {
+      runs[count - 1].size *= sizes[i];
+    } else {
+      if (++(is_reduced ? reduced : kept) > kMaxDims) return false;
+      runs[count++] = {sizes[i], stride, is_reduced};
+    }
+    stride *= sizes[i];
+  }
+  g.reduced.count = reduced;
+  g.kept.count = g.kept_out.count = kept;
+  for (int i = 0; i < count; ++i) {  // innermost first
+    if (runs[i].reduced) {
+      set_extents(g.reduced, --reduced, runs[i].size, runs[i].stride);
+      g.length *= runs[i].size;
+    } else {
+      set_extents(g.kept, --kept, runs[i].size, runs[i].stride);
+      g.kept_out.size[kept] = g.kept.size[kept];
+      g.kept_out.stride[kept] = g.outputs;
+      g.outputs *= runs[i].size;
+    }
+  }
+  return true;
+}
+
+Geometry general_geometry(const at::Tensor& self, const Dims& dims) {
+  CallDim call_dims[64];  // more than 63 dims cannot have two elements or more
+  int count = 0;
+  const c10::IntArrayRef sizes = self.sizes(), strides = self.strides();
+  int64_t out_stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[i] == 1) continue;
+    const bool reduced = dims[static_cast<int64_t>(i)];
+    call_dims[count++] = {sizes[i], strides[i], reduced ? 0 : out_stride, reduced};
+    if (!reduced) out_stride *= sizes[i];
+  }
+  std::reverse(call_dims, call_dims + count);  // outermost first: where strides tie, the order of the dims decides
+  return make_geometry(call_dims, count);
+}
+
+Geometry geometry_of(const at::Tensor& self, const Request& r) {
+  Geometry g;
+  if (r.dims.whole() && self.is_non_overlapping_and_dense()) {
+    g.length = self.numel();  // memory order: any dense tensor is one run
+    if (g.length > 1) {
+      g.reduced.count = 1;
+      set_extents(g.reduced, 0, g.length, 1);
+    }
+    return g;
+  }
+  if (self.is_contiguous() && contiguous_geometry(self.sizes(), r.dims, g)) return g;
+  return general_geometry(self, r.dims);
+}
+
+// A dense copy with the reduced dims innermost, from the largest stride to the smallest as they are: one run of memory for an
+// output, and the same order of additions as in `self`.
+at::Tensor gathered(const at::Tensor& self, const Request& r) {
+  std::vector<int64_t> order, reduced;
+  for (int64_t d = 0; d < self.dim(); ++d) (r.dims[d] ? reduced : order).push_back(d);
+  std::stable_sort(reduced.begin(), reduced.end(), [&](int64_t a, int64_t b) {
+    const auto key = [&](int64_t d) {
+      return self.stride(d) == 0 ? std::numeric_limits<int64_t>::max() : self.stride(d);
+    };
+    return key(a) > key(b);
+  });
+  order.insert(order.end(), reduced.begin(), reduced.end());
+  std::vector<int64_t> back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+  return self.permute(order).contiguous().permute(back);
+}
+
+}  // namespace
+
+Request request(Op op, const at::Tensor& self, const Arguments& a) {
+  check_dense(self, name_of(op));
+  const at::ScalarType type = self.scalar_type();
+  const std::optional<DType> dtype = dtype_of(type);
+  TORCH_CHECK_TYPE(dtype.has_value(), "treduce::", name_of(op), " takes ", kBasic,
+                   ", float8_e4m3fn, float8_e5m2, complex64 and complex128, got ", type);
+  Request r;
+  r.op = op;
+  r.dtype = *dtype;
+  r.result_type = checked_result(op, r.dtype, type, a);
+  r.target = *dtype_of(r.result_type);
+  r.converting = needs_conversion(r.dtype, r.target);
+  r.dims = Dims(a.dim, self.dim());
+  r.keepdim = a.keepdim;
+  if (is_extremum(op)) check_not_empty(op, self, r.dims);
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_extremum(op) || !is_complex_dtype(r.dtype), "treduce::", name_of(op),
+                              " takes numbers that have an order, got ", type);
+  const Resolved found = as_value_error([&] { return resolve(a.variant, r.dims.named(), a.block_size, a.num_blocks); });
+  const Row& row = *found.row;
+  if (!row.along_dims) {
+    TORCH_CHECK_TYPE(is_basic(r.dtype), "variant '", row.name, "' takes ", kBasic, ", got ", type,
+                     "; take variant 'auto'");
+    TORCH_CHECK_VALUE(r.result_type == natural_result(op, r.dtype, type), "variant '", row.name,
+                      "' converts nothing as it reads; for dtype=", r.result_type, " of ", type,
+                      " take variant 'auto'");
+  }
+  r.row = &row;
+  r.block = found.block;
+  r.num_blocks = found.num_blocks;
+  r.arithmetic = is_extremum(op) || is_integer(r.target) ? Arithmetic::plain : row.arithmetic;
+  if (r.arithmetic != row.arithmetic) r.row = &find("auto");  // nothing is rounded: every order is exact
+  return r;
+}
+
+Source::Source(const at::Tensor& self, const Request& r) : tensor(&self), geometry(geometry_of(self, r)) {
+  if (is_lazy(self)) {
+    copy_ = resolved(self);
+    tensor = &copy_;
+    geometry = geometry_of(copy_, r);
+  }
+  if (!geometry.fits) {
+    copy_ = gathered(*tensor, r);
+    tensor = &copy_;
+    geometry = geometry_of(copy_, r);
+  }
+}
+
+at::Tensor empty_output(const at::Tensor& self, const Request& r) {
+  return at::empty(r.result_sizes(self.sizes()), self.options().dtype(r.result_type).memory_format(std::nullopt));
+}
+
+bool finish_empty(const at::Tensor& self, const Request& r, at::Tensor& output) {
+  if (self.numel() > 0) return false;
+  if (output.numel() == 0) return true;
+  if (r.op == Op::sum) {
+    output.zero_();
+  } else {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    output.fill_(at::isComplexType(r.result_type) ? at::Scalar(c10::complex<double>(nan, nan)) : at::Scalar(nan));
+  }
+  return true;
+}
+
+at::Tensor flat_input(Op op, const at::Tensor& self) {
+  const bool any_order = is_extremum(op) || at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  if (self.is_contiguous() || (any_order && self.is_non_overlapping_and_dense())) return resolved(self);
+  return resolved(self).contiguous();
+}
+
+}  // namespace treduce::reduce

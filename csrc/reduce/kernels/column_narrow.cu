@@ -1,0 +1,97 @@
+// Idea: a matrix of few columns is read as what it is in memory, one run: element p of a chunk of rows belongs to column
+// p % columns. Threads take 16 bytes wherever they fall, and stripes of 128 rows lie under one another, so that a thread's eight
+// loads stay in its columns and lanes.
+//
+// After:   column_block, whose threads side by side would read past the few columns.
+// Mapping: a block takes `span` chunks of 1024 rows. Item i of it is a vector of the first stripe and the seven below; its leaves
+//          go to shared memory as [leaf][column], where eight neighbours at a time are folded.
+// Bound:   memory bandwidth.
+#include "../columns.cuh"
+
+namespace treduce::reduce::column_narrow {
+
+template <class O, int kSize, class Source, class Layout>
+__global__ void __launch_bounds__(512)
+    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, Divider vectors, int width,
+           int64_t tiles, TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int64_t length,
+           typename O::Acc* partials, unsigned* counters, Result result) {
+  using Acc = typename O::Acc;
+  using T = typename Source::Element;
+  const int stripe = Pairwise::kLanes * width;  // elements
+  Acc* const leaves = dynamic_shared<Acc>();    // [span * lanes][width], and an eighth of it for the fold
+  const int all = span * stripe;
+  const int64_t splits = splits_of_batch.divisor;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t batch = splits_of_batch.quotient(tile);
+    const int64_t part = tile - batch * splits;
+    const int64_t base = layout.row(batch * width);
+    const int64_t end = length * width;
+    const int64_t begin = part * span * Pairwise::kChunk * width;
+    const int items = span * static_cast<int>(vectors.divisor);
+    for (int i = threadIdx.x; i < items; i += blockDim.x) {
+      const int chunk = static_cast<int>(vectors.quotient(i));
+      const int p = (i - chunk * static_cast<int>(vectors.divisor)) * kSize;
+      const int64_t first = begin + static_cast<int64_t>(chunk) * Pairwise::kStripes * stripe + p;
+      Acc leaf[kSize];
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) leaf[c] = O::identity();
+      Pack<T, kSize> pack[Pairwise::kStripes] = {};
+#pragma unroll
+      for (int s = 0; s < Pairwise::kStripes; ++s) {
+        const int64_t e = first + static_cast<int64_t>(s) * stripe;
+        if (e + kSize <= end) pack[s] = load_pack<kSize>(x, base + e);
+      }
+#pragma unroll
+      for (int s = 0; s < Pairwise::kStripes; ++s) {
+        const int64_t e = first + static_cast<int64_t>(s) * stripe;
+        if (e + kSize <= end) {
+          const auto elements = pack[s].elements();
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) leaf[c] = O::combine(leaf[c], widen<Acc>(elements.at[c]));
+        } else if (kSize > 1) {
+#pragma unroll
+          for (int c = 0; c + 1 < kSize; ++c) {
+            if (e + c < end) leaf[c] = O::combine(leaf[c], widen<Acc>(x.at(base + e + c)));
+          }
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) leaves[chunk * stripe + p + c] = leaf[c];
+    }
+    const int nodes = span * Pairwise::kLanes;
+    const Acc* folded = columns::fold_rounds<O>(leaves, leaves + all, nodes, width, threadIdx.x, blockDim.x);
+    __syncthreads();
+    bool last = splits == 1;
+    if (!last) {
+      for (int j = threadIdx.x; j < width; j += blockDim.x) partials[tile * width + j] = folded[j];
+      __syncthreads();
+      last = treduce::grid::arrive_last(counters + batch, static_cast<unsigned>(splits));
+      if (last) {
+        folded = columns::fold_splits<O>(partials + batch * splits * width, splits, width, leaves, nodes, threadIdx.x,
+                                         blockDim.x);
+        __syncthreads();
+      }
+    }
+    if (last) {
+      for (int j = threadIdx.x; j < width; j += blockDim.x) result.store<O>(folded[j], layout.out(batch * width + j));
+    }
+    if (tile + gridDim.x < tiles) __syncthreads();
+  }
+}
+
+cudaError_t launch_one(const Call& call) {
+  return columns::dispatch(call, [&](auto op, auto source, auto size, auto layout) -> cudaError_t {
+    using O = decltype(op);
+    const Geometry& g = *call.geometry;
+    const Schedule& s = *call.schedule;
+    const int width = static_cast<int>(s.tile);
+    return launch(&kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source, layout,
+                  Divider(Pairwise::kLanes * width / size.value), width, s.tiles, Divider(s.splits),
+                  static_cast<int>(s.span), g.length, static_cast<typename O::Acc*>(call.workspace), call.counter,
+                  call.result);
+  });
+}
+
+const Rung<launch_one> rung("column_narrow");
+
+}  // namespace treduce::reduce::column_narrow

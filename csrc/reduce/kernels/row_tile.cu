@@ -1,0 +1,84 @@
+// Idea: short rows of any length (3, 7, 49 elements) do not fit vectors or warps. A block copies a tile of rows to shared memory
+// in 16-byte loads, as one run of memory, and then each thread reduces one row out of shared memory, where strides cost little.
+//
+// After:   thread, whose lanes read a row apart from global memory.
+// Mapping: a tile is `span` batches of length x columns elements that lie one after another (columns = 1: rows). Thread t takes
+//          outputs t, t + T, ... of the tile; the elements of one lie `columns` apart.
+// Bound:   memory bandwidth; shared-memory bank conflicts for rows of an even number of words.
+// Next:    row_lanes, where rows are whole vectors and need no detour.
+// Source:  CUB's block load with transposition (Duane Merrill).
+#include "../rows.cuh"
+
+namespace treduce::reduce::row_tile {
+
+template <class O, class Source>
+__global__ void __launch_bounds__(kMaxBlock)
+    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Extents out, Divider columns, int64_t batches,
+           int batches_a_tile, int length, Result result) {
+  using Acc = typename O::Acc;
+  using T = typename Source::Element;
+  constexpr int kSize = vector_of<Source>;
+  constexpr int kAhead = 6;  // loads in flight
+  T* const tile = dynamic_shared<T>();
+  const int width = static_cast<int>(columns.divisor);
+  const int batch_size = length * width;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * batches_a_tile; first < batches;
+       first += static_cast<int64_t>(gridDim.x) * batches_a_tile) {
+    const int count = static_cast<int>(batches - first < batches_a_tile ? batches - first : batches_a_tile);
+    const T* const source = x.data + first * batch_size;
+    const int elements = count * batch_size;
+    // Element i of the tile lies at tile[shift + i], so that both sides of a 16-byte copy are aligned.
+    const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(source) % 16 / sizeof(T));
+    const int head = shift == 0 ? 0 : min(kSize - shift, elements);
+    const int vectors = (elements - head) / kSize;
+    const int tail = head + vectors * kSize;
+    for (int v = threadIdx.x; v < vectors; v += kAhead * blockDim.x) {
+      Pack<T, kSize> pack[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const int mine = v + a * blockDim.x;
+        if (mine < vectors) pack[a] = load_pack<kSize>(Source{source}, head + mine * kSize);
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const int mine = v + a * blockDim.x;
+        if (mine < vectors) *reinterpret_cast<int4*>(tile + shift + head + mine * kSize) = pack[a].words;
+      }
+    }
+    for (int i = threadIdx.x; i < head; i += blockDim.x) tile[shift + i] = source[i];
+    for (int i = tail + threadIdx.x; i < elements; i += blockDim.x) tile[shift + i] = source[i];
+    __syncthreads();
+    for (int o = threadIdx.x; o < count * width; o += blockDim.x) {
+      const int batch = static_cast<int>(columns.quotient(o));
+      const T* const row = tile + shift + batch * batch_size + (o - batch * width);
+      Neighbours<O, 4> eights;  // nodes over eight lanes: at most 16 of them
+      for (int e = 0; e < length; e += 8) {
+        Acc v[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[k] = e + k < length ? widen<Acc>(row[(e + k) * width]) : O::identity();
+#pragma unroll
+        for (int s = 1; s < 8; s *= 2) {
+#pragma unroll
+          for (int k = 0; k < 8; k += 2 * s) v[k] = O::combine(v[k], v[k + s]);
+        }
+        eights.push(v[0]);
+      }
+      result.store<O>(eights.value(), offset_of(out, first * width + o));
+    }
+    __syncthreads();
+  }
+}
+
+cudaError_t launch_one(const Call& call) {
+  return dispatch_vectors<Sum>(call, [&](auto op, auto source) -> cudaError_t {
+    const Geometry& g = *call.geometry;
+    const Divider columns(call.schedule->tile);
+    return launch(&kernel<decltype(op), decltype(source)>, rows::shape_of(call), source, g.kept_out, columns,
+                  g.outputs / columns.divisor, static_cast<int>(call.schedule->span), static_cast<int>(g.length),
+                  call.result);
+  });
+}
+
+const Rung<launch_one> rung("row_tile");
+
+}  // namespace treduce::reduce::row_tile

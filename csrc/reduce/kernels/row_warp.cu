@@ -1,0 +1,49 @@
+// Idea: a warp a row. Its lanes read 512 bytes side by side, eight loads in flight, and fold with shuffles: no barrier, no shared
+// memory, nobody waits for another row.
+//
+// After:   row_lanes, for rows longer than one load a lane.
+// Mapping: a team holds the 128 lanes of a chunk: 32 threads of four floats, or 16 threads of eight halves, two rows a warp. A
+//          row of several chunks is walked chunk by chunk.
+// Bound:   memory bandwidth while there are rows for every warp of the chip.
+// Next:    row_block, where rows are fewer and longer.
+// Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
+#include "../rows.cuh"
+
+namespace treduce::reduce::row_warp {
+
+template <class O, int kSize, class Source, class Layout>
+__global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout,
+                                              int64_t outputs, int64_t length, Result result) {
+  using Acc = typename O::Acc;
+  using Team = reduce::Team<O, Source, kSize>;
+  const int lane = threadIdx.x % warp::kLanes;
+  const int thread = lane % Team::kThreads;
+  for (int64_t first = thread::global_index() / warp::kLanes * Team::kOfWarp; first < outputs;
+       first += thread::grid_threads() / warp::kLanes * Team::kOfWarp) {
+    const int64_t o = first + lane / Team::kThreads;
+    const int64_t row = o < outputs ? layout.row(o) : 0;
+    const int64_t mine = o < outputs ? length : 0;
+    Acc value;
+    if (length <= Pairwise::kChunk) {
+      value = Team::chunk(x, layout, row, 0, mine, thread);
+    } else {
+      Neighbours<O, 40> chunks;
+      for (int64_t begin = 0; begin < length; begin += Pairwise::kChunk) {
+        chunks.push(Team::chunk(x, layout, row, begin, mine, thread));
+      }
+      value = chunks.value();
+    }
+    if (thread == 0 && o < outputs) result.store<O>(value, layout.out(o));
+  }
+}
+
+cudaError_t launch_one(const Call& call) {
+  return rows::dispatch(call, [&](auto op, auto source, auto size, auto layout) {
+    return launch(&kernel<decltype(op), size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source,
+                  layout, call.geometry->outputs, call.geometry->length, call.result);
+  });
+}
+
+const Rung<launch_one> rung("row_warp");
+
+}  // namespace treduce::reduce::row_warp

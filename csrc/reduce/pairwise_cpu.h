@@ -1,0 +1,15 @@
+// The order of pairwise.h, executed on the CPU: the same additions in the same order as the kernels, hence the same bits.
+#pragma once
+
+#include "functors.h"
+#include "geometry.h"
+#include "ladder.h"
+
+namespace treduce::reduce {
+
+// Reduces input to geometry.outputs results; output o goes to element kept_out.offset(o) of `result`. `dtype` is what lies in
+// memory; if `converting`, each element becomes a `target` before it is combined.
+void reduce_on_cpu(Op op, Arithmetic arithmetic, DType dtype, DType target, bool converting, const void* input,
+                   const Geometry& geometry, const Result& result);
+
+}  // namespace treduce::reduce

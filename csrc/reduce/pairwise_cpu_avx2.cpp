@@ -1,0 +1,14 @@
+// For x86-64 CPUs with AVX2 and F16C. Everything that the pragma shall not reach is included before it.
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include <cstring>
+#include <utility>
+
+#include "pairwise_cpu_kernels.h"
+
+#pragma GCC target("avx2,f16c")
+#define TREDUCE_INSTRUCTIONS avx2
+#define TREDUCE_VECTOR_BYTES 32
+#include "pairwise_cpu_vectors.h"
+#endif

@@ -1,0 +1,44 @@
+// The kernels behind pairwise_cpu.cpp: what is compiled for each instruction set, and how it is found. Free of torch.
+#pragma once
+
+#include "functors.h"
+#include "ladder.h"
+#include "pairwise.h"
+
+namespace treduce::reduce::cpu {
+
+// Elements along the reduced dims that one call takes at most, an aligned run of 2^5 chunks: its node is part of the tree.
+// Integers of up to 16 bits add up to less than 2^31 in it.
+constexpr int64_t kUnit = 32 * Pairwise::kChunk;
+
+// Columns that Kernels::columns takes at most.
+constexpr int64_t kColumns = 512;
+
+// The kernels of an op and a dtype. A node is the op's accumulator (Ends::acc_size bytes).
+struct Kernels {
+  int element_size;
+  int width;                                // elements of a vector
+  int64_t narrow_columns;                   // what `narrow` takes at most
+  int64_t columns_scratch, narrow_scratch;  // bytes
+
+  // nodes[r] is the node over x[r * stride + e], e < n <= kUnit, for each of `rows` rows.
+  void (*rows)(const void* x, int64_t rows, int64_t stride, int64_t n, void* nodes);
+  // nodes[c] is the node over x[row(e) + c], for each of `columns`, from `width` to kColumns. Row e begins at offsets[e], or,
+  // without offsets, at e * pitch.
+  void (*columns)(const void* x, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns, void* scratch,
+                  void* nodes);
+  // The same for few columns whose rows lie one after another: nodes[c] is the node over x[e * columns + c].
+  void (*narrow)(const void* x, int64_t n, int64_t columns, void* scratch, void* nodes);
+};
+
+// Null: compiled for the accumulator alone, so elements are to be widened first. The extrema of bools are those of their bytes.
+namespace baseline {
+const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
+}
+#ifdef __x86_64__
+namespace avx2 {
+const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
+}
+#endif
+
+}  // namespace treduce::reduce::cpu

@@ -1,0 +1,88 @@
+// Device code of the rungs that reduce rows by whole blocks, and their dispatch: a row's chunks go to the teams of a block.
+#pragma once
+
+#include "../primitives/block.cuh"
+#include "../primitives/grid.cuh"
+#include "leaves.cuh"
+#include "rung.h"
+
+namespace treduce::reduce::rows {
+
+constexpr int kChunksAtOnce = 1024;  // chunk values that a block keeps in shared memory
+
+// The node over `count` chunks of a row, from chunk `first` on. Chunks past the row's end are left out.
+// Who calls: every thread of the block. Valid in: thread 0. Synchronises; may be called again at once.
+template <class O, int kSize, class Source, class Layout>
+TREDUCE_DEVICE typename O::Acc span(const Source& x, const Layout& layout, int64_t row, int64_t first, int64_t count,
+                                    int64_t length) {
+  using Acc = typename O::Acc;
+  using Team = reduce::Team<O, Source, kSize>;
+  SHARED_ARRAY(Acc, values, kChunksAtOnce);
+  const int teams = blockDim.x / Team::kThreads;
+  const int team = threadIdx.x / Team::kThreads;
+  const int thread = threadIdx.x % Team::kThreads;
+  const int first_of_warp = team / Team::kOfWarp * Team::kOfWarp;
+  const auto part = [&](int64_t begin, int chunks) {
+    for (int c = first_of_warp; c < chunks; c += teams) {  // whole warps stay together
+      const int mine = c + team - first_of_warp;
+      const Acc value =
+          Team::chunk(x, layout, row, (begin + mine) * Pairwise::kChunk, mine < chunks ? length : 0, thread);
+      if (thread == 0 && mine < chunks) values[mine] = value;
+    }
+    return block::fold_neighbours<O>(values, chunks);
+  };
+  if (count <= kChunksAtOnce) return part(first, static_cast<int>(count));
+  Neighbours<O, 24> parts;
+  for (int64_t c = 0; c < count; c += kChunksAtOnce) {
+    parts.push(part(first + c, static_cast<int>(count - c < kChunksAtOnce ? count - c : kChunksAtOnce)));
+    __syncthreads();
+  }
+  return parts.value();
+}
+
+// Tile t is part t % splits of output t / splits, `node` chunks of it. With one split a block writes the result; with more, the
+// last block of an output to finish folds the partials.
+template <class O, int kSize, class Source, class Layout>
+TREDUCE_DEVICE void grid(const Source& x, const Layout& layout, int64_t tiles, Divider splits_of_output, int64_t node,
+                         int64_t length, typename O::Acc* partials, unsigned* counters, const Result& result) {
+  using Acc = typename O::Acc;
+  const int64_t chunks = Pairwise(length).chunks(), splits = splits_of_output.divisor;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t output = splits_of_output.quotient(tile);
+    const int64_t first = (tile - output * splits) * node;
+    const int64_t count = chunks - first < node ? chunks - first : node;
+    Acc value = span<O, kSize>(x, layout, layout.row(output), first, count, length);
+    if (splits > 1) {
+      if (threadIdx.x == 0) partials[tile] = value;
+      if (!treduce::grid::arrive_last(counters + output, static_cast<unsigned>(splits))) {
+        __syncthreads();
+        continue;
+      }
+      value = block::fold_partials<O>(partials + output * splits, splits);
+    }
+    if (threadIdx.x == 0) result.store<O>(value, layout.out(output));
+    if (tile + gridDim.x < tiles) __syncthreads();
+  }
+}
+
+// Calls body(functor, source, integral_constant<kSize>, layout) for what the schedule reads.
+template <template <class> class SumOp = Sum, class Body>
+cudaError_t dispatch(const Call& call, Body body) {
+  return dispatch_reads<SumOp>(call, [&](auto op, auto source, auto vectors, auto even) {
+    constexpr int kSize = decltype(vectors)::value ? vector_of<decltype(source)> : 1;
+    return body(op, source, std::integral_constant<int, kSize>{}, layout_of<decltype(even)::value>(*call.geometry));
+  });
+}
+
+inline Launch shape_of(const Call& call) {
+  Launch shape;
+  shape.grid = call.schedule->grid;
+  shape.block = call.schedule->block;
+  shape.block_y = call.schedule->block_y;
+  shape.shared_bytes = static_cast<size_t>(call.schedule->shared_bytes);
+  shape.cluster = call.schedule->cluster;
+  shape.stream = call.stream;
+  return shape;
+}
+
+}  // namespace treduce::reduce::rows

@@ -1,0 +1,302 @@
+#include "schedule.h"
+
+#include <algorithm>
+
+#include "plan.h"
+#include "tuning.h"
+
+namespace treduce::reduce {
+namespace {
+
+constexpr int64_t kMostCounters = 4096;  // of one launch, see common/counters.h
+constexpr int kWarp = 32;
+constexpr int kMostRowThreads = 512;  // that row_block and row_cluster are compiled for
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The smallest power of two that is at least n.
+int64_t power_of_two(int64_t n) {
+  int64_t p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+
+Scheduled refused(std::string why) { return {{}, std::move(why)}; }
+
+int64_t element_size(const Work& w) { return size_of(w.memory.dtype); }
+
+// Whether every vector of `bytes` that a kernel asks for is aligned: the run that vectors go along is `inner`, the dims beside it
+// are `outer`.
+bool aligned(const Work& w, const Extents& inner, const Extents& outer, int64_t bytes) {
+  const int64_t size = element_size(w);
+  if (!w.memory.vectors || inner.count == 0 || inner.inner_stride() != 1) return false;
+  if (w.geometry.reduced.count > 1 && !w.memory.common_sum) return false;
+  if (w.memory.address % static_cast<uint64_t>(bytes) != 0) return false;
+  for (int d = 0; d + 1 < inner.count; ++d) {
+    if (inner.stride[d] * size % bytes != 0 || inner.inner_size() * size % bytes != 0) return false;
+  }
+  for (int d = 0; d < outer.count; ++d) {
+    if (outer.stride[d] * size % bytes != 0) return false;
+  }
+  return true;
+}
+
+bool row_vectors(const Work& w) { return aligned(w, w.geometry.reduced, w.geometry.kept, 16); }
+
+// Bytes that a thread of the column kernels takes at once.
+int64_t column_bytes(const Work& w) { return element_size(w) == 1 ? 8 : 16; }
+
+bool column_vectors(const Work& w) {
+  return aligned(w, w.geometry.kept, w.geometry.reduced, column_bytes(w)) &&
+         w.geometry.kept.inner_size() * element_size(w) % column_bytes(w) == 0;
+}
+
+// Threads of a team, see leaves.cuh.
+int64_t team_threads(const Work& w, bool vectors) {
+  return vectors ? std::min<int64_t>(Pairwise::kLanes / (16 / element_size(w)), kWarp) : kWarp;
+}
+
+int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); }
+
+// At most the grid that the caller asked for.
+void limit_grid(const Work& w, Schedule& s) {
+  s.grid = std::min(s.grid, kMostBlocks);
+  if (w.blocks > 0) s.grid = std::min(s.grid, w.blocks);
+}
+
+// The batches of `length` x `columns` elements, one after another in memory, that row_tile and column_narrow want: the number of
+// columns, or 0.
+int64_t dense_columns(const Geometry& g) {
+  if (g.reduced.count > 1 || g.kept.count > 2) return 0;
+  const bool rows = g.reduced.count == 0 || g.reduced.inner_stride() == 1;
+  if (rows) {
+    if (g.kept.count == 0) return 1;
+    return g.kept.count == 1 && g.kept.inner_stride() == g.length ? 1 : 0;
+  }
+  const int64_t columns = g.kept.inner_size();
+  if (g.kept.count == 0 || g.kept.inner_stride() != 1 || g.reduced.inner_stride() != columns) return 0;
+  return g.kept.count == 1 || g.kept.stride[0] == g.length * columns ? columns : 0;
+}
+
+// Whether neighbouring elements in memory belong to one output.
+bool reduces_inner(const Geometry& g) {
+  if (g.reduced.count == 0) return g.kept.count == 0 || g.kept.inner_stride() != 1;
+  if (g.kept.count == 0) return true;
+  const auto key = [](int64_t stride) { return stride == 0 ? INT64_MAX : stride; };
+  return key(g.reduced.inner_stride()) <= key(g.kept.inner_stride());
+}
+
+bool tile_accepts(const Work& w) {
+  const int64_t columns = dense_columns(w.geometry);
+  return w.memory.vectors && columns > 0 && w.geometry.length <= Pairwise::kLanes &&
+         w.geometry.length * columns * element_size(w) + 16 <= tuning::kTileBytes;
+}
+
+bool narrow_accepts(const Work& w) {
+  const Geometry& g = w.geometry;
+  if (g.reduced.count != 1 || g.kept.count == 0 || g.kept.inner_stride() != 1) return false;
+  const int64_t columns = g.kept.inner_size();
+  return g.reduced.inner_stride() == columns && columns <= tuning::kNarrowColumns &&
+         Pairwise::kLanes * columns * w.memory.accumulator * 9 / 8 <= tuning::kNarrowBytes &&
+         g.outputs / columns <= kMostCounters;
+}
+
+}  // namespace
+
+Scheduled schedule_thread(const Work& w) {
+  Schedule s;
+  s.block = w.block > 0 ? w.block : 128;
+  s.grid = s.tiles = ceil_div(w.geometry.outputs, s.block);
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_row_tile(const Work& w) {
+  if (!tile_accepts(w)) {
+    return refused(
+        "variant 'row_tile' takes up to " + std::to_string(Pairwise::kLanes) +
+        " elements an output, of rows (or short columns) that lie one after another, without conversion; 'row_warp' "
+        "and 'column_block' take any");
+  }
+  Schedule s;
+  const int64_t columns = dense_columns(w.geometry);
+  const int64_t batch_bytes = std::max<int64_t>(w.geometry.length, 1) * columns * element_size(w);
+  const int64_t batches = w.geometry.outputs / columns;
+  s.vectors = true;
+  s.tile = columns;
+  s.span = std::clamp<int64_t>((tuning::kTileBytes - 16) / batch_bytes, 1, ceil_div(1024, columns));
+  s.block = w.block > 0 ? w.block : static_cast<int>(std::clamp<int64_t>(power_of_two(s.span * columns), 64, 256));
+  s.shared_bytes = s.span * batch_bytes + 32;
+  s.grid = s.tiles = ceil_div(batches, s.span);
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_row_lanes(const Work& w) {
+  if (w.geometry.length > tuning::kLaneElements) {
+    return refused("variant 'row_lanes' takes up to " + std::to_string(tuning::kLaneElements) +
+                   " elements an output, got " + std::to_string(w.geometry.length) + "; 'row_warp' takes any number");
+  }
+  Schedule s;
+  s.vectors = row_vectors(w);
+  const int64_t pack = s.vectors ? 16 / element_size(w) : 1;
+  s.block = w.block > 0 ? std::min(w.block, 256) : 256;
+  s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s.vectors));
+  const int64_t rows_a_warp = kWarp / s.span * 4;
+  s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, rows_a_warp), s.block / kWarp);
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_row_warp(const Work& w) {
+  Schedule s;
+  s.vectors = row_vectors(w);
+  const int64_t warps = ceil_div(w.geometry.outputs, kWarp / team_threads(w, s.vectors));
+  s.block = w.block > 0 ? std::min(w.block, 256) : static_cast<int>(std::min<int64_t>(power_of_two(warps), 8) * kWarp);
+  s.grid = s.tiles = ceil_div(warps, s.block / kWarp);
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_row_block(const Work& w) {
+  const int64_t outputs = w.geometry.outputs, chunks = chunks_of(w);
+  Schedule s;
+  s.vectors = row_vectors(w);
+  const int64_t team = team_threads(w, s.vectors);
+  const auto block_for = [&](int64_t count) {  // a team a chunk
+    return static_cast<int>(std::clamp<int64_t>(power_of_two(count) * team, kWarp, 512));
+  };
+  s.span = power_of_two(chunks);
+  s.block = block_for(chunks);
+  if (outputs < tuning::kBlocksAnSm * w.chip.sms && outputs <= kMostCounters && chunks > 16) {
+    const tuning::WholeRow* rule = tuning::kWholeRows;
+    while (outputs * chunks > rule->chunks) ++rule;
+    s.span = std::min(s.span, rule->span);
+    s.block = std::min(rule->block, std::max(block_for(s.span), kWarp));
+  }
+  if (w.block > 0) s.block = std::min(w.block, kMostRowThreads);
+  s.splits = ceil_div(chunks, s.span);
+  s.grid = s.tiles = outputs * s.splits;
+  if (s.splits > 1) {
+    s.partials = s.tiles;
+    s.counters = outputs;
+  }
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_row_cluster(const Work& w) {
+  Schedule s;
+  s.vectors = row_vectors(w);
+  s.cluster = kClusterBlocks;
+  s.span = power_of_two(ceil_div(chunks_of(w), kClusterBlocks));
+  s.block = static_cast<int>(
+      std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s.vectors), kWarp, kMostRowThreads));
+  s.grid = s.tiles = w.geometry.outputs * kClusterBlocks;
+  limit_grid(w, s);
+  s.grid = std::max<int64_t>(s.grid / kClusterBlocks, 1) * kClusterBlocks;
+  return {s, ""};
+}
+
+Scheduled schedule_column_narrow(const Work& w) {
+  if (!narrow_accepts(w)) {
+    return refused("variant 'column_narrow' takes up to " + std::to_string(tuning::kNarrowColumns) +
+                   " columns whose rows lie one after another, and at most " + std::to_string(kMostCounters) +
+                   " such matrices; 'column_block' takes any");
+  }
+  const Geometry& g = w.geometry;
+  const int64_t columns = g.kept.inner_size(), chunks = chunks_of(w), batches = g.outputs / columns;
+  Schedule s;
+  s.tile = columns;
+  // The matrix is read as one run, so it need only begin on a vector.
+  s.vectors = w.memory.vectors && w.memory.address % static_cast<uint64_t>(column_bytes(w)) == 0;
+  for (int d = 0; d + 1 < g.kept.count; ++d) {
+    s.vectors = s.vectors && g.kept.stride[d] * element_size(w) % column_bytes(w) == 0;
+  }
+  const int64_t bytes = Pairwise::kLanes * columns * w.memory.accumulator * 9 / 8;
+  s.span = 1;
+  while (s.span * 2 * bytes <= tuning::kNarrowBytes && s.span < chunks &&
+         batches * ceil_div(chunks, s.span * 2) >= 4 * w.chip.sms) {
+    s.span *= 2;
+  }
+  s.shared_bytes = s.span * bytes;
+  s.block = w.block > 0 ? std::min(w.block, 512) : 256;
+  s.splits = ceil_div(chunks, s.span);
+  s.grid = s.tiles = batches * s.splits;
+  if (s.splits > 1) {
+    s.partials = s.tiles * columns;
+    s.counters = batches;
+  }
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+Scheduled schedule_column_block(const Work& w) {
+  const Geometry& g = w.geometry;
+  constexpr int64_t kGroupsAChunk = 32, kShortGroup = 8;  // see columns.cuh
+  Schedule s;
+  s.vectors = column_vectors(w);
+  const int64_t pack = s.vectors ? column_bytes(w) / element_size(w) : 1;
+  const int64_t vectors = ceil_div(g.outputs, pack);
+  const int64_t groups = g.length <= Pairwise::kLanes ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
+                                                      : chunks_of(w) * kGroupsAChunk;
+  const int64_t threads = w.block > 0 ? std::min(w.block, 256) : tuning::kColumnThreads;
+  // Many rows: 32 y's, so that few partials are left to fold. Few rows: as many y's as there are groups.
+  int64_t y = std::min<int64_t>({power_of_two(groups), 32, threads});
+  if (groups <= 32) {
+    while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.sms) y /= 2;
+  }
+  int64_t x = std::min(threads / y, power_of_two(vectors));
+  s.columns = true;
+  s.block = static_cast<int>(x);
+  s.block_y = static_cast<int>(y);
+  s.tile = x * pack;
+  const int64_t tiles = ceil_div(vectors, x);
+  // The nodes of a block, and room for the first round of their fold.
+  const auto bytes = [&](int64_t span) {
+    return (span * y + std::max<int64_t>(span * y / 8, 1)) * s.tile * w.memory.accumulator;
+  };
+  s.span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
+  while (s.span > 1 && (bytes(s.span) > tuning::kColumnBytes ||
+                        10 * tiles * ceil_div(groups, y * s.span) < tuning::kColumnBlocksTenfold * w.chip.sms)) {
+    s.span /= 2;
+  }
+  s.splits = ceil_div(groups, y * s.span);
+  if (s.splits > 1 && tiles > kMostCounters) {
+    return refused("variant 'column_block' shares long columns of at most " + std::to_string(kMostCounters) +
+                   " tiles, this input has " + std::to_string(tiles) + "; 'thread' takes any");
+  }
+  s.shared_bytes = bytes(s.span);
+  s.grid = s.tiles = tiles * s.splits;
+  if (s.splits > 1) {
+    s.partials = s.tiles * s.tile;
+    s.counters = tiles;
+  }
+  limit_grid(w, s);
+  return {s, ""};
+}
+
+const char* choose_block_rung(const Work& w) { return reduces_inner(w.geometry) ? "row_block" : "column_block"; }
+
+const char* choose_rung(const Work& w) {
+  const Geometry& g = w.geometry;
+  const int64_t chunks = chunks_of(w);
+  if (reduces_inner(g)) {
+    const bool vectors = row_vectors(w);
+    if (g.length <= tuning::kLaneElements) {
+      if (!vectors && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
+      return "row_lanes";
+    }
+    if (chunks == 1) return "row_warp";
+    if (chunks > 8 && chunks <= tuning::kClusterChunks && w.chip.capability >= 90 &&
+        g.outputs * kClusterBlocks <= w.chip.sms) {
+      return "row_cluster";
+    }
+    return "row_block";
+  }
+  if (g.length > Pairwise::kLanes && narrow_accepts(w)) return "column_narrow";
+  if (g.kept.inner_size() * element_size(w) < 128 && tile_accepts(w)) return "row_tile";
+  return schedule_column_block(w).refusal.empty() ? "column_block" : "thread";
+}
+
+}  // namespace treduce::reduce

@@ -1,0 +1,92 @@
+// Who executes the order of additions (pairwise.h) on a GPU: threads, warps, blocks, and how many of them. Nothing here changes
+// a bit of the result; it is chosen from the shape, the strides, the alignment and the chip. Host code, free of torch and CUDA.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "../common/dtypes.h"
+#include "geometry.h"
+#include "pairwise.h"
+
+namespace treduce::reduce {
+
+struct Chip {
+  int sms = 132;
+  int capability = 90;
+  int threads_per_sm = 2048;
+};
+
+// What a kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and `splits`.
+struct Schedule {
+  bool vectors = false;  // 16 bytes a load; otherwise element by element
+  int64_t grid = 1;      // blocks launched; a block walks every grid-th tile
+  int block = 1;         // threads in x
+  int block_y = 1;       // threads in y
+  int64_t tiles = 1;     // units of work, over the outputs and the splits
+  int64_t tile = 1;      // outputs of a tile
+  int64_t span = 1;      // nodes of the tree (chunks, or groups of leaves) that a block or thread folds: a power of two
+  int64_t splits = 1;    // blocks that share an output; above 1 the last of them to finish folds their partials
+  int64_t shared_bytes = 0;
+  int cluster = 1;
+  bool columns = false;  // made for the column kernels
+
+  int64_t partials = 0;         // accumulators of global memory that go with splits
+  int64_t workspace_bytes = 0;  // where they are no accumulators: bytes of global memory, in place of `partials`
+  int64_t counters = 0;         // counters, likewise: one for each group of blocks that shares outputs
+};
+
+// The memory that a call reads: what a schedule may look at, and an order may not.
+struct Memory {
+  uint64_t address;     // of the first element
+  DType dtype;          // as stored
+  int64_t accumulator;  // bytes of one
+  bool common_sum;      // a sum of a common float: has kernels for vectors of several reduced dims too
+  bool vectors;         // there are kernels that read 16 bytes at once for this dtype and op, see has_vectors
+};
+
+inline bool is_common_float(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 || dtype == DType::bfloat16;
+}
+
+// complex128 fills 16 bytes by itself, 8-bit floats have extrema element by element alone, and conversions are looked up.
+inline bool has_vectors(bool extremum, DType dtype, bool converting) {
+  return !converting && dtype != DType::complex128 &&
+         !(extremum && (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2));
+}
+
+inline Memory make_memory(uint64_t address, DType dtype, int64_t accumulator, bool extremum, bool converting) {
+  return {address, dtype, accumulator, !extremum && !converting && is_common_float(dtype),
+          has_vectors(extremum, dtype, converting)};
+}
+
+// What a rung makes of a call. A rung that cannot take it leaves a sentence in `refusal`.
+struct Scheduled {
+  Schedule schedule;
+  std::string refusal;
+};
+
+// `block`, `blocks` 0: chosen here. Both change the schedule and never the result.
+struct Work {
+  const Geometry& geometry;
+  const Memory& memory;
+  const Chip& chip;
+  int block;
+  int64_t blocks;
+};
+
+Scheduled schedule_thread(const Work& work);
+Scheduled schedule_row_tile(const Work& work);
+Scheduled schedule_row_lanes(const Work& work);
+Scheduled schedule_row_warp(const Work& work);
+Scheduled schedule_row_block(const Work& work);
+Scheduled schedule_row_cluster(const Work& work);
+Scheduled schedule_column_narrow(const Work& work);
+Scheduled schedule_column_block(const Work& work);
+Scheduled schedule_exact(const Work& work);
+
+// The name of the rung that `auto` takes; and of the one whose schedule `compensated` takes, which has fewer kernels.
+const char* choose_rung(const Work& work);
+const char* choose_block_rung(const Work& work);
+
+}  // namespace treduce::reduce

@@ -1,0 +1,96 @@
+// The schedule of the exact rung, kernels/exact.cu. Its sums have no order, so everything here is free.
+#include <algorithm>
+
+#include "exact.h"
+#include "schedule.h"
+
+namespace treduce::reduce {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The smallest power of two from `value` on, and `most` at most.
+int power_of_two(int64_t value, int most) {
+  int power = 1;
+  while (power < value && power < most) power *= 2;
+  return power;
+}
+
+// Elements a thread should have before another shares its output, so that zeroing, adding and rounding cells stay in
+// the background; and how few it may come down to where there are too few threads to fill the chip.
+constexpr int64_t kEnough = 32;
+constexpr int64_t kLeast = 8;
+// A partial's kinds (exact.h) are counted over the threads and the splits.
+constexpr int64_t kMostSplits = 1024;
+constexpr int64_t kMostCounters = 4096;
+
+struct Room {
+  int threads, rows;
+};
+
+template <class Element>
+constexpr Room room_of() {
+  return {exact::kThreadsOfBlock<Element>, exact::Traits<Element>::kRows};
+}
+
+Room room_of(const Memory& memory) {
+  switch (memory.accumulator) {
+    case 4: return room_of<float>();
+    case 8:  // or a conversion to complex64, which needs less than float64
+      return memory.vectors && memory.dtype == DType::complex64 ? room_of<complex64>() : room_of<double>();
+    default: return room_of<complex128>();
+  }
+}
+
+}  // namespace
+
+Scheduled schedule_exact(const Work& work) {
+  const Geometry& g = work.geometry;
+  const Room room = room_of(work.memory);
+  const int64_t length = std::max<int64_t>(g.length, 1), outputs = std::max<int64_t>(g.outputs, 1);
+  Schedule s;
+  const int enough = power_of_two(std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024), room.threads);
+  s.block = work.block > 0 ? std::min(work.block, room.threads) : std::max(enough, 32);
+
+  // Blocks that are resident at once: by shared memory (an H200's), and by the threads that kernels/exact.cu asks room
+  // for.
+  const int64_t shared = int64_t{room.rows} * 8 * s.block + 1024;
+  const int64_t resident = std::clamp<int64_t>(1024 / s.block, 1, 228 * 1024 / shared);
+  const int64_t fill = resident * work.chip.sms;
+  const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;
+
+  int64_t lanes = power_of_two(ceil_div(length, 2 * kEnough), s.block);
+  while (lanes < s.block && lanes * outputs < blocks * s.block && 2 * lanes * kLeast <= length) lanes *= 2;
+  // Neighbouring outputs are read by neighbouring threads: a warp of them, where there are as many.
+  const int least = exact::outputs_side_by_side(g) ? 32 : 1;
+  s.tile = power_of_two(outputs, std::max<int>(static_cast<int>(s.block / lanes), least));
+  lanes = s.block / s.tile;
+
+  const int64_t groups = ceil_div(outputs, s.tile);
+  s.splits = 1;
+  s.span = length;
+  if (groups < blocks && groups <= kMostCounters) {
+    const int64_t most = std::min(length / (lanes * kEnough), kMostSplits);
+    s.splits = std::clamp<int64_t>(blocks / groups, 1, std::max<int64_t>(most, 1));
+    // Splits begin on the boundaries that the elements before them kept to.
+    s.span = ceil_div(ceil_div(length, s.splits), 64) * 64;
+    s.splits = ceil_div(length, s.span);
+  }
+  s.tiles = groups * s.splits;
+  s.grid = std::min(s.tiles, work.blocks > 0 ? work.blocks : 16 * fill);
+  if (s.splits > 1) {
+    // A row of cells more than the bins have says which of them are not zero.
+    s.workspace_bytes = s.tiles * s.tile * (room.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+    s.counters = groups;
+  }
+
+  // Runs of neighbouring elements are read in 16-byte loads, whatever their alignment, where they are long enough for
+  // the lanes.
+  const bool aligned = work.memory.address % static_cast<uint64_t>(size_of(work.memory.dtype)) == 0;
+  const int64_t vector = 16 / size_of(work.memory.dtype);
+  s.vectors = work.memory.vectors && aligned && g.reduced.count > 0 && g.reduced.inner_stride() == 1 &&
+              (g.reduced.count == 1 || g.reduced.inner_size() >= 4 * lanes * vector);
+  return {s, ""};
+}
+
+}  // namespace treduce::reduce

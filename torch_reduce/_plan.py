@@ -1,0 +1,382 @@
+"""What a reduction would do on a GPU: its rung, the order of its additions, its schedule, and a bound on its time."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._device import as_device, cuda_usable, device_info
+from ._names import ReductionName
+from ._variants import REDUCTIONS, variant_named
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a schedule and the bound ask about a GPU."""
+
+    name: str
+    multiprocessors: int
+    capability: tuple[int, int]
+    threads_per_multiprocessor: int
+    bandwidth: float | None
+    """Of its memory, in bytes a second."""
+    source: str
+    """Of the bandwidth."""
+    read_ceiling: float | None = None
+    """The fastest that this project has read its memory, in bytes a second, where that was recorded."""
+
+
+_SHEET = "vendor's data sheet"
+
+CHIPS: tuple[Chip, ...] = (
+    # 4.505 TB/s: `ceilings` in benchmarks/results/nvidia-h200/ladder.json.
+    Chip("H200", 132, (9, 0), 2048, 4.8e12, _SHEET, read_ceiling=4.505e12),
+    Chip("H100", 132, (9, 0), 2048, 3.35e12, _SHEET),
+    Chip("H100 PCIe", 114, (9, 0), 2048, 2.0e12, _SHEET),
+    Chip("B200", 148, (10, 0), 2048, 8.0e12, _SHEET),
+    Chip("A100", 108, (8, 0), 2048, 2.039e12, _SHEET),
+    Chip("A100 40GB", 108, (8, 0), 2048, 1.555e12, _SHEET),
+    Chip("A10", 72, (8, 6), 1536, 0.6e12, _SHEET),
+    Chip("L4", 58, (8, 9), 1536, 0.3e12, _SHEET),
+    Chip("L40S", 142, (8, 9), 1536, 0.864e12, _SHEET),
+    Chip("RTX 4090", 128, (8, 9), 1536, 1.008e12, _SHEET),
+    Chip("T4", 40, (7, 5), 1024, 0.32e12, _SHEET),
+)
+"""The chips that can be planned for by name, in their usual form (SXM and the larger memory where nothing is said)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which additions make an output. Nothing else changes its bits."""
+
+    name: str
+    text: str
+    length: int
+    """Elements of an output."""
+    depth: int
+    """Roundings that an element goes through at most, for floats: the error bound grows with it."""
+    chunks: int | None = None
+    """These four: of the pairwise tree alone."""
+    lanes: int | None = None
+    stripes: int | None = None
+    leaves: int | None = None
+    passes: str | None = None
+    """Of a rung that reduces whole tensors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Who makes the additions. It changes the time and never the bits, except for rungs that reduce whole tensors."""
+
+    grid: int
+    """Blocks launched; of the first launch where there are several."""
+    block: tuple[int, int]
+    """Threads of a block, in x and y."""
+    launches: int
+    """Kernels launched; a copy of the input comes on top."""
+    workspace_bytes: int
+    """Global memory for values between blocks."""
+    counters: int
+    """Of blocks that have finished, in global memory."""
+    copies: bool
+    """Whether the input is copied first, which only the least regular layouts need."""
+    tiles: int | None = None
+    """Units of work, over the outputs and the splits. The rest is None for rungs that reduce whole tensors."""
+    tile: int | None = None
+    """Outputs of a tile, where the rung has tiles of several."""
+    span: int | None = None
+    """Nodes of the tree, or whatever else the rung counts, that one block or thread folds."""
+    splits: int | None = None
+    """Blocks that share an output."""
+    vectors: bool | None = None
+    """Whether elements are read 16 bytes at once."""
+    shared_bytes: int | None = None
+    """Dynamic shared memory of a block."""
+    cluster: int | None = None
+    """Blocks of a cluster."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `plan` finds. `str()` of it is a short text."""
+
+    op: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    input_dtype: str
+    dim: tuple[int, ...] | None
+    keepdim: bool
+    result_shape: tuple[int, ...]
+    result_dtype: str
+    variant: str
+    """The variant asked for."""
+    rung: str
+    """The rung whose kernel or schedule it takes: another one for `auto` and `compensated`."""
+    order: Order
+    schedule: Schedule
+    reduced: tuple[tuple[int, int], ...] | None
+    """Size and stride of the reduced dims, outermost first, after those that lie one after another became one: the
+    order of the elements. None, like the next, for rungs that reduce whole tensors."""
+    kept: tuple[tuple[int, int], ...] | None
+    chip: Chip
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bound_us(self) -> float | None:
+        """The time that the bytes take at the chip's bandwidth. Launch and latency come on top."""
+        return self._microseconds(self.chip.bandwidth)
+
+    @property
+    def ceiling_us(self) -> float | None:
+        """The same at the measured ceiling, where there is one."""
+        return self._microseconds(self.chip.read_ceiling)
+
+    def _microseconds(self, bandwidth: float | None) -> float | None:
+        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What the text says, as names and values."""
+        dim = "all dims" if self.dim is None else f"dim {', '.join(map(str, self.dim))}"
+        found = [
+            ("call", f"{self.op} of {_by(self.shape)} {self.input_dtype}, {dim}, variant {self.variant}"),
+            ("result", f"{_by(self.result_shape)} {self.result_dtype}"),
+            ("rung", self.rung),
+        ]
+        order, schedule = self.order, self.schedule
+        found.append(("order", f"{order.name}: {order.text}"))
+        if order.chunks is not None:
+            shape = f"{_count(order.chunks, 'chunk')} of {order.stripes} stripes x {order.lanes} lanes"
+            found.append(("", f"{order.length:,} elements: {shape}, {_count(order.leaves or 0, 'leaf', 'leaves')}"))
+        found += [("", line) for line in (order.passes or "").splitlines() if line.strip()]
+        found.append(("depth", f"{order.depth:,} roundings at most"))
+        if self.reduced is not None and self.kept is not None:
+            found.append(("reads", f"reduced {_extents(self.reduced)}; kept {_extents(self.kept)} (size @ stride)"))
+        threads = f"{schedule.block[0]} x {schedule.block[1]}" if schedule.block[1] > 1 else f"{schedule.block[0]}"
+        found.append(
+            ("schedule", f"{_count(schedule.launches, 'launch', 'launches')}, grid {schedule.grid:,}, block {threads}")
+        )
+        if schedule.tiles is not None:
+            says = (
+                f"{_count(schedule.tiles, 'tile')} of {_count(schedule.tile or 0, 'output')}, span {schedule.span:,}, "
+            )
+            says += f"splits {schedule.splits:,}, {'16-byte loads' if schedule.vectors else 'element by element'}"
+            if schedule.cluster != 1:
+                says += f", clusters of {schedule.cluster}"
+            found.append(("", says))
+        memory = [f"workspace {schedule.workspace_bytes:,} bytes", _count(schedule.counters, "counter")]
+        if schedule.shared_bytes:
+            memory.insert(0, f"dynamic shared memory {schedule.shared_bytes:,} bytes a block")
+        found.append(("", ", ".join(memory) + (", and a copy of the input" if schedule.copies else "")))
+        found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written"))
+        chip = self.chip
+        major, minor = chip.capability
+        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
+        if self.bound_us is not None and chip.bandwidth is not None:
+            bound = f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"
+            if self.ceiling_us is not None and chip.read_ceiling is not None:
+                bound += f", {self.ceiling_us:,.2f} µs at {chip.read_ceiling / 1e9:,.0f} GB/s as measured"
+            found.append(("bound", bound))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def plan(
+    op: str,
+    input: Tensor | Sequence[int],
+    dim: int | Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    variant: ReductionName = "auto",
+    *,
+    keepdim: bool = False,
+    device: torch.device | str | int | None = None,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> Plan:
+    """What a reduction does on a GPU: the rung, the order of additions, the schedule, and a bound on its time.
+
+    Nothing is launched and no element read, so no GPU is needed. The arguments are checked as those of the call.
+
+    Args:
+        op: "sum", "mean", "amax" or "amin".
+        input: a tensor, on any device (a meta tensor will do), or a shape: then a contiguous tensor of it is meant.
+        dim: as for `torch_reduce.sum`.
+        dtype: as for `torch_reduce.sum`: that of the result.
+        variant: as for `torch_reduce.sum`.
+        keepdim: as for `torch_reduce.sum`.
+        device: a GPU of this machine ("cuda", "cuda:1") or the name of a chip ("H200", "A100", "T4"; `CHIPS` in
+            torch_reduce/_plan.py has all). Default: that of the tensor, else the current GPU, else an H200.
+        block_size: as for `torch_reduce.sum`.
+        num_blocks: as for `torch_reduce.sum`.
+        input_dtype: of the elements, where `input` is a shape.
+
+    Returns:
+        A `Plan`; its `str()` is a short text.
+
+    Raises:
+        ValueError: an unknown op, chip or variant, or whatever else the call itself would refuse as one.
+        TypeError: as the call.
+        IndexError: as the call.
+        RuntimeError: as the call.
+        NotImplementedError: as the call; also a variant that the chip cannot run.
+
+    Source:
+        csrc/reduce: the order in pairwise.h (whole-tensor rungs: plan.cpp), the schedules in schedule.cpp.
+    """
+    if op not in REDUCTIONS:
+        raise ValueError(f"unknown reduction {op!r}; there are {', '.join(REDUCTIONS)}")
+    if isinstance(input, Tensor):
+        x, address, lazy = input.detach(), _address(input), input.is_conj() or input.is_neg()
+        if device is None and x.is_cuda:
+            device = x.device
+        if x.layout != torch.strided:
+            raise NotImplementedError(f"torch_reduce takes dense tensors, got one of layout {x.layout}")
+        if lazy:  # it is written out first
+            x, address = torch.empty_like(x, device="meta"), 0
+    else:
+        if any(size < 0 for size in input):
+            raise ValueError(f"sizes start at 0, got {tuple(input)}")
+        x, address, lazy = torch.empty(tuple(input), dtype=input_dtype, device="meta"), 0, False
+    chip = chip_named(device)
+    shape, strides = tuple(int(size) for size in x.shape), tuple(int(stride) for stride in x.stride())
+    dims = None if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1], chip.threads_per_multiprocessor)
+    found = _C.call_plan(
+        op, shape, strides, x.dtype, address, variant, dims, keepdim, dtype, block_size, num_blocks, facts
+    )
+    row = variant_named("sum", variant)
+    element = x.dtype.itemsize
+    numel = math.prod(shape)
+    copies = bool(found["copies"]) or lazy
+    # An expanded dim is in memory once. A copy is written and read again.
+    read = math.prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0 or size == 0) * element
+    written = math.prod(found["result_shape"]) * getattr(torch, found["result_dtype"]).itemsize
+    if copies:
+        read, written = read + numel * element, written + numel * element
+    make = _dims_plan if row.along_dims else _whole_plan
+    order, schedule = make(found, row.name, _dtype_name(x.dtype), copies, block_size, num_blocks)
+    return Plan(
+        op=op,
+        shape=shape,
+        strides=strides,
+        input_dtype=_dtype_name(x.dtype),
+        dim=tuple(sorted(d % len(shape) if shape else 0 for d in dims)) if dims else None,
+        keepdim=keepdim,
+        result_shape=found["result_shape"],
+        result_dtype=found["result_dtype"],
+        variant=row.name,
+        rung=found["rung"],
+        order=order,
+        schedule=schedule,
+        reduced=found.get("reduced"),
+        kept=found.get("kept"),
+        chip=chip,
+        bytes_read=read,
+        bytes_written=written,
+    )
+
+
+def chip_named(device: torch.device | str | int | None) -> Chip:
+    """The chip meant: a name in `CHIPS`, a GPU of this machine, or, for None, the current GPU, else an H200.
+
+    Raises:
+        ValueError: neither.
+    """
+    if device is None and not cuda_usable():
+        device = "H200"
+    if isinstance(device, str):
+        wanted = _plain(device)
+        for chip in CHIPS:
+            if _plain(chip.name) == wanted:
+                return chip
+    names = ", ".join(chip.name for chip in CHIPS)
+    if isinstance(device, str) and device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}; use 'cuda', 'cuda:1' or the name of a chip: {names}")
+    where = as_device(device)
+    if where.type == "cpu":
+        raise ValueError(f"a plan is of a GPU, got device {device!r}; name one of this machine or a chip: {names}")
+    info = device_info(where)
+    facts = {name: int(value) for name, value in info.facts.items() if not isinstance(value, str)}
+    known = next((chip for chip in CHIPS if _plain(chip.name) == _plain(info.name)), None)
+    bandwidth = 2 * facts["memory_clock_khz"] * 1000 * facts["memory_bus_bits"] / 8
+    return Chip(
+        name=info.name,
+        multiprocessors=facts["multiprocessors"],
+        capability=(facts["compute_capability_major"], facts["compute_capability_minor"]),
+        threads_per_multiprocessor=facts["max_threads_per_multiprocessor"],
+        bandwidth=known.bandwidth if known else bandwidth or None,
+        source=known.source if known else "its memory clock and bus width",
+        read_ceiling=known.read_ceiling if known else None,
+    )
+
+
+_LANES, _STRIPES = 128, 8  # see csrc/reduce/pairwise.h
+
+# Kernels of the rungs that reduce whole tensors, where they are not as many as passes.
+_LAUNCHES = {"single_pass": 1, "cooperative": 1, "cluster": 1, "atomic": 3}
+
+
+def _dims_plan(
+    found: dict, name: str, dtype: str, copies: bool, block_size: int | None, num_blocks: int | None
+) -> tuple[Order, Schedule]:
+    length, chunks = found["length"], found["chunks"]
+    order = Order(found["order"], found["order_text"], length, found["depth"])
+    if order.name == "exact":
+        order = dataclasses.replace(order, depth=1)
+    else:
+        leaves = min(length, _LANES) if chunks == 1 else chunks * _LANES
+        order = dataclasses.replace(order, chunks=chunks, lanes=_LANES, stripes=_STRIPES, leaves=leaves)
+    if "grid" not in found:  # nothing to reduce
+        return order, Schedule(0, (0, 0), 0, 0, 0, copies)
+    names = ("grid", "block", "workspace_bytes", "counters", "tiles", "tile", "span", "splits", "vectors")
+    names += ("shared_bytes", "cluster")
+    return order, Schedule(launches=1, copies=copies, **{name: found[name] for name in names})
+
+
+def _whole_plan(
+    found: dict, name: str, dtype: str, copies: bool, block_size: int | None, num_blocks: int | None
+) -> tuple[Order, Schedule]:
+    listed = _C.reduce_plan(name, dtype, found["length"], block_size, num_blocks)
+    passes = listed["passes"]
+    depth = sum(max(p["rows"] - 1, 0) + math.ceil(math.log2(max(p["lanes"], 1))) for p in passes)
+    if not variant_named("sum", name).deterministic:
+        depth += passes[0]["blocks"]
+    order = Order(found["order"], found["order_text"], found["length"], depth, passes=listed["text"])
+    launches = _LAUNCHES.get(name, len(passes))
+    schedule = Schedule(found["grid"], found["block"], launches, found["workspace_bytes"], found["counters"], copies)
+    return order, schedule
+
+
+def _address(x: Tensor) -> int:
+    """Where it begins, or where it would in memory that a new tensor gets: a fake one has no address."""
+    if x.device.type in ("cpu", "cuda") and type(x) is Tensor:
+        return x.data_ptr()
+    return int(x.storage_offset()) * x.element_size()
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("nvidia").replace("-", " ").replace("_", " ").strip()
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(f"{size:,}" for size in shape) or "one"
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def _extents(extents: tuple[tuple[int, int], ...]) -> str:
+    return " x ".join(f"{size:,} @ {stride:,}" for size, stride in extents) or "none"
