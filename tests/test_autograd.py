@@ -176,7 +176,8 @@ def test_gradcheck_along_dims(op, variant, device):
             x = double(*shape, device=device)
             function = lambda x, dim=dim, keepdim=keepdim: call(op, x, variant, dim=dim, keepdim=keepdim)  # noqa: E731
             assert gradcheck(function, x)
-            assert gradgradcheck(lambda x, function=function: function(x * x), x)
+            if variant == "auto":
+                assert gradgradcheck(lambda x, function=function: function(x * x), x)
 
 
 @every_reduction

@@ -89,7 +89,7 @@ def test_every_dtype_has_the_bits_of_the_order(dtype, name):
 @pytest.mark.parametrize("name_of_order", ["compensated", "exact"])
 def test_the_precise_orders_for_every_dtype(name_of_order, name):
     variant = tables.row("sum", name_of_order)
-    for n in (0, 1, 3, 33, 129, 1025):
+    for n in (3, 129, 1025):
         shape, view, dim = cases.geometries(n)[name]
         if math.prod(shape) > 10_000:
             continue
@@ -226,14 +226,14 @@ def test_special_values_at_every_edge(variant, device):
                 for i, place in enumerate(places):
                     x[2 * i, place] = special
                 x = x.to(dtype)
-                for view, dim in ((x, 1), (x.t().contiguous(), 0)):
+                for view, dim in ((x.to(device), 1), (x.t().contiguous().to(device), 0)):
                     for op, expected in (
                         ("sum", special),
                         ("mean", special),
                         ("amax", special if special != -inf else 1.0),
                         ("amin", special if special != inf else 1.0),
                     ):
-                        result = attempt(op, view.to(device), variant, dim=dim)
+                        result = attempt(op, view, variant, dim=dim)
                         if result is None:
                             continue
                         others = float(n) if op == "sum" else 1.0

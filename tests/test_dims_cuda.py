@@ -50,21 +50,21 @@ def same(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(word), b.view(word))
 
 
-def assert_cpus_bits(op, here, there, dim, variants, what, **sizes):
+def assert_cpus_bits(op, here, there, dim, variants, what, **arguments):
     """Every rung that takes the geometry, against the CPU's result of the same order."""
     expected = {}
     for variant in variants:
         if slow(variant, here.numel() // max(math.prod(orders.shape_of(here, dim, False)), 1)):
             continue
-        result = launched(op, there, variant, dim=dim, **sizes)
+        result = launched(op, there, variant, dim=dim, **arguments)
         if result is None:
             continue
         if variant.order not in expected:
-            expected[variant.order] = call(op, here, variant.name, dim=dim)
+            expected[variant.order] = call(op, here, variant.name, dim=dim, **arguments)
         known = expected[variant.order]
         known = expected[variant.order] = known if known.is_cuda else known.cuda()
         if not same(result, known):
-            assert_same_bits(result.cpu(), known.cpu(), f"{op} {what}, {variant.name} {sizes}")
+            assert_same_bits(result.cpu(), known.cpu(), f"{op} {what}, {variant.name}")
 
 
 # The CPU's bits.
@@ -162,13 +162,9 @@ def test_conversions_have_the_cpus_bits():
                 continue
             here = cases.values(7 * 1100, source, "uniform").view(7, 1100)
             for view, dim in ((lambda x: x, 1), (lambda x: x.t().contiguous(), 0), (lambda x: x[:, ::3], 1)):
-                x, y = view(here), view(here.cuda())
-                expected = call("sum", x, dim=dim, dtype=target)
-                for variant in rungs():
-                    if variant.order != "exact" and tables.takes(variant, "sum", target):
-                        result = launched("sum", y, variant, dim=dim, dtype=target)
-                        if result is not None and (variant.order == "pairwise" or target in cases.DTYPES[4:]):
-                            assert_same_bits(result.cpu(), expected, f"{source} as {target}, {variant.name}")
+                variants = [v for v in rungs() if v.order != "exact" and tables.takes(v, "sum", target)]
+                what = f"{source} as {target}"
+                assert_cpus_bits("sum", view(here), view(here.cuda()), dim, variants, what, dtype=target)
 
 
 def test_every_rung_ran():
@@ -493,7 +489,7 @@ def test_strides_past_2_to_the_32(much_memory):  # noqa: F811
         ((3, 50), (2**32, 1)),
         ((3, 50), (2**31 + 1, 1)),
         ((50, 3), (1, 2**32)),
-        ((2, 5, 3), (2**32 + 3, 7, 2**31 + 2**30)),
+        ((2, 5, 3), (2**32 + 3, 7, 2**31)),
         ((2, 2, 200), (2**31, 2**32, 1)),
         ((2, 200, 2), (2**32, 2, 1)),
     ):
