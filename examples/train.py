@@ -1,0 +1,137 @@
+"""Trains a small network to the same bits on every run and device.
+
+    python -m examples.train --device cpu
+    python -m examples.train --device cuda     # the same losses, the same digest
+
+Two layers with biases, an RMS norm and a ReLU, mean squared loss, plain gradient descent. Whatever rounds is one of
+
+- torch_reduce: the matrix products, the norms, the losses, and the gradients of biases and of all else that is
+  broadcast, each with an order of additions of its own;
+- elementwise +, -, *, / and sqrt of torch, which IEEE 754 rounds in one way everywhere. A division by a Python number
+  is not among them, for on CUDA torch multiplies by its reciprocal: what is divided by a power of two is exact either
+  way, and elsewhere the reciprocal stands here.
+"""
+
+import argparse
+import hashlib
+
+import torch
+
+import torch_reduce
+
+BATCH, FEATURES, HIDDEN, OUTPUTS = 96, 24, 64, 4  # the last two are powers of two: means are taken over them
+RATE = 2.0**-3
+
+
+class Broadcast(torch.autograd.Function):
+    """Repeats a tensor along leading dims, or dims of size 1; its gradient is torch_reduce.sum along them.
+
+    Broadcasting that is left to torch sums the gradient with torch.sum, whose order is another on each device.
+    """
+
+    @staticmethod
+    def forward(ctx, x, shape):
+        """`x` as a view of that shape."""
+        ctx.shape = x.shape
+        aligned = (1,) * (len(shape) - x.dim()) + tuple(x.shape)
+        ctx.dims = [d for d, size in enumerate(shape) if aligned[d] != size]
+        return x.expand(shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """The sum of what reached the copies."""
+        return torch_reduce.sum(grad, ctx.dims).view(ctx.shape) if ctx.dims else grad, None
+
+
+def initial(device):
+    """Inputs, targets and parameters: fractions of integers, so that no generator's rounding comes in."""
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape, scale):
+        return torch.randint(-1024, 1025, shape, generator=generator) * (scale / 1024)
+
+    x = random(BATCH, FEATURES, scale=2.0)
+    target = x[:, :OUTPUTS] * x[:, OUTPUTS : 2 * OUTPUTS]
+    parameters = {
+        "weight_1": random(FEATURES, HIDDEN, scale=0.25),
+        "bias_1": torch.zeros(HIDDEN),
+        "weight_2": random(HIDDEN, OUTPUTS, scale=0.125),
+        "bias_2": torch.zeros(OUTPUTS),
+    }
+    return x.to(device), target.to(device), {name: p.to(device).requires_grad_() for name, p in parameters.items()}
+
+
+def linear(x, weight, bias):
+    """x @ weight + bias."""
+    y = torch_reduce.matmul(x, weight)
+    return y + Broadcast.apply(bias, y.shape)
+
+
+def rms_norm(x):
+    """Every row divided by the root of its mean square."""
+    root = (torch_reduce.mean(x * x, dim=1, keepdim=True) + 2.0**-20).sqrt()
+    return x / Broadcast.apply(root, x.shape)
+
+
+def forward(parameters, x):
+    """The sums before and the values after the first layer's ReLU, and the outputs: one row a sample."""
+    first = linear(x, parameters["weight_1"], parameters["bias_1"])
+    hidden = rms_norm(first).relu()
+    return first, hidden, linear(hidden, parameters["weight_2"], parameters["bias_2"])
+
+
+def losses_of(outputs, target):
+    """The mean squared error of every sample."""
+    error = outputs - target
+    return torch_reduce.mean(error * error, dim=1)
+
+
+def loss_of(losses):
+    """The mean over the batch."""
+    return torch_reduce.sum(losses) * (1 / BATCH)
+
+
+def step(parameters, x, target):
+    """One step of gradient descent; returns the loss before it."""
+    loss = loss_of(losses_of(forward(parameters, x)[-1], target))
+    grads = torch.autograd.grad(loss, parameters.values())
+    descend(parameters, grads)
+    return loss.detach()
+
+
+def descend(parameters, grads):
+    """Moves every parameter against its gradient: a product and a difference, rounded one by one."""
+    with torch.no_grad():
+        for parameter, grad in zip(parameters.values(), grads, strict=True):
+            parameter -= grad * RATE
+
+
+def train(device, steps, step=step):
+    """The loss before each step, and the parameters at the end, on the CPU."""
+    x, target, parameters = initial(device)
+    losses = [step(parameters, x, target) for _ in range(steps)]
+    return torch.stack(losses).cpu(), {name: p.detach().cpu() for name, p in parameters.items()}
+
+
+def digest(tensors):
+    """A hash of the bit patterns."""
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.contiguous().numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def main():
+    """Prints the loss curve, and a digest of its bits and of the parameters'."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args()
+    losses, parameters = train(arguments.device, arguments.steps)
+    for number, loss in enumerate(losses.tolist()):
+        print(f"step {number:3}  loss {loss:.9g}")
+    print(f"losses {digest([losses])}  parameters {digest(parameters.values())}")
+
+
+if __name__ == "__main__":
+    main()
