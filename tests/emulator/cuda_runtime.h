@@ -15,6 +15,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__  // nothing: libstdc++ writes __attribute__((__noinline__)), which must stay valid
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 #ifndef __restrict__
@@ -24,6 +25,36 @@
 constexpr int warpSize = emulator::kWarpLanes;
 using std::max;
 using std::min;
+
+// ---- integer instructions ----
+
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline int __clzll(long long x) { return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x)); }
+
+namespace emulator {
+
+// sum + the products of the four bytes of a and b; wraps.
+template <class Byte>
+unsigned dot_of_bytes(unsigned a, unsigned b, unsigned sum) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    sum += static_cast<unsigned>(static_cast<Byte>(a >> shift) * static_cast<Byte>(b >> shift));
+  }
+  return sum;
+}
+
+}  // namespace emulator
+
+inline int __dp4a(int a, int b, int sum) {
+  return static_cast<int>(
+      emulator::dot_of_bytes<int8_t>(static_cast<unsigned>(a), static_cast<unsigned>(b), static_cast<unsigned>(sum)));
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) { return emulator::dot_of_bytes<uint8_t>(a, b, sum); }
 
 // ---- barriers, shuffles, votes ----
 
@@ -86,12 +117,14 @@ inline int __all_sync(unsigned mask, int predicate, emulator::Site site = emulat
 
 // ---- memory ----
 
-// Threads only change places in overtake(), so plain code is atomic.
+// Threads only change places in overtake(), so plain code is atomic. A thread may be overtaken on either side: before, when
+// others have not seen what it is about to say, and after, when others of its block have not done what it speaks for.
 template <class T, class Update>
 T emulator_atomic(T* address, Update update) {
   emulator::overtake();
   const T before = *address;
   *address = update(before);
+  emulator::overtake();
   return before;
 }
 template <class T>

@@ -1,14 +1,20 @@
 // Runs kernels on the emulator and prints the bytes that they wrote. Reads cases from standard input, a line each:
 //
 //   sum|mean|amax|amin VARIANT DTYPE N BLOCK_SIZE NUM_BLOCKS OFFSET INPUT SEED...
+//   along sum|mean|amax|amin VARIANT DTYPE TARGET BLOCK_SIZE NUM_BLOCKS PROCESSORS OFFSET INPUT DIMS
+//         (SIZE STRIDE REDUCED)... SEED...
 //   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
 //   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //
+// `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype, and
+// PROCESSORS is what the schedule takes the chip to have.
+//
 // INPUT, A and B are files with the elements; A_ROW and so on are strides in elements. An offset puts the elements that far
-// behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counter, as a captured graph is replayed. For every
-// case one line comes back: "ok" and the bytes of each run in hexadecimal, or "error" and a sentence. What the emulator and
-// the sanitizers find ends the process: nothing in the memory can be trusted then.
+// behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
+// captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
+// and the sentence of a rung that does not take the geometry, or "error" and a sentence. What the emulator and the
+// sanitizers find ends the process: nothing in the memory can be trusted then.
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -58,6 +64,9 @@ class Buffer {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+struct Refusal : Error {
+  using Error::Error;
+};
 
 void check(cudaError_t error) {
   if (error != cudaSuccess) throw Error(cudaGetErrorString(error));
@@ -77,7 +86,7 @@ std::optional<int64_t> next_size(std::istream& line) {
 }
 
 DType dtype_named(const std::string& name) {
-  for (DType dtype : kAllDTypes) {
+  for (DType dtype : kEveryDType) {
     if (name == name_of(dtype)) return dtype;
   }
   throw Error("no dtype " + name);
@@ -107,6 +116,14 @@ std::string run_seeds(std::istream& line, Buffer& result, Once once) {
     }
   }
   return runs;
+}
+
+reduce::Op op_named(const std::string& name) {
+  if (name == "sum") return reduce::Op::sum;
+  if (name == "mean") return reduce::Op::mean;
+  if (name == "amax") return reduce::Op::amax;
+  if (name == "amin") return reduce::Op::amin;
+  throw Error("no op " + name);
 }
 
 std::string reduction(reduce::Op op, std::istream& line) {
@@ -141,6 +158,74 @@ std::string reduction(reduce::Op op, std::istream& line) {
     workspace.poison();  // stale partials of the same input would be the right ones
     check(static_cast<cudaError_t>(row.launcher(call)));
     if (*counter != 0) throw Error("the counter was left at " + std::to_string(*counter));
+  });
+}
+
+reduce::Geometry next_geometry(std::istream& line) {
+  std::vector<reduce::CallDim> dims(next<size_t>(line));
+  for (reduce::CallDim& dim : dims) {
+    dim.size = next<int64_t>(line);
+    dim.stride = next<int64_t>(line);
+    dim.reduced = next<int>(line) != 0;
+  }
+  int64_t out_stride = 1;
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+    dim->out_stride = dim->reduced ? 0 : out_stride;
+    if (!dim->reduced) out_stride *= dim->size;
+  }
+  return make_geometry(dims.data(), static_cast<int>(dims.size()));
+}
+
+// As the CUDA binding has it (csrc/reduce/binding.cpp and cuda.cpp), without its checks.
+std::string reduction_along_dims(std::istream& line) {
+  const reduce::Op op = op_named(next<std::string>(line));
+  const auto variant = next<std::string>(line);
+  reduce::Call call{};
+  call.op = op;
+  call.dtype = dtype_named(next<std::string>(line));
+  call.target = dtype_named(next<std::string>(line));
+  call.converting = reduce::needs_conversion(call.dtype, call.target);
+  const auto block_size = next_size(line);
+  const auto num_blocks = next_size(line);
+  const reduce::Chip chip{next<int>(line), /*capability=*/90, /*threads_per_sm=*/2048};
+  const int64_t offset_bytes = next<int64_t>(line) * size_of(call.dtype);
+  Buffer input = read_input(next<std::string>(line), offset_bytes);
+  const reduce::Geometry geometry = next_geometry(line);
+  if (!geometry.fits) throw Error("too many dims: the binding copies such an input first");
+
+  const bool extremum = op == reduce::Op::amax || op == reduce::Op::amin;
+  const bool rounds = !extremum && !(call.target >= DType::int8 && call.target <= DType::boolean);
+  const reduce::Resolved resolved = reduce::resolve(variant, /*dims=*/true, block_size, num_blocks);
+  const reduce::Row& asked =
+      rounds || resolved.row->arithmetic == reduce::Arithmetic::plain ? *resolved.row : reduce::find("auto");
+  const int64_t accumulator =
+      accumulator_size(call.target) * (asked.arithmetic == reduce::Arithmetic::compensated ? 2 : 1);
+  call.input = input.data() + offset_bytes;
+  const reduce::Memory memory =
+      reduce::make_memory(reinterpret_cast<uint64_t>(call.input), call.dtype, accumulator, extremum, call.converting);
+  const reduce::Work work{geometry, memory, chip, resolved.block, resolved.num_blocks};
+  const reduce::Row& borrowed = reduce::executor(asked, work);
+  const reduce::Row& row = asked.arithmetic == reduce::Arithmetic::plain ? borrowed : asked;
+  if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
+  const reduce::Scheduled scheduled = borrowed.schedule(work);
+  if (!scheduled.refusal.empty()) throw Refusal(scheduled.refusal);
+  const reduce::Schedule& schedule = scheduled.schedule;
+
+  Buffer result(geometry.outputs * size_of(call.target));
+  Buffer workspace(schedule.workspace_bytes > 0 ? schedule.workspace_bytes : schedule.partials * accumulator);
+  const std::unique_ptr<unsigned[]> counters(new unsigned[schedule.counters]());
+  call.n = geometry.length * geometry.outputs;
+  call.geometry = &geometry;
+  call.schedule = &schedule;
+  call.result = {result.data(), call.target, op == reduce::Op::mean, geometry.length};
+  call.workspace = workspace.data();
+  call.counter = counters.get();
+  return run_seeds(line, result, [&] {
+    workspace.poison();
+    check(static_cast<cudaError_t>(row.launcher(call)));
+    for (int64_t c = 0; c < schedule.counters; ++c) {
+      if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
+    }
   });
 }
 
@@ -199,14 +284,11 @@ std::string thread_indices(std::istream& line) {
 
 std::string run_case(std::istream& line) {
   const auto op = next<std::string>(line);
-  if (op == "sum") return reduction(reduce::Op::sum, line);
-  if (op == "mean") return reduction(reduce::Op::mean, line);
-  if (op == "amax") return reduction(reduce::Op::amax, line);
-  if (op == "amin") return reduction(reduce::Op::amin, line);
+  if (op == "along") return reduction_along_dims(line);
   if (op == "vector_add") return addition(line);
   if (op == "thread_indices") return thread_indices(line);
   if (op == "matmul") return matrix_product(line);
-  throw Error("no op " + op);
+  return reduction(op_named(op), line);
 }
 
 }  // namespace
@@ -217,6 +299,8 @@ int main() {
     try {
       const std::string runs = run_case(line);
       std::cout << "ok" << runs << std::endl;
+    } catch (const Refusal& refusal) {
+      std::cout << "refused " << refusal.what() << std::endl;
     } catch (const Error& error) {
       std::cout << "error " << error.what() << std::endl;
     } catch (const BadArgument& error) {

@@ -173,6 +173,7 @@ class Launch {
 
   void maybe_overtaken() {
     if (random_.below(4) != 0) return;
+    last_block_ = nullptr;  // rather by another block, which may then run far ahead
     make_ready(*current);
     current->fiber.suspend();
   }
