@@ -29,13 +29,17 @@ constexpr int64_t kChunk = Pairwise::kChunk;
 constexpr int64_t kElementsATask = 32768;  // what a core should get at least, as at::internal::GRAIN_SIZE
 constexpr int64_t kGathered = 4096;        // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
+constexpr int64_t kLongRun = 128;      // elements of a run that need not be gathered
+constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
+constexpr int64_t kTileBytes = 16384;  // of nodes, a row of them; several levels of the tree fit a second-level cache
+constexpr int64_t kLeastTile = 256;    // columns
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Memory that needs no constructor. Zeroed, for vectors read past what was written.
+// Memory that needs no constructor.
 class Buffer {
  public:
-  explicit Buffer(int64_t bytes) : data_(bytes > 0 ? std::calloc(static_cast<size_t>(bytes), 1) : nullptr, std::free) {
+  explicit Buffer(int64_t bytes) : data_(bytes > 0 ? std::malloc(static_cast<size_t>(bytes)) : nullptr, std::free) {
     if (bytes > 0 && data_ == nullptr) throw std::bad_alloc();
   }
   char* data() const { return static_cast<char*>(data_.get()); }
@@ -420,10 +424,13 @@ class Reduction {
   }
 
   void columns() const {
-    constexpr int64_t kTile = kColumns / 2;
-    const int64_t across = kept_.inner_size();
-    const int64_t tiles = std::max<int64_t>(across / kTile, 1);  // the last takes what is left, too
-    const int64_t width = tiles == 1 ? across : kTile;
+    const int64_t across = kept_.inner_size(), runs = outputs_ / across;
+    // Memory is read fastest in long runs, but every core wants some.
+    int64_t tile = kTileBytes / ends_->node_size;
+    const int64_t enough = 4 * at::get_num_threads();
+    while (tile > kLeastTile && runs * ceil_div(length_, kChunk) * (across / tile) < enough) tile /= 2;
+    const int64_t tiles = std::max<int64_t>(across / tile, 1);  // the last takes what is left, too
+    const int64_t width = tiles == 1 ? across : tile;
     const auto tile_of = [&](int64_t group, int64_t& count) {
       const int64_t tile = group % tiles;
       count = tile + 1 < tiles ? width : across - tile * width;
@@ -434,27 +441,29 @@ class Reduction {
     };
     const bool listed = reduced_.count > 1;
     const int64_t most = std::max(width, across - (tiles - 1) * width);
-    split(
-        outputs_ / across * tiles, most,
-        step(
-            [&] { return State{Buffer(kernels_->columns_scratch), Buffer(listed ? std::min(kUnit, length_) * 8 : 0)}; },
-            [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
-              int64_t here;
-              const int64_t base = kept_.place(tile_of(group, here)).offset;
-              if (listed) {
-                int64_t* const list = reinterpret_cast<int64_t*>(state.offsets.data());
-                offsets(first, count, list);
-                kernels_->columns(at(base), list, 0, count, here, state.scratch.data(), nodes);
-              } else {
-                const int64_t pitch = reduced_.inner_stride();
-                kernels_->columns(at(base + first * pitch), nullptr, pitch, count, here, state.scratch.data(), nodes);
-              }
-            }),
-        [&](int64_t group, const char* nodes) {
-          int64_t here;
-          const int64_t first = tile_of(group, here);
-          ends_->store(nodes, here, result_, kept_.place(first).out, kept_.inner_out_stride());
-        });
+    split(runs * tiles, most,
+          step(
+              [&] {
+                return State{Buffer(kernels_->columns_scratch(std::min(kUnit, length_), most)),
+                             Buffer(listed ? std::min(kUnit, length_) * 8 : 0)};
+              },
+              [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
+                int64_t here;
+                const int64_t base = kept_.place(tile_of(group, here)).offset;
+                if (listed) {
+                  int64_t* const list = reinterpret_cast<int64_t*>(state.offsets.data());
+                  offsets(first, count, list);
+                  kernels_->columns(at(base), list, 0, count, here, state.scratch.data(), nodes);
+                } else {
+                  const int64_t pitch = reduced_.inner_stride();
+                  kernels_->columns(at(base + first * pitch), nullptr, pitch, count, here, state.scratch.data(), nodes);
+                }
+              }),
+          [&](int64_t group, const char* nodes) {
+            int64_t here;
+            const int64_t first = tile_of(group, here);
+            ends_->store(nodes, here, result_, kept_.place(first).out, kept_.inner_out_stride());
+          });
   }
 
   // Elements first .. first + count of the `columns` outputs at `offset` of the innermost kept dim, row by row.
@@ -530,6 +539,27 @@ class Reduction {
           });
   }
 
+  // The nodes of whole chunks of an output whose elements are long runs: only stripes that a run's end cuts are gathered.
+  void striped(int64_t base, int64_t first, int64_t chunks, char* buffer, char* nodes) const {
+    constexpr int64_t kLanes = Pairwise::kLanes;
+    const void* begins[kStripedChunks * Pairwise::kStripes];
+    Dims::Place place{0, 0, 0};
+    for (int64_t s = 0; s < chunks * Pairwise::kStripes; ++s) {
+      const int64_t e = first + s * kLanes;
+      if (place.left <= 0) place = reduced_.place(e);
+      if (place.left >= kLanes) {
+        begins[s] = at(base + place.offset);
+      } else {
+        gather(base, 1, 0, e, kLanes, buffer);
+        begins[s] = buffer;
+        buffer += kLanes * element_size_;
+      }
+      place.offset += kLanes;
+      place.left -= kLanes;
+    }
+    kernels_->stripes(begins, chunks, nodes);
+  }
+
   // Rows whose elements are not one run, or must be converted: chunk by chunk, or many short ones at once.
   void gathered_rows() const {
     if (length_ <= kChunk) {
@@ -555,29 +585,30 @@ class Reduction {
     struct State {
       Buffer elements, nodes;
     };
-    const bool run = direct_ && reduced_.inner_stride() == 1;
-    split(
-        outputs_, 1,
-        step([&] { return State{Buffer(kChunk * kernels_->element_size), Buffer(kUnit / kChunk * ends_->node_size)}; },
-             [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
-               const int64_t base = kept_.place(group).offset, chunks = ceil_div(count, kChunk);
-               for (int64_t c = 0; c < chunks; ++c) {
-                 const int64_t begin = first + c * kChunk, elements = std::min(kChunk, count - c * kChunk);
-                 char* const node = state.nodes.data() + c * ends_->node_size;
-                 if (run) {
-                   const Dims::Place place = reduced_.place(begin);
-                   if (place.left >= elements) {
-                     kernels_->rows(at(base + place.offset), 1, 0, elements, node);
-                     continue;
+    const bool in_runs = direct_ && reduced_.inner_stride() == 1 && reduced_.inner_size() >= kLongRun;
+    const int64_t buffered = (in_runs ? kStripedChunks : 1) * kChunk * kernels_->element_size;
+    split(outputs_, 1,
+          step([&] { return State{Buffer(buffered), Buffer(kUnit / kChunk * ends_->node_size)}; },
+               [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
+                 const int64_t base = kept_.place(group).offset, chunks = ceil_div(count, kChunk);
+                 int64_t c = 0;
+                 const auto node = [&] { return state.nodes.data() + c * ends_->node_size; };
+                 if (in_runs) {
+                   for (; (c + 1) * kChunk <= count;) {
+                     const int64_t here = std::min(count / kChunk - c, kStripedChunks);
+                     striped(base, first + c * kChunk, here, state.elements.data(), node());
+                     c += here;
                    }
                  }
-                 gather(base, 1, 0, begin, elements, state.elements.data());
-                 kernels_->rows(state.elements.data(), 1, 0, elements, node);
-               }
-               ends_->fold(state.nodes.data(), chunks, 1);
-               std::copy_n(state.nodes.data(), ends_->node_size, nodes);
-             }),
-        [&](int64_t group, const char* nodes) { ends_->store(nodes, 1, result_, kept_.place(group).out, 1); });
+                 for (; c < chunks; ++c) {
+                   const int64_t elements = std::min(kChunk, count - c * kChunk);
+                   gather(base, 1, 0, first + c * kChunk, elements, state.elements.data());
+                   kernels_->rows(state.elements.data(), 1, 0, elements, node());
+                 }
+                 ends_->fold(state.nodes.data(), chunks, 1);
+                 std::copy_n(state.nodes.data(), ends_->node_size, nodes);
+               }),
+          [&](int64_t group, const char* nodes) { ends_->store(nodes, 1, result_, kept_.place(group).out, 1); });
   }
 
   const char* x_;

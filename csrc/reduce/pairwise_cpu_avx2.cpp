@@ -8,6 +8,7 @@
 #include "pairwise_cpu_kernels.h"
 
 #pragma GCC target("avx2,f16c")
+#define TREDUCE_AVX2 1
 #define TREDUCE_INSTRUCTIONS avx2
 #define TREDUCE_VECTOR_BYTES 32
 #include "pairwise_cpu_vectors.h"

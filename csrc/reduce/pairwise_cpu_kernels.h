@@ -11,20 +11,20 @@ namespace treduce::reduce::cpu {
 // Integers of up to 16 bits add up to less than 2^31 in it.
 constexpr int64_t kUnit = 32 * Pairwise::kChunk;
 
-// Columns that Kernels::columns takes at most.
-constexpr int64_t kColumns = 512;
-
 // The kernels of an op and a dtype. A node is the op's accumulator (Ends::acc_size bytes).
 struct Kernels {
   int element_size;
-  int width;                                // elements of a vector
-  int64_t narrow_columns;                   // what `narrow` takes at most
-  int64_t columns_scratch, narrow_scratch;  // bytes
+  int width;               // the fewest columns that `columns` takes
+  int64_t narrow_columns;  // what `narrow` takes at most
+  int64_t narrow_scratch;  // bytes
+  int64_t (*columns_scratch)(int64_t n, int64_t columns);
 
   // nodes[r] is the node over x[r * stride + e], e < n <= kUnit, for each of `rows` rows.
   void (*rows)(const void* x, int64_t rows, int64_t stride, int64_t n, void* nodes);
-  // nodes[c] is the node over x[row(e) + c], for each of `columns`, from `width` to kColumns. Row e begins at offsets[e], or,
-  // without offsets, at e * pitch.
+  // nodes[c] is the node over a whole chunk whose stripe s begins at stripes[c * 8 + s], c < chunks <= kUnit / 1024.
+  void (*stripes)(const void* const* stripes, int64_t chunks, void* nodes);
+  // nodes[c] is the node over x[row(e) + c], for each of `columns`, from `width` on. Row e begins at offsets[e], or, without
+  // offsets, at e * pitch.
   void (*columns)(const void* x, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns, void* scratch,
                   void* nodes);
   // The same for few columns whose rows lie one after another: nodes[c] is the node over x[e * columns + c].

@@ -43,20 +43,28 @@ TREDUCE_INLINE Vector<T, kCount> broadcast(T value) {
 template <class A, int kCount, class In>
 TREDUCE_INLINE Vector<A, kCount> widen_vector(const In* p) {
   using V = Vector<A, kCount>;
-  using Words = Vector<uint32_t, kCount>;
   if constexpr (std::is_same_v<In, A>) {
     return load_vector<V>(p);
-  } else if constexpr (std::is_same_v<In, bfloat16>) {
-    return (V)(__builtin_convertvector(load_vector<Vector<uint16_t, kCount>>(p), Words) << 16);
+#ifdef TREDUCE_AVX2  // compilers do not find these behind __builtin_convertvector
+  } else if constexpr (kCount * sizeof(A) == 32) {
+    const auto bytes = [&] { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
+    const auto words = [&] { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+    if constexpr (std::is_same_v<In, float16>) return (V)_mm256_cvtph_ps(words());
+    if constexpr (std::is_same_v<In, bfloat16>) return (V)(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words()), 16));
+    if constexpr (std::is_same_v<In, int8_t>) return (V)_mm256_cvtepi8_epi32(bytes());
+    if constexpr (std::is_same_v<In, uint8_t>) return (V)_mm256_cvtepu8_epi32(bytes());
+    if constexpr (std::is_same_v<In, boolean>) return (V)((V)_mm256_cvtepu8_epi32(bytes()) != 0) & 1;
+    if constexpr (std::is_same_v<In, int16_t>) return (V)_mm256_cvtepi16_epi32(words());
+    if constexpr (std::is_same_v<In, int32_t>) return (V)_mm256_cvtepi32_epi64(words());
+#endif
   } else if constexpr (std::is_same_v<In, float16>) {
-#ifdef __F16C__
-    return (V)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#else
+    using Words = Vector<uint32_t, kCount>;
     const Words bits = __builtin_convertvector(load_vector<Vector<uint16_t, kCount>>(p), Words);
     const V scaled = (V)((bits & 0x7fffu) << 13) * 0x1p112f;
     const Words infinite = (Words)((bits & 0x7c00u) == 0x7c00u) & 0x7f800000u;
     return (V)((Words)scaled | infinite | (bits & 0x8000u) << 16);
-#endif
+  } else if constexpr (std::is_same_v<In, bfloat16>) {
+    return (V)(__builtin_convertvector(load_vector<Vector<uint16_t, kCount>>(p), Vector<uint32_t, kCount>) << 16);
   } else if constexpr (std::is_same_v<In, boolean>) {
     const auto bytes = load_vector<Vector<uint8_t, kCount>>(p);
     return __builtin_convertvector((Vector<uint8_t, kCount>)(bytes != 0) & 1, V);
@@ -110,41 +118,75 @@ struct Shuffles {
 };
 
 // An op on vectors of A, for elements of type In.
-template <class O, class In_, class A_>
+//
+// Half floats are widened without a shuffle if they are split: the even elements in one vector, the odd ones in another. Lanes
+// that are added to each other as they lie need no other order, and neighbours are an addition apart.
+template <class O, class In_, class A_, bool kSplit_ = std::is_same_v<In_, bfloat16>>
 struct Lanes {
   using In = In_;
   using A = A_;
   using Acc = typename O::Acc;
+  static constexpr bool kSplit = kSplit_;
   static constexpr bool kCarriesError = carries_error<Acc>;
   static constexpr int kPlanes = kCarriesError ? 2 : 1;
+  static constexpr int kParts = kPlanes * (kSplit ? 2 : 1);  // vectors of a value
   static constexpr int kWidth = TREDUCE_VECTOR_BYTES / sizeof(A);
+  static constexpr int kElements = kWidth * (kSplit ? 2 : 1);  // that a value holds
   static constexpr int kBlock = 16 / sizeof(A);
   using V = Vector<A, kWidth>;
   using Word = SignedWord<sizeof(A)>;
   using Shuffle = Shuffles<kWidth, kBlock>;
+  using InOrder = Lanes<O, In, A, false>;
+  using Nodes = Lanes<O, A, A, false>;  // what neighbours become
 
   struct Value {
-    V at[kPlanes];
+    V at[kParts];
   };
 
-  TREDUCE_INLINE static Value load(const In* p) { return {{widen_vector<A, kWidth>(p)}}; }
-  // The first `count` elements, and the identity after them; one vector is read if `whole`.
+  TREDUCE_INLINE static Value load(const In* p) {
+    if constexpr (kSplit) {
+      using Words = Vector<uint32_t, kWidth>;
+      const auto both = load_vector<Words>(p);
+      return {{(V)(both << 16), (V)(both & 0xffff0000u)}};
+    } else {
+      return {{widen_vector<A, kWidth>(p)}};
+    }
+  }
+  // The first `count` elements, and the identity after them; more is read if `whole`.
   TREDUCE_INLINE static Value load(const In* p, int count, bool whole) {
-    In some[kWidth];
+    In some[kElements];
     if (!whole) {
       memset(some, 0, sizeof(some));
       memcpy(some, p, count * sizeof(In));
       p = some;
     }
     Value v = load(p);
-    const auto mask = lane_numbers() < broadcast<Word, kWidth>(static_cast<Word>(count));
-    v.at[0] = mask ? v.at[0] : identity().at[0];
+    for (int k = 0; k < kParts / kPlanes; ++k) {
+      const auto mask = lane_numbers(k) < broadcast<Word, kWidth>(static_cast<Word>(count));
+      v.at[k] = mask ? v.at[k] : identity().at[k];
+    }
     return v;
   }
   TREDUCE_INLINE static Value identity() {
     Value v{};
-    if constexpr (!kCarriesError) v.at[0] = broadcast<A, kWidth>(static_cast<A>(scalar_identity()));
+    if constexpr (!kCarriesError) {
+      for (int k = 0; k < kParts; ++k) v.at[k] = broadcast<A, kWidth>(static_cast<A>(scalar_identity()));
+    }
     return v;
+  }
+  // The nodes of neighbours where they are in different vectors, else the value itself.
+  TREDUCE_INLINE static typename Nodes::Value nodes(const Value& v) {
+    if constexpr (kSplit) {
+      return {{combine(v.at[0], v.at[1])}};
+    } else {
+      typename Nodes::Value same;
+      for (int k = 0; k < kParts; ++k) same.at[k] = v.at[k];
+      return same;
+    }
+  }
+  // Where a value keeps element i.
+  static constexpr int place(int64_t i) {
+    return static_cast<int>(kSplit ? i % 2 * kWidth + i % kElements / 2 : i % kElements);
   }
   static constexpr bool kSum = kCarriesError || std::is_same_v<O, Sum<Acc>>;
   TREDUCE_INLINE static A scalar_identity() {
@@ -159,14 +201,16 @@ struct Lanes {
     }
   }
 
-  TREDUCE_INLINE static Value combine(Value a, Value b) {
+  TREDUCE_INLINE static Value combine(const Value& a, const Value& b) {
     if constexpr (kCarriesError) {
       const V sum = a.at[0] + b.at[0];
       const V from_b = sum - a.at[0];
       const V lost = (a.at[0] - (sum - from_b)) + (b.at[0] - from_b);
       return {{sum, (a.at[1] + b.at[1]) + lost}};
     } else {
-      return {{combine(a.at[0], b.at[0])}};
+      Value v;
+      for (int k = 0; k < kParts; ++k) v.at[k] = combine(a.at[k], b.at[k]);
+      return v;
     }
   }
   TREDUCE_INLINE static V combine(V a, V b) {
@@ -201,14 +245,14 @@ struct Lanes {
     }
   }
 
-  // Accumulators in planes, `distance` apart.
+  // Accumulators in planes, `distance` apart. What is split stays so.
   TREDUCE_INLINE static Value get(const A* p, int64_t distance) {
     Value v;
-    for (int k = 0; k < kPlanes; ++k) v.at[k] = load_vector<V>(p + k * distance);
+    for (int k = 0; k < kParts; ++k) v.at[k] = load_vector<V>(p + k * (kSplit ? kWidth : distance));
     return v;
   }
   TREDUCE_INLINE static void put(A* p, int64_t distance, const Value& v) {
-    for (int k = 0; k < kPlanes; ++k) memcpy(p + k * distance, &v.at[k], sizeof(V));
+    for (int k = 0; k < kParts; ++k) memcpy(p + k * (kSplit ? kWidth : distance), &v.at[k], sizeof(V));
   }
   TREDUCE_INLINE static Acc node(const A* p, int64_t distance) {
     if constexpr (kCarriesError) {
@@ -271,9 +315,9 @@ struct Lanes {
   }
 
  private:
-  TREDUCE_INLINE static Vector<Word, kWidth> lane_numbers() {
+  TREDUCE_INLINE static Vector<Word, kWidth> lane_numbers(int part) {
     Vector<Word, kWidth> v;
-    for (int k = 0; k < kWidth; ++k) v[k] = static_cast<Word>(k);
+    for (int k = 0; k < kWidth; ++k) v[k] = static_cast<Word>(kSplit ? 2 * k + part : k);
     return v;
   }
 };
@@ -281,7 +325,7 @@ struct Lanes {
 constexpr int kLanes = Pairwise::kLanes, kStripes = Pairwise::kStripes, kChunk = Pairwise::kChunk;
 constexpr int kUnitChunks = static_cast<int>(kUnit / kChunk);
 
-// Accumulators on their way up the tree: neighbours lie side by side. Reading past the last one gives zeros or old values.
+// Accumulators on their way up the tree: neighbours lie side by side. L: of nodes.
 template <class L>
 struct Nodes {
   using A = typename L::A;
@@ -289,17 +333,17 @@ struct Nodes {
   static constexpr int kRoom = kCapacity + 2 * L::kWidth;
   alignas(64) A at[L::kPlanes][kRoom];
 
-  Nodes() { memset(at, 0, sizeof(at)); }
   TREDUCE_INLINE void put(int64_t i, const typename L::Value& v) { L::put(&at[0][i], kRoom, v); }
+  TREDUCE_INLINE typename L::Value get(int64_t i) const { return L::get(&at[0][i], kRoom); }
   typename L::Acc node(int64_t i) const { return L::node(&at[0][i], kRoom); }
 
   // Each aligned run of `size` (a power of two) of the first `count` nodes becomes one.
   void fold(int64_t count, int size) {
+    put(count, L::identity());  // is read, and counts for nothing
+    put(count + L::kWidth, L::identity());
     for (; size > 1; size /= 2) {
       count /= 2;
-      for (int64_t i = 0; i < count; i += L::kWidth) {
-        put(i, L::pairs(L::get(&at[0][2 * i], kRoom), L::get(&at[0][2 * i + L::kWidth], kRoom)));
-      }
+      for (int64_t i = 0; i < count; i += L::kWidth) put(i, L::pairs(get(2 * i), get(2 * i + L::kWidth)));
     }
   }
 };
@@ -319,94 +363,123 @@ typename O::Acc fold_few(typename O::Acc* nodes, int count) {
 template <class O, class L>
 struct Rows {
   using In = typename L::In;
-  using A = typename L::A;
   using Acc = typename L::Acc;
   using Value = typename L::Value;
+  using N = typename L::Nodes;
+  using Held = Nodes<N>;
   static constexpr int kWidth = L::kWidth;
-  static constexpr int kOfChunk = kLanes / kWidth;  // nodes that a chunk leaves before Nodes::fold
+  static constexpr int kElements = L::kElements;
+  static constexpr int kOfElements = kElements / kWidth;  // elements of a node that a value leaves in each lane
+  static constexpr int kOfChunk = kLanes / kElements;     // nodes that a chunk leaves before Nodes::fold
 
   static void run(const void* data, int64_t rows, int64_t stride, int64_t n, void* result) {
     const In* const x = static_cast<const In*>(data);
     Acc* const nodes = static_cast<Acc*>(result);
     if (n > kLanes) {
       chunks(x, rows, stride, n, nodes);
-    } else if (n <= kWidth / 2 && (n & (n - 1)) == 0 && stride == n) {
-      parts_of_vectors(x, rows, static_cast<int>(n), nodes);
+    } else if (n <= kElements / 2 && n >= kOfElements && (n & (n - 1)) == 0 && stride == n) {
+      parts_of_values(x, rows, static_cast<int>(n), nodes);
     } else {
       lanes(x, rows, stride, static_cast<int>(n), nodes);
     }
   }
 
+  static void stripes(const void* const* begins, int64_t chunks, void* result) {
+    Held held;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const In* of_chunk[kStripes];
+      for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
+      whole_chunk(of_chunk, held, c * kOfChunk);
+    }
+    held.fold(chunks * kOfChunk, kOfChunk);
+    for (int64_t c = 0; c < chunks; ++c) static_cast<Acc*>(result)[c] = held.node(c);
+  }
+
  private:
-  // Several whole rows in a vector.
-  static void parts_of_vectors(const In* x, int64_t rows, int n, Acc* nodes) {
-    Nodes<L> held;
+  // Several whole rows in a value.
+  static void parts_of_values(const In* x, int64_t rows, int n, Acc* nodes) {
+    Held held;
     const int64_t all = rows * n;
-    constexpr int64_t kAtOnce = Nodes<L>::kCapacity;
+    constexpr int64_t kAtOnce = Held::kCapacity * kOfElements;
     for (int64_t begin = 0; begin < all; begin += kAtOnce) {
       const int64_t count = all - begin < kAtOnce ? all - begin : kAtOnce;
       int64_t i = 0;
-      for (; i + kWidth <= count; i += kWidth) held.put(i, L::load(x + begin + i));
-      if (i < count) held.put(i, L::load(x + begin + i, static_cast<int>(count - i), false));
-      held.fold(count, n);
+      for (; i + kElements <= count; i += kElements) held.put(i / kOfElements, L::nodes(L::load(x + begin + i)));
+      if (i < count) {
+        held.put(i / kOfElements, L::nodes(L::load(x + begin + i, static_cast<int>(count - i), false)));
+      }
+      held.fold(count / kOfElements, n / kOfElements);
       for (int64_t r = 0; r < count / n; ++r) nodes[begin / n + r] = held.node(r);
     }
   }
 
-  // Rows of a single stripe. Each takes a power of two of vectors, the last of them filled up with the identity.
+  // Rows before this one may be read up to `past` elements behind their end: rows behind them reach further.
+  static int64_t safe_rows(int64_t rows, int64_t stride, int64_t past) {
+    if (past == 0) return rows;
+    return stride <= 0 ? 0 : rows - (past + stride - 1) / stride;
+  }
+
+  // Rows of a single stripe. Each takes a power of two of values, the last of them filled up with the identity.
   static void lanes(const In* x, int64_t rows, int64_t stride, int n, Acc* nodes) {
-    const int vectors = (n + kWidth - 1) / kWidth, rest = n - (vectors - 1) * kWidth;
-    int padded = 1;
-    while (padded < vectors) padded *= 2;
-    const int64_t at_once = Nodes<L>::kCapacity / padded;
-    // Rows before this one may be read up to the end of their last vector: rows behind them reach further.
-    const int64_t past = vectors * kWidth - n;
-    const int64_t safe = rest == kWidth ? rows : (stride <= 0 ? 0 : rows - (past + stride - 1) / stride);
-    Nodes<L> held;
+    const int values = (n + kElements - 1) / kElements, rest = n - (values - 1) * kElements;
+    int shift = 0;
+    while (1 << shift < values) ++shift;
+    const int padded = 1 << shift;
+    const int64_t at_once = Held::kCapacity / padded;
+    const int64_t safe = safe_rows(rows, stride, int64_t{values} * kElements - n);
+    const int together = padded < kWidth ? kWidth / padded : 1;  // rows of a square
+    const int squares = padded < kWidth ? 1 : padded / kWidth;   // of a row
+    Held held;
+    typename N::Value v[kLanes / kElements < kWidth ? kWidth : kLanes / kElements];
+    for (auto& value : v) value = N::identity();
     for (int64_t begin = 0; begin < rows; begin += at_once) {
       const int64_t count = rows - begin < at_once ? rows - begin : at_once;
       const In* row = x + begin * stride;
       int64_t r = 0, at = 0;
-      if (rest == kWidth && padded == vectors && stride == n) {  // one run of vectors
+      if (rest == kElements && padded == values && stride == n) {  // one run of values
         for (; at + kWidth <= count * padded; at += kWidth) {
-          Value v[kWidth];
+          typename N::Value run[kWidth];
 #pragma GCC unroll 16
-          for (int i = 0; i < kWidth; ++i) v[i] = L::load(row + (at + i) * kWidth);
-          held.put(at, L::square(v));
+          for (int i = 0; i < kWidth; ++i) run[i] = L::nodes(L::load(row + (at + i) * kElements));
+          held.put(at, N::square(run));
         }
         r = at / padded;
         row += r * stride;
       } else if (padded == 1) {
-        for (; at + kWidth <= count && begin + at + kWidth <= safe; at += kWidth) {
-          Value v[kWidth];
+        for (; r + kWidth <= count && begin + r + kWidth <= safe; r += kWidth, row += kWidth * stride) {
+          typename N::Value few[kWidth];
 #pragma GCC unroll 16
-          for (int i = 0; i < kWidth; ++i) v[i] = L::load(row + i * stride, n, true);
-          held.put(at, L::square(v));
-          row += kWidth * stride;
+          for (int i = 0; i < kWidth; ++i) few[i] = L::nodes(L::load(row + i * stride, n, true));
+          held.put(r, N::square(few));
         }
-        r = at;
-      }
-      while (r < count) {
-        Value v[kWidth];
-        for (int i = 0; i < kWidth && r < count;) {
-          const int first = static_cast<int>(at % padded);  // of the row's vectors
-          const int end = padded - first < kWidth ? padded : first + kWidth;
-          for (int k = first; k < end; ++k, ++i, ++at) {
-            if (k < vectors - 1) {
-              v[i] = L::load(row + k * kWidth);
+      } else if (squares == 1) {
+        for (; r + together <= count && begin + r + together <= safe; r += together, row += together * stride) {
+          typename N::Value few[kWidth];
+#pragma GCC unroll 16
+          for (int i = 0; i < kWidth; ++i) {
+            const int k = i & (padded - 1);
+            const In* const p = row + (i >> shift) * stride + k * kElements;
+            if (k < values - 1) {
+              few[i] = L::nodes(L::load(p));
             } else {
-              v[i] = k < vectors ? L::load(row + k * kWidth, rest, begin + r < safe) : L::identity();
+              few[i] = k < values ? L::nodes(L::load(p, rest, true)) : N::identity();
             }
           }
-          if (end == padded) {
-            ++r;
-            row += stride;
-          }
-          if (r == count) {
-            for (; i < kWidth; ++i, ++at) v[i] = L::identity();
-          }
+          held.put(r * padded, N::square(few));
         }
-        held.put(at - kWidth, L::square(v));
+      }
+      at = r * padded;
+      while (r < count) {
+        for (int t = 0; t < together; ++t, ++r, row += stride) {
+          typename N::Value* const mine = v + t * padded;
+          if (r >= count) {
+            for (int k = 0; k < values; ++k) mine[k] = N::identity();
+            continue;
+          }
+          for (int k = 0; k < values - 1; ++k) mine[k] = L::nodes(L::load(row + k * kElements));
+          mine[values - 1] = L::nodes(L::load(row + (values - 1) * kElements, rest, begin + r < safe));
+        }
+        for (int q = 0; q < squares; ++q, at += kWidth) held.put(at, N::square(v + q * kWidth));
       }
       held.fold(count * padded, padded);
       for (int64_t i = 0; i < count; ++i) nodes[begin + i] = held.node(i);
@@ -415,59 +488,124 @@ struct Rows {
 
   static void chunks(const In* x, int64_t rows, int64_t stride, int64_t n, Acc* nodes) {
     const int of_row = static_cast<int>((n + kChunk - 1) / kChunk);
+    const int rest = static_cast<int>(n % kChunk);
     const int64_t at_once = kUnitChunks / of_row;
-    Nodes<L> held;
+    const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
+    Held held;
     for (int64_t begin = 0; begin < rows; begin += at_once) {
       const int64_t count = rows - begin < at_once ? rows - begin : at_once;
-      for (int64_t r = 0; r < count; ++r) {
-        const In* chunk = x + (begin + r) * stride;
-        int64_t at = r * of_row * kOfChunk, rest = n;
-        for (; rest >= kChunk; rest -= kChunk, chunk += kChunk, at += kOfChunk) whole_chunk(chunk, held, at);
-        if (rest > 0) part_of_chunk(chunk, static_cast<int>(rest), held, at);
+      int64_t at = 0;
+      for (int64_t r = begin; r < begin + count; ++r) {
+        const In* chunk = x + r * stride;
+        for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
+          const In* begins[kStripes];
+          for (int s = 0; s < kStripes; ++s) begins[s] = chunk + s * kLanes;
+          whole_chunk(begins, held, at);
+        }
+        if (rest > 0) {
+          part_of_chunk(chunk, rest, r < safe, held, at);
+          at += kOfChunk;
+        }
       }
-      held.fold(count * of_row * kOfChunk, kOfChunk);
+      held.fold(at, kOfChunk);
       for (int64_t r = 0; r < count; ++r) {
+        if (of_row == 1) {
+          nodes[begin + r] = held.node(r);
+          continue;
+        }
         Acc few[kUnitChunks];
-        for (int c = 0; c < of_row; ++c) few[c] = held.node(r * of_row + c);
+        few[0] = held.node(r * of_row);
+        for (int c = 1; c < of_row; ++c) few[c] = held.node(r * of_row + c);
         nodes[begin + r] = fold_few<O>(few, of_row);
       }
     }
   }
 
-  TREDUCE_INLINE static void whole_chunk(const In* x, Nodes<L>& held, int64_t at) {
-    constexpr int kHeld = L::kPlanes == 2 ? kWidth : 8;  // vectors whose stripes are added side by side, in registers
-    for (int lane = 0; lane < kLanes; lane += kHeld * kWidth) {
-      Value v[kHeld];
-#pragma GCC unroll 16
-      for (int i = 0; i < kHeld; ++i) v[i] = L::load(x + lane + i * kWidth);
+  static constexpr int kHeld = L::kParts == 2 ? (kWidth < 4 ? kWidth : 4) : 8;  // values whose stripes are in registers
+  static constexpr int kPasses = kHeld < kWidth ? kWidth / kHeld : 1;           // that fill a square
+
+  TREDUCE_INLINE static void whole_chunk(const In* const* begins, Held& held, int64_t at) {
 #pragma GCC unroll 1
-      for (int s = 1; s < kStripes; ++s) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(x + s * kLanes + lane + i * kWidth));
+    for (int lane = 0; lane < kLanes; lane += kPasses * kHeld * kElements) {
+      typename N::Value nodes[kPasses * kHeld];
+#pragma GCC unroll 4
+      for (int g = 0; g < kPasses; ++g) {
+        const int first = lane + g * kHeld * kElements;
+        // A chunk that is larger than a page is read faster if the one before it asks for it, from front to back.
+        const In* ahead = begins[0] + kChunk + first * kStripes;
+        const auto ask = [&] {
+          if constexpr (kChunk * sizeof(In) > 4096) {
+            constexpr int kLine = 64 / sizeof(In);
+#pragma GCC unroll 8
+            for (int i = 0; i < kHeld * kElements; i += kLine) __builtin_prefetch(ahead + i);
+            ahead += kHeld * kElements;
+          }
+        };
+        Value v[kHeld];
+        ask();
+#pragma GCC unroll 8
+        for (int i = 0; i < kHeld; ++i) v[i] = L::load(begins[0] + first + i * kElements);
+#pragma GCC unroll 1
+        for (int s = 1; s < kStripes; ++s) {
+          const In* const p = begins[s] + first;
+          ask();
+#pragma GCC unroll 8
+          for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < kHeld; ++i) nodes[g * kHeld + i] = L::nodes(v[i]);
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < kHeld; i += kWidth) held.put(at + lane / kWidth + i, L::square(v + i));
+      for (int i = 0; i < kPasses * kHeld; i += kWidth) held.put(at + lane / kElements + i, N::square(nodes + i));
     }
   }
 
-  static void part_of_chunk(const In* x, int n, Nodes<L>& held, int64_t at) {
+  // `safe`: more may be read.
+  static void part_of_chunk(const In* x, int n, bool safe, Held& held, int64_t at) {
     const int stripes = n / kLanes, rest = n % kLanes;
-    for (int lane = 0; lane < kLanes; lane += kWidth * kWidth) {
-      Value v[kWidth];
-      for (int i = 0; i < kWidth; ++i) {
-        const int l = lane + i * kWidth;
-        const In* const p = x + l;
-        const int more = rest - l;  // elements of the last stripe
-        const int whole = stripes + (more >= kWidth ? 1 : 0);
-        Value sum = whole > 0 ? L::load(p) : L::identity();
-        for (int s = 1; s < whole; ++s) sum = L::combine(sum, L::load(p + s * kLanes));
-        if (more > 0 && more < kWidth) {
-          const Value last = L::load(p + whole * kLanes, more, false);
-          sum = whole > 0 ? L::combine(sum, last) : last;
+    constexpr int kHere = kHeld < 8 ? kHeld : 8;
+    constexpr int kTogether = kHere < kWidth ? kWidth : kHere;
+#pragma GCC unroll 1
+    for (int lane = 0; lane < kLanes; lane += kTogether * kElements) {
+      typename N::Value nodes[kTogether];
+#pragma GCC unroll 4
+      for (int g = 0; g < kTogether; g += kHere) {
+        const int first = lane + g * kElements;
+        const In* p = x + first;
+        Value v[kHere];
+        int left = rest - first;  // elements of the last stripe, from here on
+        if (stripes == 0) {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) v[i] = L::identity();
+        } else {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) v[i] = L::load(p + i * kElements);
+          const int whole = stripes + (left >= kHere * kElements ? 1 : 0);
+#pragma GCC unroll 1
+          for (int s = 1; s < whole; ++s) {
+            p += kLanes;
+#pragma GCC unroll 16
+            for (int i = 0; i < kHere; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+          }
+          p += kLanes;
+          if (left >= kHere * kElements) left = 0;
         }
-        v[i] = sum;
+        if (left > 0) {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) {
+            const int here = left - i * kElements;
+            if (here >= kElements) {
+              v[i] = L::combine(v[i], L::load(p + i * kElements));
+            } else if (here > 0) {
+              v[i] = L::combine(v[i], L::load(p + i * kElements, here, safe));
+            }
+          }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kHere; ++i) nodes[g + i] = L::nodes(v[i]);
       }
-      held.put(at + lane / kWidth, L::square(v));
+#pragma GCC unroll 8
+      for (int i = 0; i < kTogether; i += kWidth) held.put(at + lane / kElements + i, N::square(nodes + i));
     }
   }
 };
@@ -500,6 +638,14 @@ struct NarrowExtremum {
       static_cast<typename O::Acc*>(result)[r] = value;
     }
   }
+
+  static void stripes(const void* const* begins, int64_t chunks, void* result) {
+    for (int64_t c = 0; c < chunks; ++c) {
+      typename O::Acc of_stripe[kStripes];
+      for (int s = 0; s < kStripes; ++s) run(begins[c * kStripes + s], 1, 0, kLanes, of_stripe + s);
+      static_cast<typename O::Acc*>(result)[c] = fold_few<O>(of_stripe, kStripes);
+    }
+  }
 };
 
 // Columns, a few rows at a time: the leaves of some vector of columns are added in registers, and go up the tree at once. A
@@ -510,17 +656,21 @@ struct Columns {
   using A = typename L::A;
   using Acc = typename L::Acc;
   using Value = typename L::Value;
-  static constexpr int kWidth = L::kWidth;
-  static constexpr int kLevels = 13;  // log2(leaves of a unit) + 1
-  static constexpr int kAtOnce = 8;   // rows
-  static_assert((1 << (kLevels - 1)) == kUnitChunks * kLanes);
-  static constexpr int64_t kSlots = kColumns + kWidth;
-  static constexpr int64_t kScratch = kLevels * L::kPlanes * kSlots * sizeof(A);
+  static constexpr int kElements = L::kElements;
+  static constexpr int kAtOnce = 8;  // rows
+
+  static int64_t slots(int64_t columns) { return (columns + kElements - 1) / kElements * kElements; }
+  static int64_t scratch(int64_t n, int64_t columns) {
+    int levels = 1;  // log2(leaves) + 1, rounded up
+    while (int64_t{1} << (levels - 1) < n && levels < 8) ++levels;
+    for (int64_t chunks = (n + kChunk - 1) / kChunk; chunks > 1; chunks = (chunks + 1) / 2) ++levels;
+    return levels * L::kPlanes * slots(columns) * static_cast<int64_t>(sizeof(A));
+  }
 
   static void run(const void* data, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns, void* scratch,
                   void* result) {
     const In* const x = static_cast<const In*>(data);
-    const Tree tree{static_cast<A*>(scratch), columns};
+    const Tree tree{static_cast<A*>(scratch), columns, slots(columns)};
     int64_t leaves = 0;
     for (int64_t first = 0; first < n; first += kChunk) {
       const int count = static_cast<int>(n - first < kChunk ? n - first : kChunk);
@@ -553,10 +703,10 @@ struct Columns {
  private:
   struct Tree {
     A* nodes;
-    int64_t columns;
-    A* level(int k, int64_t slot) const { return nodes + k * L::kPlanes * kSlots + slot; }
+    int64_t columns, slots;
+    A* level(int k, int64_t slot) const { return nodes + k * L::kPlanes * slots + slot; }
     // The last vector of columns begins early, so that it ends in time; what it holds twice, it computes twice.
-    int64_t begin(int64_t slot) const { return slot + kWidth <= columns ? slot : columns - kWidth; }
+    int64_t begin(int64_t slot) const { return slot + kElements <= columns ? slot : columns - kElements; }
   };
 
   template <int kGroup>
@@ -565,7 +715,7 @@ struct Columns {
     while (1 << depth < kGroup) ++depth;
     for (top = depth; leaves >> top & 1; ++top) {
     }
-    for (int64_t slot = 0; slot < tree.columns; slot += kWidth) {
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
       const int64_t c = tree.begin(slot);
       Value v[kGroup];
 #pragma GCC unroll 8
@@ -579,45 +729,48 @@ struct Columns {
 #pragma GCC unroll 8
         for (int g = 0; g < kGroup; g += 2 * s) v[g] = L::combine(v[g], v[g + s]);
       }
-      for (int k = depth; k < top; ++k) v[0] = L::combine(L::get(tree.level(k, slot), kSlots), v[0]);
-      L::put(tree.level(top, slot), kSlots, v[0]);
+      for (int k = depth; k < top; ++k) v[0] = L::combine(L::get(tree.level(k, slot), tree.slots), v[0]);
+      L::put(tree.level(top, slot), tree.slots, v[0]);
     }
   }
 
   static void finish(int64_t leaves, const Tree& tree, Acc* result) {
     int lowest = 0;
     while ((leaves >> lowest & 1) == 0) ++lowest;
-    for (int64_t slot = 0; slot < tree.columns; slot += kWidth) {
-      Value v = L::get(tree.level(lowest, slot), kSlots);
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+      Value v = L::get(tree.level(lowest, slot), tree.slots);
       for (int k = lowest + 1; leaves >> k != 0; ++k) {
-        if (leaves >> k & 1) v = L::combine(L::get(tree.level(k, slot), kSlots), v);
+        if (leaves >> k & 1) v = L::combine(L::get(tree.level(k, slot), tree.slots), v);
       }
-      A last[L::kPlanes][kWidth];
-      L::put(last[0], kWidth, v);
-      for (int i = 0; i < kWidth; ++i) result[tree.begin(slot) + i] = L::node(&last[0][i], kWidth);
+      A last[L::kPlanes * kElements];
+      L::put(last, kElements, v);
+      for (int i = 0; i < kElements; ++i) result[tree.begin(slot) + i] = L::node(last + L::place(i), kElements);
     }
   }
 };
 
 // Few columns: a stripe of 128 rows is one run of memory, so stripes are added as runs, and neighbouring leaves of a column lie
-// `columns` apart.
+// `columns` apart. If L is split, they are a multiple of its elements.
 template <class O, class L>
 struct Narrow {
   using In = typename L::In;
   using A = typename L::A;
   using Acc = typename L::Acc;
   using Value = typename L::Value;
-  static constexpr int kWidth = L::kWidth;
+  static constexpr int kElements = L::kElements;
   static constexpr int64_t kMost = 16 * 1024 / (kLanes * sizeof(A) * L::kPlanes);
-  static constexpr int64_t kRoom = kMost * kLanes + kWidth;  // accumulators of a plane
+  static constexpr int64_t kRoom = kMost * kLanes + 2 * kElements;  // accumulators of a plane
   static constexpr int64_t kScratch = (2 * L::kPlanes * kRoom + L::kPlanes * kMost * kUnitChunks) * sizeof(A);
 
   static void run(const void* data, int64_t n, int64_t columns, void* scratch, void* result) {
+    if constexpr (L::kSplit) {
+      if (columns % kElements != 0) return Narrow<O, typename L::InOrder>::run(data, n, columns, scratch, result);
+    }
     const In* x = static_cast<const In*>(data);
     A* const leaves = static_cast<A*>(scratch);
     A* const other = leaves + L::kPlanes * kRoom;
-    Acc* const nodes = static_cast<Acc*>(result);
     A* const of_chunks = other + L::kPlanes * kRoom;
+    Acc* const nodes = static_cast<Acc*>(result);
     const int chunks = static_cast<int>((n + kChunk - 1) / kChunk);
     const int64_t stripe = kLanes * columns;
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -634,7 +787,10 @@ struct Narrow {
       x += kChunk * columns;
     }
     for (int64_t c = 0; c < columns; ++c) {
-      const auto of_chunk = [&](int chunk) { return L::node(of_chunks + chunk * columns + c, kUnitChunks * columns); };
+      const int64_t place = c / kElements * kElements + L::place(c);
+      const auto of_chunk = [&](int chunk) {
+        return L::node(of_chunks + chunk * columns + place, kUnitChunks * columns);
+      };
       Acc of_column[kUnitChunks];
       of_column[0] = of_chunk(0);
       for (int chunk = 1; chunk < chunks; ++chunk) of_column[chunk] = of_chunk(chunk);
@@ -646,23 +802,23 @@ struct Narrow {
   // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements.
   static void add(const In* x, int64_t stripe, int stripes, int64_t count, A* sums) {
     int64_t p = 0;
-    constexpr int kHeld = L::kPlanes == 2 ? 2 : 4;
-    for (; p + kHeld * kWidth <= count; p += kHeld * kWidth) {
+    constexpr int kHeld = L::kParts == 2 ? 4 : 8;
+    for (; p + kHeld * kElements <= count; p += kHeld * kElements) {
       Value v[kHeld];
-#pragma GCC unroll 4
-      for (int i = 0; i < kHeld; ++i) v[i] = L::load(x + p + i * kWidth);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeld; ++i) v[i] = L::load(x + p + i * kElements);
 #pragma GCC unroll 1
       for (int s = 1; s < stripes; ++s) {
-#pragma GCC unroll 4
-        for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kWidth));
+#pragma GCC unroll 8
+        for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kElements));
       }
-#pragma GCC unroll 4
-      for (int i = 0; i < kHeld; ++i) L::put(sums + p + i * kWidth, kRoom, v[i]);
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeld; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
     }
     while (p < count) {
       Value v;
-      if (count >= kWidth) {
-        if (p + kWidth > count) p = count - kWidth;  // some of them again
+      if (count >= kElements) {
+        if (p + kElements > count) p = count - kElements;  // some of them again
         v = L::load(x + p);
         for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p));
       } else {
@@ -671,27 +827,36 @@ struct Narrow {
         for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p, few, false));
       }
       L::put(sums + p, kRoom, v);
-      p += kWidth;
+      p += kElements;
     }
   }
 
-  // Where the nodes of the columns are.
+  // Where the nodes of the columns are. What is written past a node is written again, by the next one or by nobody who counts.
   static const A* fold(A* from, A* to, int count, int64_t columns) {
+    const auto get = [&](const A* p) __attribute__((always_inline)) { return L::get(p, kRoom); };
     while (count > 1) {
-      const int pairs = count / 2;
-      for (int t = 0; t < pairs; ++t) {
-        const A* const a = from + 2 * t * columns;
-        // What is written past a pair is written again, by the next one or by nobody who counts.
-        for (int64_t c = 0; c < columns; c += kWidth) {
-          L::put(to + t * columns + c, kRoom, L::combine(L::get(a + c, kRoom), L::get(a + columns + c, kRoom)));
+      const int four = count % 4 == 0 ? 4 : 2;
+      const int fewer = count / four;
+      for (int t = 0; t < fewer; ++t) {
+        const A* const a = from + t * four * columns;
+        if (four == 4) {
+          for (int64_t c = 0; c < columns; c += kElements) {
+            const Value left = L::combine(get(a + c), get(a + columns + c));
+            const Value right = L::combine(get(a + 2 * columns + c), get(a + 3 * columns + c));
+            L::put(to + t * columns + c, kRoom, L::combine(left, right));
+          }
+        } else {
+          for (int64_t c = 0; c < columns; c += kElements) {
+            L::put(to + t * columns + c, kRoom, L::combine(get(a + c), get(a + columns + c)));
+          }
         }
       }
       if (count % 2 != 0) {
         for (int k = 0; k < L::kPlanes; ++k) {
-          memcpy(to + k * kRoom + pairs * columns, from + k * kRoom + (count - 1) * columns, columns * sizeof(A));
+          memcpy(to + k * kRoom + fewer * columns, from + k * kRoom + (count - 1) * columns, columns * sizeof(A));
         }
       }
-      count -= pairs;
+      count = fewer + count % 2;
       std::swap(from, to);
     }
     return from;
@@ -703,8 +868,8 @@ const Kernels* kernels() {
   using L = Lanes<O, In, A>;
   using R = std::conditional_t<sizeof(A) >= 4, Rows<O, L>, NarrowExtremum<O, L>>;
   static constexpr Kernels table{
-      sizeof(In), L::kWidth,          Narrow<O, L>::kMost, Columns<O, L>::kScratch, Narrow<O, L>::kScratch,
-      R::run,     Columns<O, L>::run, Narrow<O, L>::run};
+      sizeof(In), L::kElements, Narrow<O, L>::kMost, Narrow<O, L>::kScratch, Columns<O, L>::scratch,
+      R::run,     R::stripes,   Columns<O, L>::run,  Narrow<O, L>::run};
   return &table;
 }
 
