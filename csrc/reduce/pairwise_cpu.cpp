@@ -149,19 +149,27 @@ Gather copier_of(int64_t size) {
   }
 }
 
-const Kernels* find_kernels(Op op, Arithmetic arithmetic, DType dtype) {
+using Find = const Kernels* (*)(Op op, Arithmetic arithmetic, DType dtype);
+
+// The kernels for what this CPU has; TORCH_REDUCE_CPU=baseline or avx2 asks for less, so that a test can compare.
+Find best_kernels() {
 #ifdef __x86_64__
-  // TORCH_REDUCE_CPU=baseline asks for less, so that a test can compare.
-  static const bool has_avx2 = [] {
-    const char* const variable = std::getenv("TORCH_REDUCE_CPU");
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-    return has_f16c && __builtin_cpu_supports("avx2") &&
-           (variable == nullptr || std::string_view(variable) != "baseline");
-  }();
-  if (has_avx2) return avx2::find(op, arithmetic, dtype);
+  const char* const variable = std::getenv("TORCH_REDUCE_CPU");
+  const std::string_view most = variable != nullptr ? variable : "";
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  const bool has_avx2 = has_f16c && __builtin_cpu_supports("avx2");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx512 && most != "avx2" && most != "baseline") return avx512::find;
+  if (has_avx2 && most != "baseline") return avx2::find;
 #endif
-  return baseline::find(op, arithmetic, dtype);
+  return baseline::find;
+}
+
+const Kernels* find_kernels(Op op, Arithmetic arithmetic, DType dtype) {
+  static const Find find = best_kernels();
+  return find(op, arithmetic, dtype);
 }
 
 // Dims of either kind. Complex tensors are real ones with a dim more.

@@ -39,6 +39,9 @@ const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
 namespace avx2 {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
 }
+namespace avx512 {
+const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
+}
 #endif
 
 }  // namespace treduce::reduce::cpu

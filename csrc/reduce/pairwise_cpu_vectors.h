@@ -45,7 +45,21 @@ TREDUCE_INLINE Vector<A, kCount> widen_vector(const In* p) {
   using V = Vector<A, kCount>;
   if constexpr (std::is_same_v<In, A>) {
     return load_vector<V>(p);
-#ifdef TREDUCE_AVX2  // compilers do not find these behind __builtin_convertvector
+#ifdef TREDUCE_AVX512  // compilers do not find these behind __builtin_convertvector
+  } else if constexpr (kCount * sizeof(A) == 64) {
+    const auto bytes = [&] { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+    const auto words = [&] { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
+    if constexpr (std::is_same_v<In, float16>) return (V)_mm512_maskz_cvtph_ps(0xffff, words());
+    if constexpr (std::is_same_v<In, bfloat16>) return (V)(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words()), 16));
+    if constexpr (std::is_same_v<In, int8_t>) return (V)_mm512_cvtepi8_epi32(bytes());
+    if constexpr (std::is_same_v<In, uint8_t>) return (V)_mm512_cvtepu8_epi32(bytes());
+    if constexpr (std::is_same_v<In, boolean>) {
+      return (V)_mm512_cvtepu8_epi32(_mm_min_epu8(bytes(), _mm_set1_epi8(1)));
+    }
+    if constexpr (std::is_same_v<In, int16_t>) return (V)_mm512_cvtepi16_epi32(words());
+    if constexpr (std::is_same_v<In, int32_t>) return (V)_mm512_cvtepi32_epi64(words());
+#endif
+#ifdef TREDUCE_AVX2
   } else if constexpr (kCount * sizeof(A) == 32) {
     const auto bytes = [&] { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
     const auto words = [&] { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
@@ -97,6 +111,11 @@ struct Shuffles {
     const int j = i / kBlock, half = kBlocks / 2;
     return (j < half ? 0 : kCount) + (2 * (j % half) + odd) * kBlock + i % kBlock;
   }
+  // The even (or odd) elements of a, then those of b.
+  static constexpr int in_order(int i, int odd) {
+    const int half = kCount / 2;
+    return (i < half ? 0 : kCount) + 2 * (i % half) + odd;
+  }
   // The first halves of all blocks, then the second halves.
   static constexpr int halves_apart(int i) {
     const int half = kBlock / 2, j = i / half;
@@ -106,6 +125,8 @@ struct Shuffles {
   static constexpr std::integer_sequence<int, alternate(k, kOdd)...> elements(std::integer_sequence<int, k...>);
   template <int kOdd, int... k>
   static constexpr std::integer_sequence<int, alternate_blocks(k, kOdd)...> blocks(std::integer_sequence<int, k...>);
+  template <int kOdd, int... k>
+  static constexpr std::integer_sequence<int, in_order(k, kOdd)...> ordered(std::integer_sequence<int, k...>);
   template <int... k>
   static constexpr std::integer_sequence<int, halves_apart(k)...> halves(std::integer_sequence<int, k...>);
 
@@ -114,8 +135,25 @@ struct Shuffles {
   using Elements = decltype(elements<kOdd>(All{}));
   template <int kOdd>
   using Blocks = decltype(blocks<kOdd>(All{}));
+  template <int kOdd>
+  using InOrder = decltype(ordered<kOdd>(All{}));
   using Halves = decltype(halves(All{}));
 };
+
+#ifdef TREDUCE_AVX512
+// The first `bytes` at p, zeros after them. What is left out is not touched.
+template <int kBytes>
+TREDUCE_INLINE void copy_some(const void* p, int bytes, void* to) {
+  const uint64_t mask = bytes >= 64 ? ~uint64_t{0} : (uint64_t{1} << bytes) - 1;
+  if constexpr (kBytes == 64) {
+    _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(static_cast<__mmask64>(mask), p));
+  } else if constexpr (kBytes == 32) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), p));
+  } else {
+    _mm_storeu_si128(static_cast<__m128i*>(to), _mm_maskz_loadu_epi8(static_cast<__mmask16>(mask), p));
+  }
+}
+#endif
 
 // An op on vectors of A, for elements of type In.
 //
@@ -133,6 +171,7 @@ struct Lanes {
   static constexpr int kWidth = TREDUCE_VECTOR_BYTES / sizeof(A);
   static constexpr int kElements = kWidth * (kSplit ? 2 : 1);  // that a value holds
   static constexpr int kBlock = 16 / sizeof(A);
+  static constexpr bool kPermutes = TREDUCE_VECTOR_BYTES == 64;  // any elements of two vectors in one instruction
   using V = Vector<A, kWidth>;
   using Word = SignedWord<sizeof(A)>;
   using Shuffle = Shuffles<kWidth, kBlock>;
@@ -155,11 +194,17 @@ struct Lanes {
   // The first `count` elements, and the identity after them; more is read if `whole`.
   TREDUCE_INLINE static Value load(const In* p, int count, bool whole) {
     In some[kElements];
+#ifdef TREDUCE_AVX512
+    copy_some<sizeof(some)>(p, count * sizeof(In), some);
+    if (kSum) return load(some);
+    p = some;
+#else
     if (!whole) {
       memset(some, 0, sizeof(some));
       memcpy(some, p, count * sizeof(In));
       p = some;
     }
+#endif
     Value v = load(p);
     for (int k = 0; k < kParts / kPlanes; ++k) {
       const auto mask = lane_numbers(k) < broadcast<Word, kWidth>(static_cast<Word>(count));
@@ -262,10 +307,8 @@ struct Lanes {
     }
   }
 
-  // The nodes of the neighbours in a, then those in b, but with the blocks of both taking turns.
-  TREDUCE_INLINE static Value pairs_in_blocks(const Value& a, const Value& b) {
-    using Even = typename Shuffle::template Elements<0>;
-    using Odd = typename Shuffle::template Elements<1>;
+  template <class Even, class Odd>
+  TREDUCE_INLINE static Value combine_shuffled(const Value& a, const Value& b) {
     Value even, odd;
     for (int k = 0; k < kPlanes; ++k) {
       even.at[k] = shuffle(a.at[k], b.at[k], Even{});
@@ -273,23 +316,24 @@ struct Lanes {
     }
     return combine(even, odd);
   }
+  // The nodes of the neighbours in a, then those in b, but with the blocks of both taking turns.
+  TREDUCE_INLINE static Value pairs_in_blocks(const Value& a, const Value& b) {
+    return combine_shuffled<typename Shuffle::template Elements<0>, typename Shuffle::template Elements<1>>(a, b);
+  }
   TREDUCE_INLINE static Value pairs_of_blocks(const Value& a, const Value& b) {
-    using Even = typename Shuffle::template Blocks<0>;
-    using Odd = typename Shuffle::template Blocks<1>;
-    Value even, odd;
-    for (int k = 0; k < kPlanes; ++k) {
-      even.at[k] = shuffle(a.at[k], b.at[k], Even{});
-      odd.at[k] = shuffle(a.at[k], b.at[k], Odd{});
-    }
-    return combine(even, odd);
+    return combine_shuffled<typename Shuffle::template Blocks<0>, typename Shuffle::template Blocks<1>>(a, b);
   }
   // The nodes of the neighbours in a, then those in b.
   TREDUCE_INLINE static Value pairs(const Value& a, const Value& b) {
-    Value v = pairs_in_blocks(a, b);
-    if constexpr (kWidth > kBlock) {
-      for (int k = 0; k < kPlanes; ++k) v.at[k] = shuffle(v.at[k], v.at[k], typename Shuffle::Halves{});
+    if constexpr (kPermutes) {
+      return combine_shuffled<typename Shuffle::template InOrder<0>, typename Shuffle::template InOrder<1>>(a, b);
+    } else {
+      Value v = pairs_in_blocks(a, b);
+      if constexpr (kWidth > kBlock) {
+        for (int k = 0; k < kPlanes; ++k) v.at[k] = shuffle(v.at[k], v.at[k], typename Shuffle::Halves{});
+      }
+      return v;
     }
-    return v;
   }
   // Element i is the node over all lanes of v[i].
   TREDUCE_INLINE static Value square(const Value* v) {
@@ -313,6 +357,20 @@ struct Lanes {
     }
     return t[0];
   }
+  // kWidth nodes, each over kCount neighbouring lanes of v[0], v[1], ..., v[kCount - 1].
+  template <int kCount>
+  TREDUCE_INLINE static Value fold(Value* v) {
+    if constexpr (kCount == kWidth) {
+      return square(v);
+    } else {
+#pragma GCC unroll 4
+      for (int count = kCount / 2; count > 0; count /= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i) v[i] = pairs(v[2 * i], v[2 * i + 1]);
+      }
+      return v[0];
+    }
+  }
 
  private:
   TREDUCE_INLINE static Vector<Word, kWidth> lane_numbers(int part) {
@@ -329,7 +387,7 @@ constexpr int kUnitChunks = static_cast<int>(kUnit / kChunk);
 template <class L>
 struct Nodes {
   using A = typename L::A;
-  static constexpr int kCapacity = kUnitChunks * kLanes / L::kWidth;
+  static constexpr int kCapacity = kUnitChunks * (kLanes / L::kWidth > L::kWidth ? kLanes / L::kWidth : L::kWidth);
   static constexpr int kRoom = kCapacity + 2 * L::kWidth;
   alignas(64) A at[L::kPlanes][kRoom];
 
@@ -370,7 +428,9 @@ struct Rows {
   static constexpr int kWidth = L::kWidth;
   static constexpr int kElements = L::kElements;
   static constexpr int kOfElements = kElements / kWidth;  // elements of a node that a value leaves in each lane
-  static constexpr int kOfChunk = kLanes / kElements;     // nodes that a chunk leaves before Nodes::fold
+  static constexpr int kValues = kLanes / kElements;      // of a stripe
+  static constexpr int kTogether = kValues < kWidth ? kValues : kWidth;  // that become a vector of nodes
+  static constexpr int kOfChunk = kValues / kTogether * kWidth;          // nodes that a chunk leaves before Held::fold
 
   static void run(const void* data, int64_t rows, int64_t stride, int64_t n, void* result) {
     const In* const x = static_cast<const In*>(data);
@@ -521,8 +581,17 @@ struct Rows {
     }
   }
 
-  static constexpr int kHeld = L::kParts == 2 ? (kWidth < 4 ? kWidth : 4) : 8;  // values whose stripes are in registers
-  static constexpr int kPasses = kHeld < kWidth ? kWidth / kHeld : 1;           // that fill a square
+  // Values whose stripes are added side by side, in registers.
+  static constexpr int kRegisters = (TREDUCE_VECTOR_BYTES == 64 ? 16 : 8) / L::kParts;
+  static constexpr int kHeld = kRegisters < kValues ? kRegisters : kValues;
+  static constexpr int kPasses = kHeld < kTogether ? kTogether / kHeld : 1;
+
+  static TREDUCE_INLINE void put(Held& held, int64_t at, int lane, typename N::Value* nodes, int count) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i += kTogether) {
+      held.put(at + (lane / kElements + i) / kTogether * kWidth, N::template fold<kTogether>(nodes + i));
+    }
+  }
 
   TREDUCE_INLINE static void whole_chunk(const In* const* begins, Held& held, int64_t at) {
 #pragma GCC unroll 1
@@ -543,20 +612,19 @@ struct Rows {
         };
         Value v[kHeld];
         ask();
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < kHeld; ++i) v[i] = L::load(begins[0] + first + i * kElements);
 #pragma GCC unroll 1
         for (int s = 1; s < kStripes; ++s) {
           const In* const p = begins[s] + first;
           ask();
-#pragma GCC unroll 8
+#pragma GCC unroll 16
           for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
         }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < kHeld; ++i) nodes[g * kHeld + i] = L::nodes(v[i]);
       }
-#pragma GCC unroll 8
-      for (int i = 0; i < kPasses * kHeld; i += kWidth) held.put(at + lane / kElements + i, N::square(nodes + i));
+      put(held, at, lane, nodes, kPasses * kHeld);
     }
   }
 
@@ -564,12 +632,12 @@ struct Rows {
   static void part_of_chunk(const In* x, int n, bool safe, Held& held, int64_t at) {
     const int stripes = n / kLanes, rest = n % kLanes;
     constexpr int kHere = kHeld < 8 ? kHeld : 8;
-    constexpr int kTogether = kHere < kWidth ? kWidth : kHere;
+    constexpr int kAll = kHere < kTogether ? kTogether : kHere;
 #pragma GCC unroll 1
-    for (int lane = 0; lane < kLanes; lane += kTogether * kElements) {
-      typename N::Value nodes[kTogether];
+    for (int lane = 0; lane < kLanes; lane += kAll * kElements) {
+      typename N::Value nodes[kAll];
 #pragma GCC unroll 4
-      for (int g = 0; g < kTogether; g += kHere) {
+      for (int g = 0; g < kAll; g += kHere) {
         const int first = lane + g * kElements;
         const In* p = x + first;
         Value v[kHere];
@@ -604,8 +672,7 @@ struct Rows {
 #pragma GCC unroll 16
         for (int i = 0; i < kHere; ++i) nodes[g + i] = L::nodes(v[i]);
       }
-#pragma GCC unroll 8
-      for (int i = 0; i < kTogether; i += kWidth) held.put(at + lane / kElements + i, N::square(nodes + i));
+      put(held, at, lane, nodes, kAll);
     }
   }
 };

@@ -1,0 +1,15 @@
+// For x86-64 CPUs with AVX-512 F, BW, DQ and VL. Everything that the pragma shall not reach is included before it.
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include <cstring>
+#include <utility>
+
+#include "pairwise_cpu_kernels.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")
+#define TREDUCE_AVX512 1
+#define TREDUCE_INSTRUCTIONS avx512
+#define TREDUCE_VECTOR_BYTES 64
+#include "pairwise_cpu_vectors.h"
+#endif
