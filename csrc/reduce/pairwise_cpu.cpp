@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -59,6 +60,18 @@ struct Ends {
   void (*none)(void* node);
 };
 
+// Finishes nodes side by side, in a loop that compilers turn into vectors.
+template <class O, class To, class Convert>
+void store_run(const typename O::Acc* nodes, int64_t count, const Result& result, int64_t at, const Convert& convert) {
+  To* const to = static_cast<To*>(result.data) + at;
+  const int64_t n = result.count;
+  if (result.divide) {
+    for (int64_t i = 0; i < count; ++i) to[i] = convert(O::finish(nodes[i], true, n));
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = convert(O::finish(nodes[i], false, n));
+  }
+}
+
 template <class O>
 const Ends* ends() {
   using Acc = typename O::Acc;
@@ -76,6 +89,26 @@ const Ends* ends() {
   };
   static constexpr auto store = [](const void* data, int64_t count, const Result& result, int64_t at, int64_t stride) {
     const Acc* const nodes = static_cast<const Acc*>(data);
+    using Out = decltype(O::finish(Acc{}, false, 1));
+    if (stride == 1 && count > 1) {
+      if constexpr (std::is_same_v<Out, int64_t>) {
+        if (result.dtype == DType::int64) {
+          return store_run<O, int64_t>(nodes, count, result, at, [](int64_t value) { return value; });
+        }
+      } else if constexpr (std::is_same_v<Out, float>) {
+        const auto narrow = [](auto half) {
+          using Half = decltype(half);
+          return [](float value) { return Half::from(value); };
+        };
+        switch (result.dtype) {
+          case DType::float16: return store_run<O, float16>(nodes, count, result, at, narrow(float16{}));
+          case DType::bfloat16: return store_run<O, bfloat16>(nodes, count, result, at, narrow(bfloat16{}));
+          default: return store_run<O, float>(nodes, count, result, at, canonical<float>);
+        }
+      } else {
+        return store_run<O, Out>(nodes, count, result, at, canonical<Out>);
+      }
+    }
     for (int64_t i = 0; i < count; ++i) result.store<O>(nodes[i], at + i * stride);
   };
   static constexpr auto none = [](void* data) { *static_cast<Acc*>(data) = O::identity(); };
@@ -103,7 +136,9 @@ void copy_area(const void* x, const Area& area, DType, void* result) {
   for (int64_t i = 0; i < area.rows; ++i, to += area.columns) {
     const T* const row = from + i * area.row;
     if (area.column == 1) {
-      for (int64_t j = 0; j < area.columns; ++j) to[j] = row[j];
+      memcpy(to, row, area.columns * sizeof(T));
+    } else if (area.column == 2) {  // a loop of vectors
+      for (int64_t j = 0; j < area.columns; ++j) to[j] = row[2 * j];
     } else {
       for (int64_t j = 0; j < area.columns; ++j) to[j] = row[j * area.column];
     }
@@ -145,7 +180,8 @@ Gather copier_of(int64_t size) {
     case 1: return copy_area<uint8_t>;
     case 2: return copy_area<uint16_t>;
     case 4: return copy_area<uint32_t>;
-    default: return copy_area<uint64_t>;
+    case 8: return copy_area<uint64_t>;
+    default: return copy_area<complex128>;
   }
 }
 
@@ -220,6 +256,40 @@ struct Dims {
   }
 };
 
+// Walks the runs along the innermost of some dims, without a division for each.
+class Walk {
+ public:
+  Walk(const Dims& dims, int64_t first) : dims_(dims), offset_(0), left_(1) {
+    for (int d = dims.count - 1; d >= 0; --d) {
+      const int64_t q = first / dims.size[d];
+      index_[d] = first - q * dims.size[d];
+      offset_ += index_[d] * dims.stride[d];
+      first = q;
+    }
+    if (dims.count > 0) left_ = dims.inner_size() - index_[dims.count - 1];
+  }
+  int64_t offset() const { return offset_; }
+  int64_t left() const { return left_; }  // of the run
+  void advance(int64_t steps) {           // at most to the end of the run
+    offset_ += steps * dims_.inner_stride();
+    left_ -= steps;
+    if (left_ > 0) return;
+    left_ = dims_.inner_size();
+    offset_ -= left_ * dims_.inner_stride();
+    for (int d = dims_.count - 2; d >= 0; --d) {
+      offset_ += dims_.stride[d];
+      if (++index_[d] < dims_.size[d]) return;
+      offset_ -= dims_.size[d] * dims_.stride[d];
+      index_[d] = 0;
+    }
+  }
+
+ private:
+  const Dims& dims_;
+  int64_t index_[kMaxDims + 1];
+  int64_t offset_, left_;
+};
+
 class Reduction {
  public:
   Reduction(Op op, Arithmetic arithmetic, DType dtype, DType target, bool converting, const void* input,
@@ -235,6 +305,9 @@ class Reduction {
     parts_ = 1;
     if (converting) {
       kernel_dtype = accumulator_of(target);
+    } else if ((dtype == DType::complex64 || dtype == DType::complex128) && length_ > 1 &&
+               reduced_.inner_stride() == 1 && find_kernels(op, arithmetic, dtype) != nullptr) {
+      // Rows of complex numbers.
     } else if (dtype == DType::complex64 || dtype == DType::complex128) {
       kernel_dtype = accumulator_of(dtype);
       kept_.split_complex(true);
@@ -267,6 +340,8 @@ class Reduction {
     if (result_.dtype == DType::complex64) result_.dtype = DType::float32;
     if (result_.dtype == DType::complex128) result_.dtype = DType::float64;
     switch (kernel_dtype) {
+      case DType::complex64: ends_ = ends<Sum<complex64>>(); break;
+      case DType::complex128: ends_ = ends<Sum<complex128>>(); break;
       case DType::float64: ends_ = ends_of<double>(op, arithmetic); break;
       case DType::float32:
       case DType::float16:
@@ -547,23 +622,24 @@ class Reduction {
           });
   }
 
-  // The nodes of whole chunks of an output whose elements are long runs: only stripes that a run's end cuts are gathered.
-  void striped(int64_t base, int64_t first, int64_t chunks, char* buffer, char* nodes) const {
+  // The nodes of whole chunks of an output whose elements are long runs: only stripes that a run's end cuts are copied.
+  void striped(int64_t base, Walk& walk, int64_t chunks, char* buffer, char* nodes) const {
     constexpr int64_t kLanes = Pairwise::kLanes;
     const void* begins[kStripedChunks * Pairwise::kStripes];
-    Dims::Place place{0, 0, 0};
     for (int64_t s = 0; s < chunks * Pairwise::kStripes; ++s) {
-      const int64_t e = first + s * kLanes;
-      if (place.left <= 0) place = reduced_.place(e);
-      if (place.left >= kLanes) {
-        begins[s] = at(base + place.offset);
-      } else {
-        gather(base, 1, 0, e, kLanes, buffer);
-        begins[s] = buffer;
-        buffer += kLanes * element_size_;
+      if (walk.left() >= kLanes) {
+        begins[s] = at(base + walk.offset());
+        walk.advance(kLanes);
+        continue;
       }
-      place.offset += kLanes;
-      place.left -= kLanes;
+      begins[s] = buffer;
+      for (int64_t l = 0; l < kLanes;) {
+        const int64_t count = std::min(walk.left(), kLanes - l);
+        memcpy(buffer, at(base + walk.offset()), count * element_size_);
+        buffer += count * element_size_;
+        l += count;
+        walk.advance(count);
+      }
     }
     kernels_->stripes(begins, chunks, nodes);
   }
@@ -602,9 +678,9 @@ class Reduction {
                  int64_t c = 0;
                  const auto node = [&] { return state.nodes.data() + c * ends_->node_size; };
                  if (in_runs) {
-                   for (; (c + 1) * kChunk <= count;) {
+                   for (Walk walk(reduced_, first); (c + 1) * kChunk <= count;) {
                      const int64_t here = std::min(count / kChunk - c, kStripedChunks);
-                     striped(base, first + c * kChunk, here, state.elements.data(), node());
+                     striped(base, walk, here, state.elements.data(), node());
                      c += here;
                    }
                  }

@@ -1,5 +1,8 @@
 // For x86-64 CPUs with AVX-512 F, BW, DQ and VL. Everything that the pragma shall not reach is included before it.
 #ifdef __x86_64__
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 finds one in its own header
+#endif
 #include <immintrin.h>
 
 #include <cstring>

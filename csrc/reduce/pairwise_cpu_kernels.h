@@ -32,6 +32,7 @@ struct Kernels {
 };
 
 // Null: compiled for the accumulator alone, so elements are to be widened first. The extrema of bools are those of their bytes.
+// Complex numbers have kernels of rows, for sums, but not everywhere; elsewhere they are two numbers side by side.
 namespace baseline {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
 }

@@ -49,7 +49,7 @@ TREDUCE_INLINE Vector<A, kCount> widen_vector(const In* p) {
   } else if constexpr (kCount * sizeof(A) == 64) {
     const auto bytes = [&] { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
     const auto words = [&] { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
-    if constexpr (std::is_same_v<In, float16>) return (V)_mm512_maskz_cvtph_ps(0xffff, words());
+    if constexpr (std::is_same_v<In, float16>) return (V)_mm512_cvtph_ps(words());
     if constexpr (std::is_same_v<In, bfloat16>) return (V)(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words()), 16));
     if constexpr (std::is_same_v<In, int8_t>) return (V)_mm512_cvtepi8_epi32(bytes());
     if constexpr (std::is_same_v<In, uint8_t>) return (V)_mm512_cvtepu8_epi32(bytes());
@@ -111,33 +111,53 @@ struct Shuffles {
     const int j = i / kBlock, half = kBlocks / 2;
     return (j < half ? 0 : kCount) + (2 * (j % half) + odd) * kBlock + i % kBlock;
   }
-  // The even (or odd) elements of a, then those of b.
-  static constexpr int in_order(int i, int odd) {
-    const int half = kCount / 2;
-    return (i < half ? 0 : kCount) + 2 * (i % half) + odd;
-  }
   // The first halves of all blocks, then the second halves.
   static constexpr int halves_apart(int i) {
     const int half = kBlock / 2, j = i / half;
     return (j < kBlocks ? 2 * j : 2 * (j - kBlocks) + 1) * half + i % half;
   }
+  // Elements of a and b in turn, from the first (or second) half of each.
+  static constexpr int in_turn(int i, int half) { return i % 2 * kCount + half * kCount / 2 + i / 2; }
+
   template <int kOdd, int... k>
   static constexpr std::integer_sequence<int, alternate(k, kOdd)...> elements(std::integer_sequence<int, k...>);
   template <int kOdd, int... k>
   static constexpr std::integer_sequence<int, alternate_blocks(k, kOdd)...> blocks(std::integer_sequence<int, k...>);
-  template <int kOdd, int... k>
-  static constexpr std::integer_sequence<int, in_order(k, kOdd)...> ordered(std::integer_sequence<int, k...>);
   template <int... k>
   static constexpr std::integer_sequence<int, halves_apart(k)...> halves(std::integer_sequence<int, k...>);
+  template <int kHalf, int... k>
+  static constexpr std::integer_sequence<int, in_turn(k, kHalf)...> turns(std::integer_sequence<int, k...>);
 
   using All = std::make_integer_sequence<int, kCount>;
   template <int kOdd>
   using Elements = decltype(elements<kOdd>(All{}));
   template <int kOdd>
   using Blocks = decltype(blocks<kOdd>(All{}));
-  template <int kOdd>
-  using InOrder = decltype(ordered<kOdd>(All{}));
   using Halves = decltype(halves(All{}));
+  template <int kHalf>
+  using Turns = decltype(turns<kHalf>(All{}));
+};
+
+// The even (or odd) elements of two vectors of kCount, each of kWords words.
+template <int kCount, int kWords>
+struct Ordered {
+  static constexpr int word(int w, int odd) {
+    const int i = w / kWords, half = kCount / 2;
+    return ((i < half ? 0 : kCount) + 2 * (i % half) + odd) * kWords + w % kWords;
+  }
+  template <int kOdd, int... w>
+  static constexpr std::integer_sequence<int, word(w, kOdd)...> words(std::integer_sequence<int, w...>);
+  template <int kOdd>
+  using Words = decltype(words<kOdd>(std::make_integer_sequence<int, kCount * kWords>{}));
+};
+
+template <class A>
+struct ScalarOf {
+  using type = A;
+};
+template <class R>
+struct ScalarOf<Complex<R>> {
+  using type = R;
 };
 
 #ifdef TREDUCE_AVX512
@@ -168,11 +188,14 @@ struct Lanes {
   static constexpr bool kCarriesError = carries_error<Acc>;
   static constexpr int kPlanes = kCarriesError ? 2 : 1;
   static constexpr int kParts = kPlanes * (kSplit ? 2 : 1);  // vectors of a value
+  static constexpr bool kComplex = is_complex<A>;
   static constexpr int kWidth = TREDUCE_VECTOR_BYTES / sizeof(A);
   static constexpr int kElements = kWidth * (kSplit ? 2 : 1);  // that a value holds
   static constexpr int kBlock = 16 / sizeof(A);
-  static constexpr bool kPermutes = TREDUCE_VECTOR_BYTES == 64;  // any elements of two vectors in one instruction
-  using V = Vector<A, kWidth>;
+  // Neighbours come in order at once: where one instruction takes any elements of two vectors, and where elements are large.
+  static constexpr bool kInOrder = TREDUCE_VECTOR_BYTES == 64 || kComplex;
+  using Scalar = typename ScalarOf<A>::type;
+  using V = Vector<Scalar, TREDUCE_VECTOR_BYTES / sizeof(Scalar)>;
   using Word = SignedWord<sizeof(A)>;
   using Shuffle = Shuffles<kWidth, kBlock>;
   using InOrder = Lanes<O, In, A, false>;
@@ -187,6 +210,8 @@ struct Lanes {
       using Words = Vector<uint32_t, kWidth>;
       const auto both = load_vector<Words>(p);
       return {{(V)(both << 16), (V)(both & 0xffff0000u)}};
+    } else if constexpr (kComplex) {
+      return {{load_vector<V>(p)}};
     } else {
       return {{widen_vector<A, kWidth>(p)}};
     }
@@ -196,25 +221,27 @@ struct Lanes {
     In some[kElements];
 #ifdef TREDUCE_AVX512
     copy_some<sizeof(some)>(p, count * sizeof(In), some);
-    if (kSum) return load(some);
+    if constexpr (kSum) return load(some);
     p = some;
 #else
-    if (!whole) {
+    if (!whole || kComplex) {
       memset(some, 0, sizeof(some));
       memcpy(some, p, count * sizeof(In));
       p = some;
     }
+    if constexpr (kComplex) return load(p);
 #endif
     Value v = load(p);
-    for (int k = 0; k < kParts / kPlanes; ++k) {
-      const auto mask = lane_numbers(k) < broadcast<Word, kWidth>(static_cast<Word>(count));
-      v.at[k] = mask ? v.at[k] : identity().at[k];
-    }
+    if constexpr (!kComplex)
+      for (int k = 0; k < kParts / kPlanes; ++k) {
+        const auto mask = lane_numbers(k) < broadcast<Word, kWidth>(static_cast<Word>(count));
+        v.at[k] = mask ? v.at[k] : identity().at[k];
+      }
     return v;
   }
   TREDUCE_INLINE static Value identity() {
     Value v{};
-    if constexpr (!kCarriesError) {
+    if constexpr (!kCarriesError && !kComplex) {
       for (int k = 0; k < kParts; ++k) v.at[k] = broadcast<A, kWidth>(static_cast<A>(scalar_identity()));
     }
     return v;
@@ -236,7 +263,7 @@ struct Lanes {
   static constexpr bool kSum = kCarriesError || std::is_same_v<O, Sum<Acc>>;
   TREDUCE_INLINE static A scalar_identity() {
     if constexpr (kSum) {
-      return A(0);
+      return A{};
     } else if constexpr (std::is_floating_point_v<A>) {
       return O::identity();
     } else {
@@ -268,6 +295,16 @@ struct Lanes {
       }
     } else {
       constexpr bool kMax = std::is_same_v<O, Max<Acc>>;
+#ifdef TREDUCE_AVX512
+      // A range instruction orders the zeros as Extremum does. It drops a NaN, so where there is one the sum, a NaN, is taken.
+      if constexpr (std::is_same_v<A, float>) {
+        const __m512 x = (__m512)a, y = (__m512)b;
+        return (V)_mm512_mask_add_ps(_mm512_range_ps(x, y, kMax ? 5 : 4), _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q), x, y);
+      } else if constexpr (std::is_same_v<A, double>) {
+        const __m512d x = (__m512d)a, y = (__m512d)b;
+        return (V)_mm512_mask_add_pd(_mm512_range_pd(x, y, kMax ? 5 : 4), _mm512_cmp_pd_mask(x, y, _CMP_UNORD_Q), x, y);
+      }
+#endif
       const V strict = kMax ? (a > b ? a : b) : (a < b ? a : b);
       if constexpr (std::is_integral_v<A>) {
         return strict;
@@ -299,6 +336,18 @@ struct Lanes {
   TREDUCE_INLINE static void put(A* p, int64_t distance, const Value& v) {
     for (int k = 0; k < kParts; ++k) memcpy(p + k * (kSplit ? kWidth : distance), &v.at[k], sizeof(V));
   }
+  // All elements of a value in one plane.
+  TREDUCE_INLINE static void put_in_order(A* p, const Value& v) {
+    if constexpr (kSplit) {
+      using Words = Vector<Word, kWidth>;
+      const Words even = (Words)v.at[0], odd = (Words)v.at[1];
+      const V parts[2] = {(V)shuffle(even, odd, typename Shuffle::template Turns<0>{}),
+                          (V)shuffle(even, odd, typename Shuffle::template Turns<1>{})};
+      memcpy(p, parts, sizeof(parts));
+    } else {
+      memcpy(p, &v.at[0], sizeof(V));
+    }
+  }
   TREDUCE_INLINE static Acc node(const A* p, int64_t distance) {
     if constexpr (kCarriesError) {
       return {p[0], p[distance]};
@@ -325,8 +374,16 @@ struct Lanes {
   }
   // The nodes of the neighbours in a, then those in b.
   TREDUCE_INLINE static Value pairs(const Value& a, const Value& b) {
-    if constexpr (kPermutes) {
-      return combine_shuffled<typename Shuffle::template InOrder<0>, typename Shuffle::template InOrder<1>>(a, b);
+    if constexpr (kInOrder) {
+      using Word = SignedWord<(sizeof(A) < 8 ? sizeof(A) : 8)>;
+      using Words = Vector<Word, TREDUCE_VECTOR_BYTES / sizeof(Word)>;
+      using Order = Ordered<kWidth, sizeof(A) / sizeof(Word)>;
+      Value even, odd;
+      for (int k = 0; k < kPlanes; ++k) {
+        even.at[k] = (V)shuffle((Words)a.at[k], (Words)b.at[k], typename Order::template Words<0>{});
+        odd.at[k] = (V)shuffle((Words)a.at[k], (Words)b.at[k], typename Order::template Words<1>{});
+      }
+      return combine(even, odd);
     } else {
       Value v = pairs_in_blocks(a, b);
       if constexpr (kWidth > kBlock) {
@@ -335,8 +392,30 @@ struct Lanes {
       return v;
     }
   }
+  // kWidth nodes, each over kCount neighbouring lanes of v[0], v[1], ..., v[kCount - 1], which it overwrites.
+  template <int kCount>
+  TREDUCE_INLINE static Value fold(Value* v) {
+    if constexpr (kCount == kWidth && !kInOrder) {
+      return square_in_blocks(v);
+    } else {
+#pragma GCC unroll 4
+      for (int count = kCount / 2; count > 0; count /= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < count; ++i) v[i] = pairs(v[2 * i], v[2 * i + 1]);
+      }
+      return v[0];
+    }
+  }
   // Element i is the node over all lanes of v[i].
   TREDUCE_INLINE static Value square(const Value* v) {
+    Value copy[kWidth];
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) copy[i] = v[i];
+    return fold<kWidth>(copy);
+  }
+
+ private:
+  TREDUCE_INLINE static Value square_in_blocks(const Value* v) {
     Value t[kWidth / 2];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth / 2; ++i) t[i] = pairs_in_blocks(v[2 * i], v[2 * i + 1]);
@@ -357,22 +436,6 @@ struct Lanes {
     }
     return t[0];
   }
-  // kWidth nodes, each over kCount neighbouring lanes of v[0], v[1], ..., v[kCount - 1].
-  template <int kCount>
-  TREDUCE_INLINE static Value fold(Value* v) {
-    if constexpr (kCount == kWidth) {
-      return square(v);
-    } else {
-#pragma GCC unroll 4
-      for (int count = kCount / 2; count > 0; count /= 2) {
-#pragma GCC unroll 8
-        for (int i = 0; i < count; ++i) v[i] = pairs(v[2 * i], v[2 * i + 1]);
-      }
-      return v[0];
-    }
-  }
-
- private:
   TREDUCE_INLINE static Vector<Word, kWidth> lane_numbers(int part) {
     Vector<Word, kWidth> v;
     for (int k = 0; k < kWidth; ++k) v[k] = static_cast<Word>(kSplit ? 2 * k + part : k);
@@ -809,6 +872,10 @@ struct Columns {
       for (int k = lowest + 1; leaves >> k != 0; ++k) {
         if (leaves >> k & 1) v = L::combine(L::get(tree.level(k, slot), tree.slots), v);
       }
+      if constexpr (L::kPlanes == 1 && std::is_same_v<A, Acc>) {
+        L::put_in_order(result + tree.begin(slot), v);
+        continue;
+      }
       A last[L::kPlanes * kElements];
       L::put(last, kElements, v);
       for (int i = 0; i < kElements; ++i) result[tree.begin(slot) + i] = L::node(last + L::place(i), kElements);
@@ -940,6 +1007,13 @@ const Kernels* kernels() {
   return &table;
 }
 
+template <class A>
+const Kernels* kernels_of_complex() {
+  using R = Rows<Sum<A>, Lanes<Sum<A>, A, A>>;
+  static constexpr Kernels table{sizeof(A), 0, 0, 0, nullptr, R::run, R::stripes, nullptr, nullptr};
+  return &table;
+}
+
 }  // namespace
 
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype) {
@@ -965,6 +1039,10 @@ const Kernels* find(Op op, Arithmetic arithmetic, DType dtype) {
     }
   }
   const bool compensated = arithmetic == Arithmetic::compensated;
+  if constexpr (TREDUCE_VECTOR_BYTES > 16) {
+    if (dtype == DType::complex64 && !compensated) return kernels_of_complex<complex64>();
+    if (dtype == DType::complex128 && !compensated) return kernels_of_complex<complex128>();
+  }
   switch (dtype) {
     case DType::float32:
       return compensated ? kernels<Compensated<float>, float, float>() : kernels<Sum<float>, float, float>();
