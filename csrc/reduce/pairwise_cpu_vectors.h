@@ -788,6 +788,7 @@ struct Columns {
   using Value = typename L::Value;
   static constexpr int kElements = L::kElements;
   static constexpr int kAtOnce = 8;  // rows
+  static constexpr int kFew = 16;    // rows that need no scratch
 
   static int64_t slots(int64_t columns) { return (columns + kElements - 1) / kElements * kElements; }
   static int64_t scratch(int64_t n, int64_t columns) {
@@ -801,6 +802,11 @@ struct Columns {
                   void* result) {
     const In* const x = static_cast<const In*>(data);
     const Tree tree{static_cast<A*>(scratch), columns, slots(columns)};
+    if (n <= kFew) {
+      const In* rows[kFew];
+      for (int64_t e = 0; e < n; ++e) rows[e] = x + (offsets != nullptr ? offsets[e] : e * pitch);
+      return few(static_cast<int>(n), std::make_integer_sequence<int, kFew>{})(rows, tree, static_cast<Acc*>(result));
+    }
     int64_t leaves = 0;
     for (int64_t first = 0; first < n; first += kChunk) {
       const int count = static_cast<int>(n - first < kChunk ? n - first : kChunk);
@@ -872,14 +878,42 @@ struct Columns {
       for (int k = lowest + 1; leaves >> k != 0; ++k) {
         if (leaves >> k & 1) v = L::combine(L::get(tree.level(k, slot), tree.slots), v);
       }
-      if constexpr (L::kPlanes == 1 && std::is_same_v<A, Acc>) {
-        L::put_in_order(result + tree.begin(slot), v);
-        continue;
-      }
+      put(v, result + tree.begin(slot));
+    }
+  }
+
+  TREDUCE_INLINE static void put(const Value& v, Acc* result) {
+    if constexpr (L::kPlanes == 1 && std::is_same_v<A, Acc>) {
+      L::put_in_order(result, v);
+    } else {
       A last[L::kPlanes * kElements];
       L::put(last, kElements, v);
-      for (int i = 0; i < kElements; ++i) result[tree.begin(slot) + i] = L::node(last + L::place(i), kElements);
+      for (int i = 0; i < kElements; ++i) result[i] = L::node(last + L::place(i), kElements);
     }
+  }
+
+  // A few rows, each of them a leaf: no level of the tree is written.
+  template <int kRows>
+  TREDUCE_INLINE static Value node(const In* const* rows, int64_t c) {
+    if constexpr (kRows == 1) {
+      return L::load(rows[0] + c);
+    } else {
+      constexpr int kLeft = kRows > 8 ? 8 : kRows > 4 ? 4 : kRows > 2 ? 2 : 1;
+      return L::combine(node<kLeft>(rows, c), node<kRows - kLeft>(rows + kLeft, c));
+    }
+  }
+  template <int kRows>
+  static void few(const In* const* rows, const Tree& tree, Acc* result) {
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+      const int64_t c = tree.begin(slot);
+      put(node<kRows>(rows, c), result + c);
+    }
+  }
+  using Few = void (*)(const In* const* rows, const Tree& tree, Acc* result);
+  template <int... k>
+  static Few few(int n, std::integer_sequence<int, k...>) {
+    static constexpr Few table[] = {few<k + 1>...};
+    return table[n - 1];
   }
 };
 
