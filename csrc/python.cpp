@@ -165,6 +165,7 @@ void add_schedule(py::dict& d, const reduce::Request& r, const at::Tensor& self,
   d["span"] = s.span;
   d["splits"] = s.splits;
   d["vectors"] = s.vectors;
+  d["shifted"] = s.shifted;
   d["shared_bytes"] = s.shared_bytes;
   d["cluster"] = s.cluster;
   d["workspace_bytes"] = s.workspace_bytes > 0 ? s.workspace_bytes : s.partials * accumulator;

@@ -33,15 +33,24 @@ def test_rows_of_a_matrix():
     [
         ((1 << 24, 4), 1, "row_lanes"),
         ((1 << 20, 3), 1, "row_tile"),
-        ((65536, 512), 1, "row_warp"),
+        ((1 << 20, 2), 1, "row_lanes"),
+        ((65536, 512), 1, "row_lanes"),
+        ((65536, 1024), 1, "row_warp"),
+        ((64, 100), 1, "row_warp"),
         ((1 << 28,), None, "row_block"),
-        ((1 << 16,), None, "row_cluster"),
+        ((1 << 16,), None, "row_block"),
         ((16384, 4096), 0, "column_block"),
-        ((1 << 22, 4), 0, "column_narrow"),
+        ((1 << 22, 4), 0, "column_block"),
+        ((1 << 22, 3), 0, "column_narrow"),
+        ((64, 1 << 20), 0, "column_thread"),
     ],
 )
 def test_auto_says_which_rung(shape, dim, rung):
     assert plan("sum", shape, dim).rung == rung
+
+
+def test_auto_takes_a_cluster_for_what_one_holds():
+    assert plan("sum", (1 << 16,), input_dtype=torch.bfloat16).rung == "row_cluster"
 
 
 def test_the_order_does_not_know_the_chip_the_batch_or_the_layout():
@@ -54,12 +63,13 @@ def test_the_order_does_not_know_the_chip_the_batch_or_the_layout():
 def test_alignment_is_the_schedules_alone():
     x = torch.empty(64, 4096 * 4, device="meta")
     aligned, shifted = plan("sum", x[:, 4:-4], 1), plan("sum", x[:, 1:-7], 1)
-    assert aligned.schedule.vectors and not shifted.schedule.vectors
+    assert aligned.schedule.vectors and not aligned.schedule.shifted
+    assert shifted.schedule.shifted and not shifted.schedule.vectors
     assert aligned.order == shifted.order
 
 
 def test_the_chip_is_the_schedules_alone():
-    x = torch.randn(3, 40000)
+    x = torch.randn(3, 40000, dtype=torch.bfloat16)
     plans = [plan("sum", x, 1, device=chip) for chip in ("H200", "h100", "NVIDIA A100", "L4", "T4", "B200")]
     assert len({p.order for p in plans}) == 1 and len({p.bound_us for p in plans}) == len(plans)
     assert plans[0].rung == "row_cluster" and plans[-2].rung == "row_block"
@@ -126,7 +136,7 @@ def test_it_refuses_what_the_call_refuses():
         (ValueError, ("sum", (5,)), {"device": "cpu"}),
         (ValueError, ("sum", (5,)), {"variant": "v9"}),
         (ValueError, ("sum", (-5,)), {}),
-        (ValueError, ("sum", (5, 500), 1), {"variant": "row_lanes"}),
+        (ValueError, ("sum", (5, 600), 1), {"variant": "row_lanes"}),
         (IndexError, ("sum", (5, 5), 2), {}),
         (IndexError, ("amax", (5, 0), 1), {}),
         (RuntimeError, ("sum", (5, 5), (1, -1)), {}),

@@ -68,6 +68,7 @@ def test_the_ladder_is_complete_and_in_teaching_order():
         "row_warp",
         "row_block",
         "row_cluster",
+        "column_thread",
         "column_block",
         "column_narrow",
         "compensated",

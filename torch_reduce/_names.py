@@ -34,6 +34,7 @@ ReductionName = Literal[
     "row_warp",
     "row_block",
     "row_cluster",
+    "column_thread",
     "column_block",
     "column_narrow",
     "compensated",

@@ -93,6 +93,8 @@ class Schedule:
     """Blocks that share an output."""
     vectors: bool | None = None
     """Whether elements are read 16 bytes at once."""
+    shifted: bool | None = None
+    """Whether they are, of rows that begin anywhere: in aligned vectors, whose lanes are then moved to their places."""
     shared_bytes: int | None = None
     """Dynamic shared memory of a block."""
     cluster: int | None = None
@@ -163,7 +165,8 @@ class Plan:
             says = (
                 f"{_count(schedule.tiles, 'tile')} of {_count(schedule.tile or 0, 'output')}, span {schedule.span:,}, "
             )
-            says += f"splits {schedule.splits:,}, {'16-byte loads' if schedule.vectors else 'element by element'}"
+            loads = "16-byte loads" if schedule.vectors else "element by element"
+            says += f"splits {schedule.splits:,}, {'16-byte loads of unaligned rows' if schedule.shifted else loads}"
             if schedule.cluster != 1:
                 says += f", clusters of {schedule.cluster}"
             found.append(("", says))
@@ -336,7 +339,7 @@ def _dims_plan(
         order = dataclasses.replace(order, chunks=chunks, lanes=_LANES, stripes=_STRIPES, leaves=leaves)
     if "grid" not in found:  # nothing to reduce
         return order, Schedule(0, (0, 0), 0, 0, 0, copies)
-    names = ("grid", "block", "workspace_bytes", "counters", "tiles", "tile", "span", "splits", "vectors")
+    names = ("grid", "block", "workspace_bytes", "counters", "tiles", "tile", "span", "splits", "vectors", "shifted")
     names += ("shared_bytes", "cluster")
     return order, Schedule(launches=1, copies=copies, **{name: found[name] for name in names})
 

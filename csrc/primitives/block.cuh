@@ -74,19 +74,54 @@ TREDUCE_DEVICE T load_partial(const T* address) {
   return value;
 }
 
+// Tree by neighbours over values [begin, begin + each), `each` a power of two; what lies past `count` is left out. load(i) is called
+// for eight of them before the first is used.
+template <class Op, class Load>
+TREDUCE_DEVICE typename Op::Acc fold_run(int64_t begin, int64_t each, int64_t count, Load load) {
+  using Acc = typename Op::Acc;
+  constexpr int kAhead = 8;
+  const auto eight = [&](int64_t from) {
+    Acc value[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      value[k] = k < each && from + k < count ? load(from + k) : Op::identity();
+    }
+#pragma unroll
+    for (int s = 1; s < kAhead; s *= 2) {
+#pragma unroll
+      for (int k = 0; k < kAhead; k += 2 * s) value[k] = Op::combine(value[k], value[k + s]);
+    }
+    return value[0];
+  };
+  if (each <= kAhead) return eight(begin);
+  reduce::Neighbours<Op, 24> eights;
+  for (int64_t from = begin; from < begin + each && from < count; from += kAhead) eights.push(eight(from));
+  return eights.value();
+}
+
+// The smallest power of two of which `threads` are `count` or more.
+TREDUCE_DEVICE int64_t each_of(int64_t count, int threads) {
+  int64_t each = 1;
+  while (each * threads < count) each *= 2;
+  return each;
+}
+
 // Tree by neighbours over partials[0 .. count) in global memory, written by blocks of the same launch.
 // Who calls, valid in, shared memory, synchronises: as reduce_neighbours.
 template <class Op>
 TREDUCE_DEVICE typename Op::Acc fold_partials(const typename Op::Acc* partials, int64_t count) {
-  int64_t each = 1;
-  while (each * blockDim.x < count) each *= 2;
-  if (each == 1) {
-    return reduce_neighbours<Op>(threadIdx.x < count ? load_partial(partials + threadIdx.x) : Op::identity());
-  }
-  reduce::Neighbours<Op, 20> mine;
-  const int64_t begin = threadIdx.x * each;
-  for (int64_t i = begin; i < begin + each && i < count; ++i) mine.push(load_partial(partials + i));
-  return reduce_neighbours<Op>(mine.value());
+  const int64_t each = each_of(count, blockDim.x);
+  return reduce_neighbours<Op>(
+      fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return load_partial(partials + i); }));
+}
+
+// The same by one warp, for up to kPartialsOfWarp of them. Valid in: every lane. No shared memory.
+constexpr int kPartialsOfWarp = 256;
+template <class Op>
+TREDUCE_DEVICE typename Op::Acc fold_partials_by_warp(const typename Op::Acc* partials, int count) {
+  const int64_t each = each_of(count, warp::kLanes);
+  return warp::reduce_neighbours<Op>(
+      fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return load_partial(partials + i); }));
 }
 
 // Tree by neighbours over values[0 .. count), which are in shared memory; every thread may have written some of them.
@@ -95,17 +130,19 @@ TREDUCE_DEVICE typename Op::Acc fold_partials(const typename Op::Acc* partials, 
 template <class Op>
 TREDUCE_DEVICE typename Op::Acc fold_neighbours(const typename Op::Acc* values, int count) {
   __syncthreads();
-  const int t = threadIdx.x;
-  if (count <= warp::kLanes) {
-    if (t >= warp::kLanes) return Op::identity();
-    return warp::reduce_neighbours<Op>(t < count ? values[t] : Op::identity());
+  if (count <= warp::kLanes) {  // the common case first, and short
+    if (threadIdx.x >= warp::kLanes) return Op::identity();
+    return warp::reduce_neighbours<Op>(static_cast<int>(threadIdx.x) < count ? values[threadIdx.x] : Op::identity());
+  }
+  if (count <= 8 * warp::kLanes) {
+    if (threadIdx.x >= warp::kLanes) return Op::identity();
+    const int64_t each = each_of(count, warp::kLanes);
+    return warp::reduce_neighbours<Op>(
+        fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return values[i]; }));
   }
   // A thread folds an aligned run of values, a power of two of them, so that the block has a thread for each run.
-  int each = 1;
-  while (each * static_cast<int>(blockDim.x) < count) each *= 2;
-  reduce::Neighbours<Op, 6> mine;
-  for (int i = t * each; i < (t + 1) * each && i < count; ++i) mine.push(values[i]);
-  return reduce_neighbours<Op>(mine.value());
+  const int64_t each = each_of(count, blockDim.x);
+  return reduce_neighbours<Op>(fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return values[i]; }));
 }
 
 }  // namespace treduce::block

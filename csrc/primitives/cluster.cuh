@@ -18,6 +18,18 @@ TREDUCE_DEVICE void sync() {
 #endif
 }
 
+// The two halves of sync(): between them a thread may do what nobody waits for. Each thread calls both, in turn.
+TREDUCE_DEVICE void arrive() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().barrier_arrive();
+#endif
+}
+TREDUCE_DEVICE void wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().barrier_wait();
+#endif
+}
+
 // The rank of this block in its cluster.
 TREDUCE_DEVICE int rank() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

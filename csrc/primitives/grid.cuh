@@ -5,6 +5,7 @@
 
 #include "ptx/atomic.cuh"
 #include "shared.cuh"
+#include "warp.cuh"
 
 #ifndef TREDUCE_EMULATOR
 #include <cooperative_groups.h>
@@ -17,6 +18,11 @@ namespace treduce::grid {
 TREDUCE_DEVICE void sync() { cooperative_groups::this_grid().sync(); }
 #endif
 
+// Brings a counter near, so that the atomic at the end does not wait for memory: call it before the block's loads.
+TREDUCE_DEVICE void expect_arrival(const unsigned* counter) {
+  if (threadIdx.x == 0 && threadIdx.y == 0) ptx::prefetch_l2(counter);
+}
+
 // True in every thread of the block that arrives last of `arrivals`, false in the others. What each thread (0, 0) wrote to global
 // memory before the call, or others of its block before a barrier, is seen by the last block after it.
 // Who calls: every thread of each arriving block. Synchronises the block.
@@ -26,6 +32,17 @@ TREDUCE_DEVICE bool arrive_last(unsigned* counter, unsigned arrivals) {
   if (threadIdx.x == 0 && threadIdx.y == 0) last[0] = ptx::increment_acq_rel(counter, arrivals - 1) == arrivals - 1;
   __syncthreads();
   return last[0] != 0;
+}
+
+// The same for one warp of each block: what its thread 0 wrote before is seen by the last one's lanes after.
+// Who calls: the 32 lanes of the warp that thread 0 is in.
+TREDUCE_DEVICE bool arrive_last_warp(unsigned* counter, int64_t arrivals) {
+  const unsigned limit = static_cast<unsigned>(arrivals) - 1;
+  unsigned before = 0;
+  if (threadIdx.x == 0) before = ptx::increment_acq_rel(counter, limit);
+  before = warp::from(before, 0);
+  __syncwarp();  // the others may read what thread 0 acquired
+  return before == limit;
 }
 
 }  // namespace treduce::grid

@@ -23,20 +23,32 @@ TREDUCE_DEVICE typename Op::Acc reduce(typename Op::Acc value) {
   return value;
 }
 
-// The value of the lane whose number differs by `mask`, for accumulators of any size, a 32-bit word at a time.
-template <class T>
-TREDUCE_DEVICE T exchange(T value, int mask) {
+// What `move` does to 32-bit words, done to a value of any size.
+template <class T, class Move>
+TREDUCE_DEVICE T by_words(T value, Move move) {
   if constexpr (std::is_arithmetic_v<T>) {
-    return __shfl_xor_sync(kFullMask, value, mask);
+    return move(value);
   } else {
     static_assert(sizeof(T) % sizeof(unsigned) == 0);
     unsigned words[sizeof(T) / sizeof(unsigned)];
     memcpy(words, &value, sizeof(T));
 #pragma unroll
-    for (unsigned& word : words) word = __shfl_xor_sync(kFullMask, word, mask);
+    for (unsigned& word : words) word = move(word);
     memcpy(&value, words, sizeof(T));
     return value;
   }
+}
+
+// The value of the lane whose number differs by `mask`.
+template <class T>
+TREDUCE_DEVICE T exchange(T value, int mask) {
+  return by_words(value, [&](auto word) { return __shfl_xor_sync(kFullMask, word, mask); });
+}
+
+// The value of lane `source`.
+template <class T>
+TREDUCE_DEVICE T from(T value, int source) {
+  return by_words(value, [&](auto word) { return __shfl_sync(kFullMask, word, source); });
 }
 
 // Tree by neighbours over groups of `width` lanes, a power of two: lanes 0 and 1, 2 and 3, then pairs of pairs. Valid in every

@@ -7,9 +7,226 @@
 
 namespace treduce::reduce::columns {
 
-// Columns that a thread takes at once: 16 bytes of them, at most eight, for each needs accumulators.
+// Columns that a thread reads as one vector: 16 bytes of them, at most eight, for each needs accumulators.
 template <class Source>
 constexpr int pack_of = sizeof(typename Source::Type) < 2 ? 8 : vector_of<Source>;
+
+// Columns that a thread reads one by one where vectors do not fit: see singles in schedule.cpp.
+template <class Source>
+constexpr int singles_of = Source::kConverts                   ? 1
+                           : sizeof(typename Source::Type) > 4 ? 2
+                                                               : 4;
+
+// The columns of a thread: kSize neighbours, or kSize single ones, as many columns apart as there are threads side by side, so
+// that what a warp loads at once is one run of memory either way.
+template <int kColumns, bool kOneVector>
+struct Held {
+  static constexpr int kSize = kColumns;
+  static constexpr bool kVectors = kOneVector;
+  // Which column of the tile is the c-th of thread t.
+  TREDUCE_DEVICE static int column(int c, int t, int threads) { return kVectors ? t * kSize + c : c * threads + t; }
+};
+
+// The kept dims, innermost first: what most calls need of them lies together, for parameters come from memory too.
+struct Kept {
+  struct Dim {
+    int64_t stride, out_stride;
+    Divider size;
+  };
+  int count = 1;
+  Dim dim[kMaxDims];
+
+  explicit Kept(const Geometry& g) {
+    for (int d = 0; d < g.kept.count; ++d) {
+      const int from = g.kept.count - 1 - d;
+      dim[d] = {g.kept.stride[from], g.kept_out.stride[from], g.kept.size[from]};
+    }
+    if (g.kept.count > 1) count = g.kept.count;
+  }
+  TREDUCE_DEVICE int64_t offset(int64_t column) const { return sum<&Dim::stride>(column); }
+  TREDUCE_DEVICE int64_t out(int64_t column) const { return sum<&Dim::out_stride>(column); }
+
+ private:
+  template <int64_t Dim::* kStride>
+  TREDUCE_DEVICE int64_t sum(int64_t i) const {
+    int64_t total = 0;
+#pragma unroll 1
+    for (int d = 0; d + 1 < count; ++d) {
+      const int64_t q = dim[d].size.quotient(i);
+      total += (i - q * dim[d].size.divisor) * (dim[d].*kStride);
+      i = q;
+    }
+    return total + i * (dim[count - 1].*kStride);
+  }
+};
+
+// Where the rows lie, from the beginning of a column on. No division stands among the loads: rows that follow one another are
+// found by stepping.
+template <bool kEven>
+struct Rows {
+  int64_t stride;
+  explicit Rows(const Geometry& g) : stride(g.reduced.stride[0]) {}
+
+  // The offsets of rows first, first + 1, ...
+  template <int kCount>
+  TREDUCE_DEVICE void find(int64_t first, int64_t (&offset)[kCount]) const {
+    offset[0] = first * stride;
+#pragma unroll
+    for (int r = 1; r < kCount; ++r) offset[r] = offset[r - 1] + stride;
+  }
+};
+
+// Several reduced dims: a division at the first row, and a multiplication wherever the innermost dim begins again.
+template <>
+struct Rows<false> {
+  int64_t stride, outer_stride;
+  Divider size;  // of the innermost
+  Extents outer;
+  explicit Rows(const Geometry& g)
+      : stride(g.reduced.stride[0]), outer_stride(g.reduced.stride[0]), size(g.reduced.size[0]), outer(g.reduced) {
+    if (outer.count > 0) --outer.count;
+    stride = g.reduced.stride[outer.count];
+    size = g.reduced.size[outer.count];
+  }
+
+  template <int kCount>
+  TREDUCE_DEVICE void find(int64_t first, int64_t (&offset)[kCount]) const {
+    int64_t q = size.quotient(first);
+    const int64_t rest = first - q * size.divisor;
+    int wrap = size.divisor - rest < kCount ? static_cast<int>(size.divisor - rest) : kCount;
+    offset[0] = begin(q) + rest * stride;
+#pragma unroll
+    for (int r = 1; r < kCount; ++r) {
+      offset[r] = offset[r - 1] + stride;
+      if (r == wrap) {
+        offset[r] = begin(++q);
+        wrap = size.divisor < kCount ? r + static_cast<int>(size.divisor) : kCount;
+      }
+    }
+  }
+
+ private:
+  TREDUCE_DEVICE int64_t begin(int64_t q) const {
+    return outer.count <= 1 ? q * outer_stride : offset_of_dims(outer, q);
+  }
+};
+
+template <bool kEven>
+struct Placement {
+  static constexpr bool kIsEven = kEven;
+  Rows<kEven> rows;
+  Kept kept;
+  explicit Placement(const Geometry& g) : rows(g), kept(g) {}
+};
+
+template <class T, int kSize>
+struct Singles {
+  T at[kSize];
+  TREDUCE_DEVICE const Singles& elements() const { return *this; }
+};
+
+// Where the columns of a thread begin, and how a row of them is read.
+template <class Source, class Held>
+struct Own {
+  using T = typename Source::Element;
+  using Row = std::conditional_t<Held::kVectors, Pack<T, Held::kSize>, Singles<T, Held::kSize>>;
+  static constexpr int kBegins = Held::kVectors ? 1 : Held::kSize;
+  int64_t begin[kBegins];
+
+  // Of the tile from column `first` on. What would lie past the last column is the last again: no question stands before the
+  // loads.
+  TREDUCE_DEVICE Own(const Kept& kept, int64_t first, int64_t columns, int thread, int threads) {
+    const int64_t last = columns - Held::kSize / kBegins;
+#pragma unroll
+    for (int b = 0; b < kBegins; ++b) {
+      const int64_t mine = first + Held::column(b, thread, threads);
+      begin[b] = kept.offset(mine < last ? mine : last);
+    }
+  }
+
+  TREDUCE_DEVICE Row load(const Source& x, int64_t row) const {
+    if constexpr (Held::kVectors) {
+      return load_pack<Held::kSize>(x, begin[0] + row);
+    } else {
+      Row loaded;
+#pragma unroll
+      for (int b = 0; b < kBegins; ++b) loaded.at[b] = x.at(begin[b] + row);
+      return loaded;
+    }
+  }
+};
+
+// Calls body(T{}) with the type that results of this accumulator are stored as: one question for all columns of a thread.
+template <class Acc, class Body>
+TREDUCE_DEVICE void as_stored(DType dtype, Body body) {
+  if constexpr (std::is_same_v<Acc, float>) {
+    if (dtype == DType::float32) return body(float{});
+    return dtype == DType::float16 ? body(float16{}) : body(bfloat16{});
+  } else if constexpr (std::is_same_v<Acc, int64_t>) {
+    switch (dtype) {
+      case DType::boolean: return body(boolean{});
+      case DType::int8: return body(int8_t{});
+      case DType::uint8: return body(uint8_t{});
+      case DType::int16: return body(int16_t{});
+      case DType::int32: return body(int32_t{});
+      default: return body(int64_t{});
+    }
+  } else {
+    body(Acc{});
+  }
+}
+
+// Finishes and writes the columns of a thread, of the tile from column `first` on; neighbours in 16-byte stores, where they lie
+// so.
+template <class O, class Held>
+TREDUCE_DEVICE void store(const typename O::Acc (&value)[Held::kSize], const Result& result, const Kept& kept,
+                          int64_t first, int64_t columns, int thread, int threads) {
+  using Acc = typename O::Acc;
+  constexpr int kSize = Held::kSize;
+  Acc finished[kSize];
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) finished[c] = O::finish(value[c], false, 1);
+  if (result.divide) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) finished[c] = O::finish(finished[c], true, result.count);
+  }
+  const int64_t column = first + Held::column(0, thread, threads);
+  if constexpr (Held::kVectors) {
+    if (column >= columns) return;
+    const int64_t out = kept.out(column), step = kept.dim[0].out_stride;
+    as_stored<Acc>(result.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* const to = static_cast<T*>(result.data) + out;
+      constexpr int kBytes = kSize * static_cast<int>(sizeof(T));
+      if (kBytes % 16 == 0 && step == 1 && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+        T stored[kSize];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) stored[c] = round_to<T>(finished[c]);
+        int4 words[(kBytes + 15) / 16];
+        memcpy(words, stored, kBytes);
+#pragma unroll
+        for (int w = 0; w < kBytes / 16; ++w) reinterpret_cast<int4*>(to)[w] = words[w];
+      } else {
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) to[c * step] = round_to<T>(finished[c]);
+      }
+    });
+  } else {
+    int64_t out[kSize];
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      const int64_t mine = first + Held::column(c, thread, threads);
+      out[c] = mine < columns ? kept.out(mine) : -1;
+    }
+    as_stored<Acc>(result.dtype, [&](auto zero) {
+      using T = decltype(zero);
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) {
+        if (out[c] >= 0) static_cast<T*>(result.data)[out[c]] = round_to<T>(finished[c]);
+      }
+    });
+  }
+}
 
 // kSize columns side by side.
 template <class O, int kSize>
@@ -31,19 +248,42 @@ struct Side {
   }
 };
 
-// Integers, amax and amin are the same in any order: their rows need no leaves of their own.
-template <class O>
-constexpr bool is_order_free = std::is_integral_v<typename O::Acc> || std::is_same_v<O, Max<typename O::Acc>> ||
-                               std::is_same_v<O, Min<typename O::Acc>>;
+// Combines nodes of kSize columns by neighbours as they come, as Neighbours does (pairwise.h), with every level in registers.
+template <class O, int kSize, int kDepth>
+struct Tree {
+  using Acc = typename Side<O, kSize>::Acc;
+  typename O::Acc level[kDepth + 1][kSize];
+  unsigned count = 0;
 
-// The op over 32-bit integers, where that is enough.
-template <class O, bool kNarrow>
-struct Narrowed {
-  using Op = O;
-};
-template <class O>
-struct Narrowed<O, true> {
-  using Op = typename O::template As<int32_t>;
+  TREDUCE_DEVICE void push(const Acc& node) {
+    place<0>(node);
+    ++count;
+  }
+  TREDUCE_DEVICE Acc value() const {
+    Acc total = Side<O, kSize>::identity();
+#pragma unroll
+    for (int k = 0; k <= kDepth; ++k) {
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) {
+        if (count >> k & 1) total.at[c] = O::combine(level[k][c], total.at[c]);
+      }
+    }
+    return total;
+  }
+
+ private:
+  template <int k>
+  TREDUCE_DEVICE void place(Acc node) {
+    if constexpr (k < kDepth) {
+      if (count >> k & 1) {
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) node.at[c] = O::combine(level[k][c], node.at[c]);
+        return place<k + 1>(node);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) level[k][c] = node.at[c];
+  }
 };
 
 constexpr int kLeavesAGroup = 4;
@@ -54,59 +294,71 @@ template <class O, class T>
 using Counted = Narrowed<O, std::is_integral_v<typename O::Acc> &&
                                 (sizeof(T) <= 2 || (sizeof(T) == 4 && !std::is_same_v<O, Sum<typename O::Acc>>))>;
 
-// Group q is four neighbouring leaves, so 32 rows of a chunk. Returns its node for kSize columns from `column` on.
-template <class O, int kSize, class Source, class Layout>
-TREDUCE_DEVICE typename Side<O, kSize>::Acc group(const Source& x, const Layout& layout, int64_t column, int64_t q,
-                                                  int64_t length) {
-  using T = typename Source::Element;
+// rows[s][l] of those that are there, `count` of them from the first on, into the leaves.
+template <class Op, int kLeaves, int kSize, int kAhead, int kRows, class Row>
+TREDUCE_DEVICE void take(typename Op::Acc (&leaf)[kLeaves][kSize], const Row (&row)[kAhead][kRows], int count) {
+#pragma unroll
+  for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+    for (int l = 0; l < kRows; ++l) {
+      if (a * Pairwise::kLanes + l < count) {
+        const auto elements = row[a][l].elements();
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) {
+          leaf[l % kLeaves][c] = Op::combine(leaf[l % kLeaves][c], widen<typename Op::Acc>(elements.at[c]));
+        }
+      }
+    }
+  }
+}
+
+// Group q is four neighbouring leaves, so 32 rows of a chunk. Returns its node for the columns of a thread.
+template <class O, class Held, class Source, bool kEven>
+TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc group(const Source& x, const Own<Source, Held>& own,
+                                                        const Rows<kEven>& rows, int64_t q, int64_t length) {
   constexpr int kLeaves = is_order_free<O> ? 1 : kLeavesAGroup;
-  using Op = typename Counted<O, T>::Op;
-  using Word = typename Op::Acc;
+  constexpr int kSize = Held::kSize;
   constexpr int kAhead = 4;  // stripes whose loads are issued together
+  using Op = typename Counted<O, typename Source::Element>::Op;
+  using Row = typename Own<Source, Held>::Row;
   const int64_t first = q / kGroupsAChunk * Pairwise::kChunk + q % kGroupsAChunk * kLeavesAGroup;
   const int64_t rest = length - first;
   const int count = rest < Pairwise::kChunk ? static_cast<int>(rest) : Pairwise::kChunk;
-  Word leaf[kLeaves][kSize];
+  typename Op::Acc leaf[kLeaves][kSize];
 #pragma unroll
   for (int l = 0; l < kLeaves; ++l) {
 #pragma unroll
     for (int c = 0; c < kSize; ++c) leaf[l][c] = Op::identity();
   }
-  const auto take = [&](int l, const Pack<T, kSize>& pack) {
-    Word(&mine)[kSize] = leaf[l % kLeaves];
-    const auto elements = pack.elements();
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) mine[c] = Op::combine(mine[c], widen<Word>(elements.at[c]));
-  };
-  if (count > (Pairwise::kStripes - 1) * Pairwise::kLanes + kLeavesAGroup - 1) {
+  int64_t at[kAhead][kLeavesAGroup];
+  const bool full = count > (Pairwise::kStripes - 1) * Pairwise::kLanes + kLeavesAGroup - 1;
+  if (full) {
 #pragma unroll 1
-    for (int s = 0; s < Pairwise::kStripes; s += kAhead) {
-      Pack<T, kSize> pack[kAhead][kLeavesAGroup];
+    for (int row = 0; row < Pairwise::kChunk; row += kAhead * Pairwise::kLanes) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
+      Row loaded[kAhead][kLeavesAGroup];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+        for (int l = 0; l < kLeavesAGroup; ++l) loaded[a][l] = own.load(x, at[a][l]);
+      }
+      take<Op>(leaf, loaded, Pairwise::kChunk);
+    }
+  } else {
+#pragma unroll 1
+    for (int row = 0; row < count; row += kAhead * Pairwise::kLanes) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
+      Row loaded[kAhead][kLeavesAGroup] = {};
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
         for (int l = 0; l < kLeavesAGroup; ++l) {
-          pack[a][l] = load_pack<kSize>(x, column + layout.element(first + (s + a) * Pairwise::kLanes + l));
+          if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
         }
       }
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-#pragma unroll
-        for (int l = 0; l < kLeavesAGroup; ++l) take(l, pack[a][l]);
-      }
-    }
-  } else {
-#pragma unroll 1
-    for (int row = 0; row < count; row += Pairwise::kLanes) {
-      Pack<T, kSize> pack[kLeavesAGroup] = {};
-#pragma unroll
-      for (int l = 0; l < kLeavesAGroup; ++l) {
-        if (row + l < count) pack[l] = load_pack<kSize>(x, column + layout.element(first + row + l));
-      }
-#pragma unroll
-      for (int l = 0; l < kLeavesAGroup; ++l) {
-        if (row + l < count) take(l, pack[l]);
-      }
+      take<Op>(leaf, loaded, count - row);
     }
   }
   typename Side<O, kSize>::Acc node;
@@ -121,36 +373,46 @@ TREDUCE_DEVICE typename Side<O, kSize>::Acc group(const Source& x, const Layout&
   return node;
 }
 
-// Short columns have one stripe, so a leaf is an element: the node over rows 8q to 8q + 7, loaded together.
-constexpr int kShortGroup = 8;
-template <class O, int kSize, class Source, class Layout>
-TREDUCE_DEVICE typename Side<O, kSize>::Acc short_group(const Source& x, const Layout& layout, int64_t column, int q,
-                                                        int length) {
-  using T = typename Source::Element;
+// Short columns have one stripe, so a leaf is an element. The node over `count` of kRows rows, a power of two.
+template <class O, class Held, class Row, int kRows>
+TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc fold_run(const Row (&row)[kRows], int count) {
   using Acc = typename O::Acc;
-  Pack<T, kSize> pack[kShortGroup] = {};
+  typename Side<O, Held::kSize>::Acc node;
 #pragma unroll
-  for (int l = 0; l < kShortGroup; ++l) {
-    const int r = q * kShortGroup + l;
-    if (r < length) pack[l] = load_pack<kSize>(x, column + layout.element(r));
-  }
-  typename Side<O, kSize>::Acc node;
+  for (int c = 0; c < Held::kSize; ++c) {
+    Acc v[kRows];
 #pragma unroll
-  for (int c = 0; c < kSize; ++c) {
-    Acc v[kShortGroup];
+    for (int r = 0; r < kRows; ++r) v[r] = r < count ? widen<Acc>(row[r].elements().at[c]) : O::identity();
 #pragma unroll
-    for (int l = 0; l < kShortGroup; ++l) {
-      v[l] = q * kShortGroup + l < length ? widen<Acc>(pack[l].elements().at[c]) : O::identity();
-    }
+    for (int s = 1; s < kRows; s *= 2) {
 #pragma unroll
-    for (int s = 1; s < kShortGroup; s *= 2) {
-#pragma unroll
-      for (int l = 0; l < kShortGroup; l += 2 * s) v[l] = O::combine(v[l], v[l + s]);
+      for (int r = 0; r < kRows; r += 2 * s) v[r] = O::combine(v[r], v[r + s]);
     }
     node.at[c] = v[0];
   }
   return node;
 }
+
+// The same, from row `first` on of a column.
+template <class O, int kRows, class Held, class Source, bool kEven>
+TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc run(const Source& x, const Own<Source, Held>& own,
+                                                      const Rows<kEven>& rows, int first, int length) {
+  int64_t at[kRows];
+  rows.find(first, at);
+  if (first + kRows <= length) {
+    typename Own<Source, Held>::Row row[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) row[r] = own.load(x, at[r]);
+    return fold_run<O, Held>(row, kRows);
+  }
+  typename Own<Source, Held>::Row row[kRows] = {};
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (first + r < length) row[r] = own.load(x, at[r]);
+  }
+  return fold_run<O, Held>(row, length - first);
+}
+constexpr int kShortGroup = 8;  // rows of a thread of column_block
 
 // Folds from[k][j], k below `count` (a power of two) and j below `width`, by neighbours, eight at a time; `to` has room for an
 // eighth. Every thread of the block calls; synchronises on the way in and between rounds. Returns where the `width` values are;
@@ -223,70 +485,92 @@ TREDUCE_DEVICE typename O::Acc* fold_splits(const typename O::Acc* partials, int
   return fold_rounds<O>(shared, shared + slots * width, used, width, thread, threads);
 }
 
+// What a launch of `grid` needs beside the source and the placement; what is needed first comes first.
+template <class O>
+struct Tiling {
+  int64_t outputs, length, tiles;
+  int span;
+  Divider splits;
+  typename O::Acc* partials;
+  unsigned* counters;
+  Result result;
+
+  explicit Tiling(const Call& call)
+      : outputs(call.geometry->outputs),
+        length(call.geometry->length),
+        tiles(call.schedule->tiles),
+        span(static_cast<int>(call.schedule->span)),
+        splits(call.schedule->splits),
+        partials(static_cast<typename O::Acc*>(call.workspace)),
+        counters(call.counter),
+        result(call.result) {}
+};
+
 // Tile t is part t % splits of the blockDim.x * kSize outputs from (t / splits) * that on: `span` times blockDim.y groups. Thread
 // (x, y) computes `span` of them, and all meet in shared memory.
-template <class O, int kSize, class Source, class Layout>
-TREDUCE_DEVICE void grid(const Source& x, const Layout& layout, int64_t outputs, int64_t tiles, Divider splits_of_tile,
-                         int span, int64_t length, typename O::Acc* partials, unsigned* counters,
-                         const Result& result) {
+template <class O, class Held, class Source, bool kEven>
+TREDUCE_DEVICE void grid(const Source& x, const Tiling<O>& tiling, const Placement<kEven>& placement) {
   using Acc = typename O::Acc;
+  constexpr int kSize = Held::kSize;
+  const int64_t length = tiling.length, outputs = tiling.outputs;
   const int width = blockDim.x * kSize;
   const int threads = blockDim.x * blockDim.y;
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  const int nodes_of_block = span * blockDim.y;
+  const int nodes_of_block = tiling.span * blockDim.y;
   Acc* const nodes = dynamic_shared<Acc>();  // [nodes_of_block][width], and an eighth of it for the fold
-  const int64_t splits = splits_of_tile.divisor;
+  const int64_t splits = tiling.splits.divisor;
   const bool is_short = length <= Pairwise::kLanes;
   const int64_t groups =
       is_short ? (length + kShortGroup - 1) / kShortGroup : Pairwise(length).chunks() * kGroupsAChunk;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t of_outputs = splits_of_tile.quotient(tile);
+  for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
+    const int64_t of_outputs = tiling.splits.quotient(tile);
     const int64_t part = tile - of_outputs * splits;
     const int64_t first = of_outputs * width;
-    const int64_t mine = first + threadIdx.x * kSize;
-    const int64_t column = mine < outputs ? layout.row(mine) : 0;
+    const Own<Source, Held> own(placement.kept, first, outputs, threadIdx.x, blockDim.x);
 #pragma unroll 1
     for (int i = threadIdx.y; i < nodes_of_block; i += blockDim.y) {
       const int64_t q = part * nodes_of_block + i;
       typename Side<O, kSize>::Acc node;
-      if (mine >= outputs || q >= groups) {
+      if (q >= groups) {
         node = Side<O, kSize>::identity();
       } else if (is_short) {
-        node = short_group<O, kSize>(x, layout, column, static_cast<int>(q), static_cast<int>(length));
+        node = run<O, kShortGroup>(x, own, placement.rows, static_cast<int>(q) * kShortGroup, static_cast<int>(length));
       } else {
-        node = group<O, kSize>(x, layout, column, q, length);
+        node = group<O>(x, own, placement.rows, q, length);
       }
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) nodes[i * width + threadIdx.x * kSize + c] = node.at[c];
+      for (int c = 0; c < kSize; ++c) nodes[i * width + Held::column(c, threadIdx.x, blockDim.x)] = node.at[c];
     }
     const Acc* folded = fold_rounds<O>(nodes, nodes + nodes_of_block * width, nodes_of_block, width, thread, threads);
     __syncthreads();
     bool last = splits == 1;
     if (!last) {
-      for (int j = thread; j < width; j += threads) partials[tile * width + j] = folded[j];
+      for (int j = thread; j < width; j += threads) tiling.partials[tile * width + j] = folded[j];
       __syncthreads();
-      last = treduce::grid::arrive_last(counters + of_outputs, static_cast<unsigned>(splits));
+      last = treduce::grid::arrive_last(tiling.counters + of_outputs, static_cast<unsigned>(splits));
       if (last) {
-        folded = fold_splits<O>(partials + of_outputs * splits * width, splits, width, nodes, nodes_of_block, thread,
-                                threads);
+        folded = fold_splits<O>(tiling.partials + of_outputs * splits * width, splits, width, nodes, nodes_of_block,
+                                thread, threads);
         __syncthreads();
       }
     }
     if (last) {
       for (int j = thread; j < width; j += threads) {
-        if (first + j < outputs) result.store<O>(folded[j], layout.out(first + j));
+        if (first + j < outputs) tiling.result.template store<O>(folded[j], placement.kept.out(first + j));
       }
     }
-    if (tile + gridDim.x < tiles) __syncthreads();
+    if (tile + gridDim.x < tiling.tiles) __syncthreads();
   }
 }
 
-// Calls body(functor, source, integral_constant<kSize>, layout) for what the schedule reads.
+// Calls body(functor, source, Held, Placement) for what the schedule reads.
 template <template <class> class SumOp = Sum, class Body>
 cudaError_t dispatch(const Call& call, Body body) {
-  return dispatch_reads<SumOp>(call, [&](auto op, auto source, auto vectors, auto even) {
-    constexpr int kSize = decltype(vectors)::value ? pack_of<decltype(source)> : 1;
-    return body(op, source, std::integral_constant<int, kSize>{}, layout_of<decltype(even)::value>(*call.geometry));
+  return dispatch_reads<SumOp>(call, [&](auto op, auto source, auto vectors, auto walk) {
+    using Source = decltype(source);
+    constexpr bool kVectors = decltype(vectors)::value;
+    return body(op, source, Held<kVectors ? pack_of<Source> : singles_of<Source>, kVectors>{},
+                Placement<decltype(walk)::value == Walk::even>(*call.geometry));
   });
 }
 

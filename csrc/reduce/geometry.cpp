@@ -54,6 +54,15 @@ Divider::Divider(int64_t d) : divisor(d) {
   shift = bits - 1;
 }
 
+int64_t Geometry::reach() const {
+  if (length == 0 || outputs == 0) return 0;
+  int64_t last = 0;
+  for (const Extents* group : {&reduced, &kept}) {
+    for (int d = 0; d < group->count; ++d) last += (group->size[d].divisor - 1) * group->stride[d];
+  }
+  return last + 1;
+}
+
 Geometry make_geometry(const CallDim* dims, int count) {
   Geometry g;
   std::vector<Flat> kept, reduced;

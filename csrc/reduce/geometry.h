@@ -55,6 +55,8 @@ struct Extents {
     for (int d = 0; d < count; ++d) n *= size[d].divisor;
     return n;
   }
+  // The numbers are their own offsets.
+  bool is_dense() const { return count == 0 || (count == 1 && stride[0] == 1); }
   int64_t inner_size() const { return count > 0 ? size[count - 1].divisor : 1; }
   int64_t inner_stride() const { return count > 0 ? stride[count - 1] : 1; }
 };
@@ -66,6 +68,9 @@ struct Geometry {
   int64_t length = 1;  // elements of an output
   int64_t outputs = 1;
   bool fits = true;  // false: more than kMaxDims of a kind were left
+
+  // Elements from the first address to the last, both included; 0 where nothing is read.
+  int64_t reach() const;
 };
 
 // A dim of the call. `out_stride` counts for kept dims alone.

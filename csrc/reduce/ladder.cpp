@@ -157,6 +157,8 @@ std::vector<Row> make_ladder() {
         "NVIDIA, CUDA Programming Guide: thread block clusters")
           .along_dims(schedule_row_cluster)
           .capability(90),
+      R("column_thread", kPairwise, "many columns: a thread walks down vectors of them, nothing is shared", kHigham)
+          .along_dims(schedule_column_thread),
       R("column_block", kPairwise, "a tile of columns: vectors of columns in x, leaves in y",
         "Mark Harris, An Efficient Matrix Transpose in CUDA (2013)")
           .along_dims(schedule_column_block),

@@ -61,9 +61,21 @@ cudaError_t dispatch_op(const Call& call, Body body) {
   });
 }
 
-// What the rungs along dims read: Body is body(functor, source, bool_constant<vectors>, bool_constant<even>). Vectors of even
-// layouts (one reduced dim) have kernels for each dtype; several reduced dims, and element by element, the sums of the four common
-// floats; everything else looks its dtype up at each element. Fewer kernels to compile, and none of them slow where it matters.
+// How the elements of an output are walked: one stride apart; through two dims, by steps and without divisions; or with a division
+// for each dim at each element.
+enum class Walk { even, two, any };
+template <Walk kWalk>
+using WalkConstant = std::integral_constant<Walk, kWalk>;
+
+// Calls body(WalkConstant) for several reduced dims, of which one may be missing.
+template <class Body>
+cudaError_t dispatch_several(const Call& call, Body body) {
+  return call.geometry->reduced.count <= 2 ? body(WalkConstant<Walk::two>{}) : body(WalkConstant<Walk::any>{});
+}
+
+// What the rungs along dims read: Body is body(functor, source, bool_constant<vectors>, WalkConstant). Vectors of even layouts (one
+// reduced dim) have kernels for each dtype; several reduced dims, and element by element, the sums of the four common floats;
+// everything else looks its dtype up at each element. Fewer kernels to compile, and none of them slow where it matters.
 //
 // SumOp is Sum, or a sum of another arithmetic.
 template <template <class> class SumOp, class Body>
@@ -71,11 +83,13 @@ cudaError_t dispatch_looked_up(const Call& call, Body body) {
   const auto looked_up = [&](auto acc) -> cudaError_t {
     using Acc = typename decltype(acc)::type;
     const Converted<Acc> source{call.input, call.dtype, call.target};
-    if constexpr (!is_complex<Acc>) {
-      if (call.op == Op::amax) return body(Max<Acc>{}, source, std::false_type{}, std::false_type{});
-      if (call.op == Op::amin) return body(Min<Acc>{}, source, std::false_type{}, std::false_type{});
-    }
-    return body(SumOp<Acc>{}, source, std::false_type{}, std::false_type{});
+    return dispatch_several(call, [&](auto walk) -> cudaError_t {
+      if constexpr (!is_complex<Acc>) {
+        if (call.op == Op::amax) return body(Max<Acc>{}, source, std::false_type{}, walk);
+        if (call.op == Op::amin) return body(Min<Acc>{}, source, std::false_type{}, walk);
+      }
+      return body(SumOp<Acc>{}, source, std::false_type{}, walk);
+    });
   };
   switch (call.target) {
     case DType::float64: return looked_up(Type<double>{});
@@ -115,27 +129,26 @@ cudaError_t dispatch_vectors(const Call& call, Body body) {
       if (call.op == Op::amax) return body(Max<Acc>{}, source);
       if (call.op == Op::amin) return body(Min<Acc>{}, source);
     }
-    if constexpr (!std::is_same_v<In, complex128>) {
-      if (!extremum) return body(SumOp<Acc>{}, source);
-    }
+    if (!extremum) return body(SumOp<Acc>{}, source);
     return cudaErrorInvalidValue;  // the schedule does not ask for it, see has_vectors
   });
 }
 
 template <template <class> class SumOp, class Body>
 cudaError_t dispatch_reads(const Call& call, Body body) {
-  const bool vectors = call.schedule->vectors, even = call.geometry->reduced.count <= 1;
-  if (vectors && even) {
+  const bool vectors = call.schedule->vectors;
+  if (vectors && call.geometry->reduced.count <= 1) {
     return dispatch_vectors<SumOp>(
-        call, [&](auto op, auto source) { return body(op, source, std::true_type{}, std::true_type{}); });
+        call, [&](auto op, auto source) { return body(op, source, std::true_type{}, WalkConstant<Walk::even>{}); });
   }
   if (call.converting || call.op == Op::amax || call.op == Op::amin || !is_common_float(call.dtype)) {
     return dispatch_looked_up<SumOp>(call, body);
   }
-  return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
-    if (vectors) return body(op, source, std::true_type{}, std::false_type{});
-    if (even) return body(op, source, std::false_type{}, std::true_type{});
-    return body(op, source, std::false_type{}, std::false_type{});
+  return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
+    if (call.geometry->reduced.count <= 1) return body(op, source, std::false_type{}, WalkConstant<Walk::even>{});
+    return dispatch_several(call, [&](auto walk) {
+      return vectors ? body(op, source, std::true_type{}, walk) : body(op, source, std::false_type{}, walk);
+    });
   });
 }
 

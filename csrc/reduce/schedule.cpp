@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMostCounters = 4096;  // of one launch, see common/counters.h
 constexpr int kWarp = 32;
-constexpr int kMostRowThreads = 512;  // that row_block and row_cluster are compiled for
+constexpr int kMostRowThreads = 256;  // that row_block and row_cluster are compiled for
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -43,6 +43,18 @@ bool aligned(const Work& w, const Extents& inner, const Extents& outer, int64_t 
 
 bool row_vectors(const Work& w) { return aligned(w, w.geometry.reduced, w.geometry.kept, 16); }
 
+// Whether rows that begin anywhere can be read in vectors all the same: their elements lie one after another.
+bool row_shifted(const Work& w) {
+  return w.memory.vectors && element_size(w) < 16 && w.geometry.reduced.count == 1 &&
+         w.geometry.reduced.inner_stride() == 1;
+}
+
+// How the teams of row_warp, row_block and row_cluster read.
+void read_rows(const Work& w, Schedule& s) {
+  s.vectors = row_vectors(w);
+  s.shifted = !s.vectors && row_shifted(w);
+}
+
 // Bytes that a thread of the column kernels takes at once.
 int64_t column_bytes(const Work& w) { return element_size(w) == 1 ? 8 : 16; }
 
@@ -51,12 +63,23 @@ bool column_vectors(const Work& w) {
          w.geometry.kept.inner_size() * element_size(w) % column_bytes(w) == 0;
 }
 
+// Columns that a thread takes one by one where vectors do not fit: see singles_of in columns.cuh.
+int64_t singles(const Work& w) { return !w.memory.common_sum ? 1 : element_size(w) > 4 ? 2 : 4; }
+
+int64_t columns_of_thread(const Work& w) { return column_vectors(w) ? column_bytes(w) / element_size(w) : singles(w); }
+
 // Threads of a team, see leaves.cuh.
-int64_t team_threads(const Work& w, bool vectors) {
-  return vectors ? std::min<int64_t>(Pairwise::kLanes / (16 / element_size(w)), kWarp) : kWarp;
+int64_t team_threads(const Work& w, const Schedule& s) {
+  return s.vectors || s.shifted ? std::min<int64_t>(Pairwise::kLanes / (16 / element_size(w)), kWarp) : kWarp;
 }
 
 int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); }
+
+// Whether rows are so short that a vector holds several.
+bool lanes_pack(const Work& w) {
+  return w.memory.vectors && w.memory.address % 16 == 0 && w.geometry.reduced.count == 1 &&
+         w.geometry.reduced.inner_stride() == 1 && packs_rows(w.geometry, true, element_size(w));
+}
 
 // At most the grid that the caller asked for.
 void limit_grid(const Work& w, Schedule& s) {
@@ -141,38 +164,72 @@ Scheduled schedule_row_lanes(const Work& w) {
   s.vectors = row_vectors(w);
   const int64_t pack = s.vectors ? 16 / element_size(w) : 1;
   s.block = w.block > 0 ? std::min(w.block, 256) : 256;
-  s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s.vectors));
-  const int64_t rows_a_warp = kWarp / s.span * 4;
-  s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, rows_a_warp), s.block / kWarp);
+  s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s));
+  const int64_t rows_a_team = w.geometry.length <= Pairwise::kLanes ? kLanesRows : kLanesRowsOfFour;
+  s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, kWarp / s.span * rows_a_team), s.block / kWarp);
+  if (lanes_pack(w)) {
+    s.vectors = true;
+    s.span = 1;
+    s.grid = s.tiles = ceil_div(w.geometry.outputs * w.geometry.length * element_size(w), 16 * kPacksAThread * s.block);
+  }
   limit_grid(w, s);
   return {s, ""};
 }
 
 Scheduled schedule_row_warp(const Work& w) {
   Schedule s;
-  s.vectors = row_vectors(w);
-  const int64_t warps = ceil_div(w.geometry.outputs, kWarp / team_threads(w, s.vectors));
+  read_rows(w, s);
+  const int64_t warps = ceil_div(w.geometry.outputs, kWarp / team_threads(w, s));
   s.block = w.block > 0 ? std::min(w.block, 256) : static_cast<int>(std::min<int64_t>(power_of_two(warps), 8) * kWarp);
   s.grid = s.tiles = ceil_div(warps, s.block / kWarp);
   limit_grid(w, s);
   return {s, ""};
 }
 
+// Warps for a row that is `work` warps' chunks: that many, or of five to eight those that leave the fewest idle in the last round.
+int64_t row_warps(int64_t work) {
+  constexpr int64_t kMost = kMostRowThreads / kWarp;
+  if (work <= kMost) return std::max<int64_t>(work, 1);
+  int64_t best = kMost;
+  for (int64_t warps = kMost - 1; warps > kMost / 2; --warps) {
+    if (ceil_div(work, warps) * warps < ceil_div(work, best) * best) best = warps;
+  }
+  return best;
+}
+
+// Chunks that a block folds where rows are too few for the chip, and its threads. `all` chunks are in all rows.
+void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
+  const int64_t at_once = kMostRowThreads / team;  // chunks, one a team
+  s.span = power_of_two(ceil_div(2 * all, w.chip.sms));
+  if (s.span <= at_once) {
+    // Latency governs: a chunk a team, and no more blocks than that takes.
+    s.span = std::max<int64_t>(s.span, 2);
+  } else {
+    // Two blocks an SM, all at once; or three, where two would leave SMs with one.
+    s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.sms)));
+    const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.sms);
+    if (blocks * 10 < 9 * an_sm * w.chip.sms && s.span > at_once) s.span /= 2;
+    // So many that they may come and go.
+    if (s.span * Pairwise::kChunk * element_size(w) > tuning::kMostSpanBytes) {
+      s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
+    }
+  }
+  s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, kMostRowThreads));
+}
+
 Scheduled schedule_row_block(const Work& w) {
   const int64_t outputs = w.geometry.outputs, chunks = chunks_of(w);
   Schedule s;
-  s.vectors = row_vectors(w);
-  const int64_t team = team_threads(w, s.vectors);
-  const auto block_for = [&](int64_t count) {  // a team a chunk
-    return static_cast<int>(std::clamp<int64_t>(power_of_two(count) * team, kWarp, 512));
-  };
+  read_rows(w, s);
+  const int64_t team = team_threads(w, s);
   s.span = power_of_two(chunks);
-  s.block = block_for(chunks);
-  if (outputs < tuning::kBlocksAnSm * w.chip.sms && outputs <= kMostCounters && chunks > 16) {
-    const tuning::WholeRow* rule = tuning::kWholeRows;
-    while (outputs * chunks > rule->chunks) ++rule;
-    s.span = std::min(s.span, rule->span);
-    s.block = std::min(rule->block, std::max(block_for(s.span), kWarp));
+  s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
+  if (outputs < tuning::kBlocksAnSm * w.chip.sms && outputs <= kMostCounters && chunks * team > 2 * kMostRowThreads) {
+    share_rows(w, outputs * chunks, team, s);
+    if (s.span >= chunks) {
+      s.span = power_of_two(chunks);
+      s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
+    }
   }
   if (w.block > 0) s.block = std::min(w.block, kMostRowThreads);
   s.splits = ceil_div(chunks, s.span);
@@ -187,14 +244,37 @@ Scheduled schedule_row_block(const Work& w) {
 
 Scheduled schedule_row_cluster(const Work& w) {
   Schedule s;
-  s.vectors = row_vectors(w);
+  read_rows(w, s);
   s.cluster = kClusterBlocks;
   s.span = power_of_two(ceil_div(chunks_of(w), kClusterBlocks));
   s.block = static_cast<int>(
-      std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s.vectors), kWarp, kMostRowThreads));
+      std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s), kWarp, kMostRowThreads));
   s.grid = s.tiles = w.geometry.outputs * kClusterBlocks;
   limit_grid(w, s);
   s.grid = std::max<int64_t>(s.grid / kClusterBlocks, 1) * kClusterBlocks;
+  return {s, ""};
+}
+
+Scheduled schedule_column_thread(const Work& w) {
+  if (w.geometry.length > Pairwise::kChunk) {
+    return refused("variant 'column_thread' takes up to " + std::to_string(Pairwise::kChunk) +
+                   " elements an output, got " + std::to_string(w.geometry.length) +
+                   "; 'column_block' takes any number");
+  }
+  constexpr int64_t kFewRows = 4, kVectors = 4;  // see column_thread.cu
+  constexpr int kMostThreads = 128;
+  Schedule s;
+  s.vectors = column_vectors(w);
+  s.columns = true;
+  const bool few = w.geometry.length <= kFewRows && w.geometry.reduced.count <= 1 && w.memory.common_sum;
+  s.span = few ? kVectors : 1;
+  const int64_t a_thread = s.span * columns_of_thread(w);
+  s.block = w.block > 0 ? std::min(w.block, kMostThreads)
+                        : static_cast<int>(std::clamp<int64_t>(power_of_two(ceil_div(w.geometry.outputs, a_thread)),
+                                                               kWarp, tuning::kColumnThreadBlock));
+  s.tile = s.block * a_thread;
+  s.grid = s.tiles = ceil_div(w.geometry.outputs, s.tile);
+  limit_grid(w, s);
   return {s, ""};
 }
 
@@ -236,17 +316,26 @@ Scheduled schedule_column_block(const Work& w) {
   constexpr int64_t kGroupsAChunk = 32, kShortGroup = 8;  // see columns.cuh
   Schedule s;
   s.vectors = column_vectors(w);
-  const int64_t pack = s.vectors ? column_bytes(w) / element_size(w) : 1;
+  const int64_t pack = columns_of_thread(w);
   const int64_t vectors = ceil_div(g.outputs, pack);
   const int64_t groups = g.length <= Pairwise::kLanes ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
                                                       : chunks_of(w) * kGroupsAChunk;
   const int64_t threads = w.block > 0 ? std::min(w.block, 256) : tuning::kColumnThreads;
-  // Many rows: 32 y's, so that few partials are left to fold. Few rows: as many y's as there are groups.
-  int64_t y = std::min<int64_t>({power_of_two(groups), 32, threads});
-  if (groups <= 32) {
-    while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.sms) y /= 2;
+  // Many rows: few x's and many y's, so that few partials are left to fold. Few rows: as many y's as there are groups. Single
+  // columns: a warp side by side, fewer where that would leave much of the last tile empty.
+  int64_t x = std::min<int64_t>(tuning::kColumnSide, power_of_two(vectors));
+  int64_t y = std::clamp<int64_t>(threads / x, 1, power_of_two(groups));
+  if (s.vectors) {
+    if (groups <= 32) {
+      while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.sms) y /= 2;
+    }
+    x = std::min(threads / y, power_of_two(vectors));
+  } else {
+    const auto empty = [&](int64_t side) { return ceil_div(g.outputs, side * pack) * side * pack - g.outputs; };
+    x = std::min<int64_t>(kWarp, power_of_two(vectors));
+    while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
+    y = std::min(y, threads / x);
   }
-  int64_t x = std::min(threads / y, power_of_two(vectors));
   s.columns = true;
   s.block = static_cast<int>(x);
   s.block_y = static_cast<int>(y);
@@ -283,19 +372,34 @@ const char* choose_rung(const Work& w) {
   const int64_t chunks = chunks_of(w);
   if (reduces_inner(g)) {
     const bool vectors = row_vectors(w);
-    if (g.length <= tuning::kLaneElements) {
-      if (!vectors && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
+    // Rows so few that a warp each is no more than the chip holds at once: the shorter way through a kernel counts.
+    const bool few = g.outputs <= tuning::kFewRowsAnSm * w.chip.sms;
+    if (g.length <= (vectors ? tuning::kLaneElements : Pairwise::kLanes) && !few) {
+      if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
       return "row_lanes";
     }
     if (chunks == 1) return "row_warp";
-    if (chunks > 8 && chunks <= tuning::kClusterChunks && w.chip.capability >= 90 &&
-        g.outputs * kClusterBlocks <= w.chip.sms) {
-      return "row_cluster";
+    if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.sms) {
+      // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
+      Schedule s;
+      read_rows(w, s);
+      const int64_t threads = chunks * team_threads(w, s);
+      if (element_size(w) <= 2 && threads > 2 * kMostRowThreads && threads <= kClusterBlocks * kMostRowThreads) {
+        return "row_cluster";
+      }
     }
     return "row_block";
   }
-  if (g.length > Pairwise::kLanes && narrow_accepts(w)) return "column_narrow";
-  if (g.kept.inner_size() * element_size(w) < 128 && tile_accepts(w)) return "row_tile";
+  const int64_t run = g.kept.inner_size() * element_size(w);
+  if (run <= tuning::kNarrowRun) {
+    const bool short_way = g.length <= Pairwise::kChunk;  // a block takes it at once
+    if (g.length > Pairwise::kLanes && (run < 16 || short_way) && narrow_accepts(w)) return "column_narrow";
+    if (tile_accepts(w)) return "row_tile";
+  }
+  const int64_t warps = ceil_div(g.outputs, columns_of_thread(w) * kWarp);
+  if (g.length <= tuning::kColumnRows || (g.length <= Pairwise::kLanes && warps >= tuning::kColumnWarps * w.chip.sms)) {
+    return "column_thread";
+  }
   return schedule_column_block(w).refusal.empty() ? "column_block" : "thread";
 }
 

@@ -20,6 +20,7 @@ struct Chip {
 // What a kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and `splits`.
 struct Schedule {
   bool vectors = false;  // 16 bytes a load; otherwise element by element
+  bool shifted = false;  // vectors too, of rows that begin anywhere
   int64_t grid = 1;      // blocks launched; a block walks every grid-th tile
   int block = 1;         // threads in x
   int block_y = 1;       // threads in y
@@ -49,10 +50,9 @@ inline bool is_common_float(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 || dtype == DType::bfloat16;
 }
 
-// complex128 fills 16 bytes by itself, 8-bit floats have extrema element by element alone, and conversions are looked up.
+// 8-bit floats have extrema element by element alone, and conversions are looked up.
 inline bool has_vectors(bool extremum, DType dtype, bool converting) {
-  return !converting && dtype != DType::complex128 &&
-         !(extremum && (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2));
+  return !converting && !(extremum && (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2));
 }
 
 inline Memory make_memory(uint64_t address, DType dtype, int64_t accumulator, bool extremum, bool converting) {
@@ -75,12 +75,23 @@ struct Work {
   int64_t blocks;
 };
 
+// Rows that a team of row_lanes takes at once: of one stripe, and of up to four.
+constexpr int kLanesRows = 4, kLanesRowsOfFour = 2;
+// Whether row_lanes reads several rows in one vector, and how many vectors a thread then takes.
+constexpr int kPacksAThread = 4;
+inline bool packs_rows(const Geometry& g, bool vectors, int64_t element_size) {
+  const int64_t in_vector = 16 / element_size;
+  return vectors && g.length > 1 && g.length < in_vector && in_vector % g.length == 0 && g.kept.count == 1 &&
+         g.kept.stride[0] == g.length && g.kept_out.is_dense();
+}
+
 Scheduled schedule_thread(const Work& work);
 Scheduled schedule_row_tile(const Work& work);
 Scheduled schedule_row_lanes(const Work& work);
 Scheduled schedule_row_warp(const Work& work);
 Scheduled schedule_row_block(const Work& work);
 Scheduled schedule_row_cluster(const Work& work);
+Scheduled schedule_column_thread(const Work& work);
 Scheduled schedule_column_narrow(const Work& work);
 Scheduled schedule_column_block(const Work& work);
 Scheduled schedule_exact(const Work& work);

@@ -22,6 +22,9 @@ inline void sync(::emulator::Site site = ::emulator::Site::here()) { ::emulator:
 
 namespace cluster {
 inline void sync(::emulator::Site site = ::emulator::Site::here()) { ::emulator::cluster_barrier(site); }
+// Nothing happens between the halves that the emulator could show: the second does all of it.
+inline void arrive() {}
+inline void wait(::emulator::Site site = ::emulator::Site::here()) { ::emulator::cluster_barrier(site); }
 inline int rank() { return ::emulator::cluster_rank(); }
 template <class T>
 T* shared_of(T* here, int rank, ::emulator::Site site = ::emulator::Site::here()) {

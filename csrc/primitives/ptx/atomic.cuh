@@ -20,4 +20,11 @@ TREDUCE_DEVICE unsigned increment_acq_rel(unsigned* address, unsigned limit) {
 #endif
 }
 
+// Brings the line of `address` to the L2, and waits for nothing. prefetch.global.L2 (sm_70 and later).
+TREDUCE_DEVICE void prefetch_l2(const void* address) {
+#ifndef TREDUCE_EMULATOR
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
 }  // namespace treduce::ptx

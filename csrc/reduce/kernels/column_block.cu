@@ -2,7 +2,7 @@
 // y's of the block. Loads coalesce and the columns never meet; only the y's do, in shared memory. Where columns are few and long,
 // several blocks share a tile of them, and the last to finish folds what they left.
 //
-// After:   thread, where one thread walks a whole column.
+// After:   column_thread, where one thread walks a whole column.
 // Mapping: block t is part t % splits of tile t / splits, blockDim.x vectors of columns; thread (x, y) computes `span` groups of
 //          four leaves: 32 rows of a chunk, whose accumulators fit registers.
 // Bound:   memory bandwidth; for short columns the way through memory and back for counter and partials.
@@ -11,22 +11,18 @@
 
 namespace treduce::reduce::column_block {
 
-template <class O, int kSize, class Source, class Layout>
+template <class O, class Held, class Source, class Placement>
 __global__ void __launch_bounds__(256, 2)
-    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, int64_t outputs, int64_t tiles,
-           TREDUCE_GRID_CONSTANT Divider splits, int span, int64_t length, typename O::Acc* partials,
-           unsigned* counters, Result result) {
-  columns::grid<O, kSize>(x, layout, outputs, tiles, splits, span, length, partials, counters, result);
+    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
+           TREDUCE_GRID_CONSTANT Placement placement) {
+  columns::grid<O, Held>(x, tiling, placement);
 }
 
 cudaError_t launch_one(const Call& call) {
-  return columns::dispatch(call, [&](auto op, auto source, auto size, auto layout) {
+  return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) {
     using O = decltype(op);
-    const Geometry& g = *call.geometry;
-    const Schedule& s = *call.schedule;
-    return launch(&kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source, layout,
-                  g.outputs, s.tiles, Divider(s.splits), static_cast<int>(s.span), g.length,
-                  static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
+    return launch(&kernel<O, decltype(held), decltype(source), decltype(placement)>, rows::shape_of(call), source,
+                  columns::Tiling<O>(call), placement);
   });
 }
 

@@ -10,11 +10,11 @@
 
 namespace treduce::reduce::column_narrow {
 
-template <class O, int kSize, class Source, class Layout>
+template <class O, int kSize, class Source, class Placement>
 __global__ void __launch_bounds__(512)
-    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, Divider vectors, int width,
-           int64_t tiles, TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int64_t length,
-           typename O::Acc* partials, unsigned* counters, Result result) {
+    kernel(TREDUCE_GRID_CONSTANT Source x, Divider vectors, int width, int64_t tiles,
+           TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int64_t length, typename O::Acc* partials,
+           unsigned* counters, Result result, TREDUCE_GRID_CONSTANT Placement placement) {
   using Acc = typename O::Acc;
   using T = typename Source::Element;
   const int stripe = Pairwise::kLanes * width;  // elements
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(512)
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t batch = splits_of_batch.quotient(tile);
     const int64_t part = tile - batch * splits;
-    const int64_t base = layout.row(batch * width);
+    const int64_t base = placement.kept.offset(batch * width);
     const int64_t end = length * width;
     const int64_t begin = part * span * Pairwise::kChunk * width;
     const int items = span * static_cast<int>(vectors.divisor);
@@ -73,22 +73,24 @@ __global__ void __launch_bounds__(512)
       }
     }
     if (last) {
-      for (int j = threadIdx.x; j < width; j += blockDim.x) result.store<O>(folded[j], layout.out(batch * width + j));
+      for (int j = threadIdx.x; j < width; j += blockDim.x)
+        result.store<O>(folded[j], placement.kept.out(batch * width + j));
     }
     if (tile + gridDim.x < tiles) __syncthreads();
   }
 }
 
 cudaError_t launch_one(const Call& call) {
-  return columns::dispatch(call, [&](auto op, auto source, auto size, auto layout) -> cudaError_t {
+  return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) -> cudaError_t {
     using O = decltype(op);
+    constexpr int kSize = held.kVectors ? held.kSize : 1;
     const Geometry& g = *call.geometry;
     const Schedule& s = *call.schedule;
     const int width = static_cast<int>(s.tile);
-    return launch(&kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source, layout,
-                  Divider(Pairwise::kLanes * width / size.value), width, s.tiles, Divider(s.splits),
+    return launch(&kernel<O, kSize, decltype(source), decltype(placement)>, rows::shape_of(call), source,
+                  Divider(Pairwise::kLanes * width / kSize), width, s.tiles, Divider(s.splits),
                   static_cast<int>(s.span), g.length, static_cast<typename O::Acc*>(call.workspace), call.counter,
-                  call.result);
+                  call.result, placement);
   });
 }
 

@@ -9,20 +9,18 @@
 
 namespace treduce::reduce::compensated {
 
-template <class O, int kSize, class Source, class Layout>
-__global__ void __launch_bounds__(512)
-    rows_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, int64_t tiles,
-                TREDUCE_GRID_CONSTANT Divider splits, int64_t span, int64_t length, typename O::Acc* partials,
-                unsigned* counters, Result result) {
-  rows::grid<O, kSize>(x, layout, tiles, splits, span, length, partials, counters, result);
+template <class Team, class O, class Source, class Layout>
+__global__ void __launch_bounds__(256)
+    rows_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT rows::Shares shares, typename O::Acc* partials,
+                unsigned* counters, TREDUCE_GRID_CONSTANT Result result, TREDUCE_GRID_CONSTANT Layout layout) {
+  rows::grid<Team, O>(x, shares, partials, counters, result, layout);
 }
 
-template <class O, int kSize, class Source, class Layout>
+template <class O, class Held, class Source, class Placement>
 __global__ void __launch_bounds__(256)
-    columns_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, int64_t outputs, int64_t tiles,
-                   TREDUCE_GRID_CONSTANT Divider splits, int span, int64_t length, typename O::Acc* partials,
-                   unsigned* counters, Result result) {
-  columns::grid<O, kSize>(x, layout, outputs, tiles, splits, span, length, partials, counters, result);
+    columns_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
+                   TREDUCE_GRID_CONSTANT Placement placement) {
+  columns::grid<O, Held>(x, tiling, placement);
 }
 
 // The binding sends only sums of floats here.
@@ -30,30 +28,30 @@ template <class O>
 constexpr bool is_wanted = carries_error<typename O::Acc>;
 
 cudaError_t launch_one(const Call& call) {
-  const Geometry& g = *call.geometry;
   const Schedule& s = *call.schedule;
   if (s.columns) {
-    return columns::dispatch<Compensated>(call, [&](auto op, auto source, auto size, auto layout) -> cudaError_t {
+    return columns::dispatch<Compensated>(call, [&](auto op, auto source, auto held, auto placement) -> cudaError_t {
       using O = decltype(op);
       if constexpr (!is_wanted<O>) {
         return cudaErrorInvalidValue;
       } else {
-        return launch(&columns_kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source,
-                      layout, g.outputs, s.tiles, Divider(s.splits), static_cast<int>(s.span), g.length,
-                      static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
+        return launch(&columns_kernel<O, decltype(held), decltype(source), decltype(placement)>, rows::shape_of(call),
+                      source, columns::Tiling<O>(call), placement);
       }
     });
   }
-  return rows::dispatch<Compensated>(call, [&](auto op, auto source, auto size, auto layout) -> cudaError_t {
-    using O = decltype(op);
-    if constexpr (!is_wanted<O>) {
-      return cudaErrorInvalidValue;
-    } else {
-      return launch(&rows_kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source,
-                    layout, s.tiles, Divider(s.splits), s.span, g.length, static_cast<typename O::Acc*>(call.workspace),
-                    call.counter, call.result);
-    }
-  });
+  return rows::dispatch<Compensated>(
+      call, [&](auto op, auto source, auto size, auto shifted, auto layout) -> cudaError_t {
+        using O = decltype(op);
+        using Source = decltype(source);
+        if constexpr (!is_wanted<O>) {
+          return cudaErrorInvalidValue;
+        } else {
+          return launch(&rows_kernel<Team<O, Source, size.value, shifted.value>, O, Source, decltype(layout)>,
+                        rows::shape_of(call), source, rows::shares_of(call),
+                        static_cast<typename O::Acc*>(call.workspace), call.counter, call.result, layout);
+        }
+      });
 }
 
 const Rung<launch_one> rung("compensated");

@@ -11,21 +11,22 @@
 
 namespace treduce::reduce::row_block {
 
-template <class O, int kSize, class Source, class Layout>
-__global__ void __launch_bounds__(512, 2)
-    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout, int64_t tiles,
-           TREDUCE_GRID_CONSTANT Divider splits, int64_t span, int64_t length, typename O::Acc* partials,
-           unsigned* counters, Result result) {
-  rows::grid<O, kSize>(x, layout, tiles, splits, span, length, partials, counters, result);
+template <int kResident, class Team, class O, class Source, class Layout>
+__global__ void __launch_bounds__(256, kResident)
+    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT rows::Shares shares, typename O::Acc* partials,
+           unsigned* counters, TREDUCE_GRID_CONSTANT Result result, TREDUCE_GRID_CONSTANT Layout layout) {
+  rows::grid<Team, O>(x, shares, partials, counters, result, layout);
 }
 
 cudaError_t launch_one(const Call& call) {
-  return rows::dispatch(call, [&](auto op, auto source, auto size, auto layout) {
+  return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
     using O = decltype(op);
-    const Schedule& s = *call.schedule;
-    return launch(&kernel<O, size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source, layout,
-                  s.tiles, Divider(s.splits), s.span, call.geometry->length,
-                  static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
+    using Source = decltype(source);
+    using Layout = decltype(layout);
+    using Team = reduce::Team<O, Source, size.value, shifted.value>;
+    return launch(&kernel<Team::template kResident<Layout>, Team, O, Source, Layout>, rows::shape_of(call), source,
+                  rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter, call.result,
+                  layout);
   });
 }
 

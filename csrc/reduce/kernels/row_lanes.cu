@@ -1,43 +1,57 @@
 // Idea: several short rows a warp. A row of up to 128 elements goes to a team of 1 to 32 neighbouring lanes, which read it in
-// 16-byte loads side by side and fold it with shuffles.
+// 16-byte loads side by side and fold it with shuffles; rows of up to 512 elements take a few loads a lane.
 //
 // After:   row_tile, which needs shared memory and a barrier.
-// Mapping: a team is the smallest power of two of lanes that covers a row with one vector each (one by one, four elements a
-//          lane). A team takes kRows rows at once, so that as many loads are in flight.
+// Mapping: a team is the smallest power of two of lanes that covers a row, or its first 128 elements, with one vector each (one by
+//          one, four elements a lane). A team takes kRows rows at once, so that several loads are in flight.
+//          Rows of which a vector holds several need no team at all.
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
 #include "../rows.cuh"
 
 namespace treduce::reduce::row_lanes {
 
-constexpr int kRows = 4;
-
-template <class O, int kSize, class Source, class Layout>
-__global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout,
-                                              int64_t outputs, int length, int team, Result result) {
+template <class O, int kSize, int kRows, int kStripes, class Source, class Layout>
+__global__ void __launch_bounds__(256)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team, TREDUCE_GRID_CONSTANT Result result,
+           TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
   using T = typename Source::Element;
   constexpr int kHeld = Team<O, Source, kSize>::kHeld;
   const int lane = threadIdx.x % warp::kLanes;
   const int thread = lane & (team - 1);
-  const int64_t teams = warp::kLanes / team;
-  const int64_t a_warp = teams * kRows;
+  const int teams = warp::kLanes / team;
+  const int mine = lane / team;
+  const int a_warp = teams * kRows;
   for (int64_t first = thread::global_index() / warp::kLanes * a_warp; first < outputs;
        first += thread::grid_threads() / warp::kLanes * a_warp) {
     // Past the last row the last one is read again, and not written: no question stands before the loads.
+    const int left = static_cast<int>(outputs - first < a_warp ? outputs - first : a_warp);
+    const auto number = [&](int r) { return min(r * teams + mine, left - 1); };
     int64_t row[kRows];
+    if (layout.even_rows) {
+      const int64_t begin = first * layout.row_stride;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t o = first + r * teams + lane / team;
-      row[r] = layout.row(o < outputs ? o : outputs - 1);
+      for (int r = 0; r < kRows; ++r) row[r] = begin + number(r) * layout.row_stride;
+    } else if (team < kRows) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) row[r] = layout.row(first + number(r));
+    } else {
+      // Divisions: each row's by one lane.
+      const int64_t one = layout.row(first + number(thread % kRows));
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) row[r] = warp::from(one, lane - thread + r);
     }
-    Pack<T, kSize> pack[kRows][kHeld] = {};
+    Pack<T, kSize> pack[kRows][kStripes][kHeld] = {};
+    const auto place = [&](int s, int h) { return s * Pairwise::kLanes + (h * team + thread) * kSize; };
 #pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      const int e = (h * team + thread) * kSize;
-      if (e + kSize <= length) {
+    for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) pack[r][h] = load_pack<kSize>(x, row[r] + element_of<kSize>(layout, e));
+      for (int h = 0; h < kHeld; ++h) {
+        if (place(s, h) + kSize > length) continue;
+        const int64_t e = kSize > 1 && Layout::kHow == Walk::even ? place(s, h) : layout.element(place(s, h));
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) pack[r][s][h] = load_pack<kSize>(x, row[r] + e);
       }
     }
     Acc value[kRows];
@@ -47,13 +61,16 @@ __global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TR
 #pragma unroll
       for (int h = 0; h < kHeld; ++h) {
         Lanes<O, T, kSize> lanes;
-        const int e = (h * team + thread) * kSize;
-        if (e + kSize <= length) {
-          lanes.take(pack[r][h]);
-        } else if (kSize > 1 && e < length) {
 #pragma unroll
-          for (int c = 0; c + 1 < kSize; ++c) {
-            if (e + c < length) lanes.take(x.at(row[r] + element_of<kSize>(layout, e) + c), c);
+        for (int s = 0; s < kStripes; ++s) {
+          const int e = place(s, h);
+          if (e + kSize <= length) {
+            lanes.take(pack[r][s][h]);
+          } else if (kSize > 1 && e < length) {
+#pragma unroll
+            for (int c = 0; c + 1 < kSize; ++c) {
+              if (e + c < length) lanes.take(x.at(row[r] + layout.element(e + c)), c);
+            }
           }
         }
         held[h] = warp::reduce_neighbours<O>(lanes.fold(), team);
@@ -65,21 +82,97 @@ __global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TR
       }
       value[r] = held[0];
     }
-    if (thread == 0) {
+    if (team < kRows) {
+      const auto write = [&](auto place) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const int64_t o = first + r * teams + lane / team;
-        if (o < outputs) result.store<O>(value[r], layout.out(o));
+        for (int r = 0; r < kRows; ++r) {
+          const int o = r * teams + mine;
+          if (thread == 0 && o < left) result.store<O>(value[r], place(first + o));
+        }
+      };
+      if (layout.dense_outs) {
+        write([](int64_t o) { return o; });
+      } else {
+        write([&](int64_t o) { return layout.out(o); });
+      }
+    } else {
+      // All lanes hold the values: thread r of a team writes row r.
+      Acc one = value[0];
+#pragma unroll
+      for (int r = 1; r < kRows; ++r) {
+        if (thread == r) one = value[r];
+      }
+      const int o = thread * teams + mine;
+      if (thread < kRows && o < left) result.store<O>(one, layout.out(first + o));
+    }
+  }
+}
+
+// Rows of 2, 4 or 8 elements that lie one after another, several in a vector: a thread folds them where they are.
+template <class O, class Source>
+__global__ void __launch_bounds__(256)
+    packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, TREDUCE_GRID_CONSTANT Result result) {
+  using Acc = typename O::Acc;
+  constexpr int kSize = vector_of<Source>;
+  const int rows = kSize / length;  // in a vector
+  const int log = __ffs(length) - 1;
+  const int64_t vectors = (outputs + rows - 1) / rows;
+  for (int64_t tile = blockIdx.x; tile * blockDim.x * kPacksAThread < vectors; tile += gridDim.x) {
+    const int64_t first = tile * blockDim.x * kPacksAThread + threadIdx.x;
+    Pack<typename Source::Element, kSize> pack[kPacksAThread] = {};
+#pragma unroll
+    for (int p = 0; p < kPacksAThread; ++p) {
+      const int64_t v = first + p * blockDim.x;
+      if ((v + 1) * rows <= outputs) pack[p] = load_pack<kSize>(x, v * kSize);
+    }
+#pragma unroll
+    for (int p = 0; p < kPacksAThread; ++p) {
+      const int64_t v = first + p * blockDim.x;
+      if (v >= vectors) break;
+      Acc value[kSize];
+      const auto elements = pack[p].elements();
+      const bool whole = (v + 1) * rows <= outputs;
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) {
+        value[c] = whole                             ? widen<Acc>(elements.at[c])
+                   : v * rows + (c >> log) < outputs ? widen<Acc>(x.at(v * kSize + c))
+                                                     : O::identity();
+      }
+#pragma unroll
+      for (int s = 1; s < kSize; s *= 2) {
+        if (s == length) break;
+#pragma unroll
+        for (int c = 0; c < kSize; c += 2 * s) value[c] = O::combine(value[c], value[c + s]);
+      }
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) {
+        const int64_t o = v * rows + (c >> log);
+        if ((c & (length - 1)) == 0 && o < outputs) result.store<O>(value[c], o);
       }
     }
   }
 }
 
 cudaError_t launch_one(const Call& call) {
-  return rows::dispatch(call, [&](auto op, auto source, auto size, auto layout) {
-    return launch(&kernel<decltype(op), size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source,
-                  layout, call.geometry->outputs, static_cast<int>(call.geometry->length),
-                  static_cast<int>(call.schedule->span), call.result);
+  const Geometry& g = *call.geometry;
+  const int length = static_cast<int>(g.length);
+  if (packs_rows(g, call.schedule->vectors, size_of(call.dtype))) {
+    return dispatch_vectors<Sum>(call, [&](auto op, auto source) {
+      return launch(&packed_kernel<decltype(op), decltype(source)>, rows::shape_of(call), source, g.outputs, length,
+                    call.result);
+    });
+  }
+  return dispatch_reads<Sum>(call, [&](auto op, auto source, auto vectors, auto walk) {
+    using O = decltype(op);
+    using Source = decltype(source);
+    const auto layout = layout_of<decltype(walk)::value>(g);
+    constexpr int kSize = decltype(vectors)::value ? vector_of<Source> : 1;
+    const auto start = [&](auto kernel) {
+      return launch(kernel, rows::shape_of(call), source, g.outputs, length, static_cast<int>(call.schedule->span),
+                    call.result, layout);
+    };
+    if (g.length <= Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRows, 1, Source, decltype(layout)>);
+    return start(&kernel<O, kSize, kLanesRowsOfFour, 4, Source, decltype(layout)>);
   });
 }
 

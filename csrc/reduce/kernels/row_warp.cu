@@ -11,11 +11,14 @@
 
 namespace treduce::reduce::row_warp {
 
-template <class O, int kSize, class Source, class Layout>
-__global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout layout,
-                                              int64_t outputs, int64_t length, Result result) {
+// In flight: one trip to memory for most chunks, and registers are a warp's own.
+constexpr int kLoads = 16;
+
+template <class Team, class O, class Source, class Layout>
+__global__ void __launch_bounds__(256)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t length, TREDUCE_GRID_CONSTANT Result result,
+           TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
-  using Team = reduce::Team<O, Source, kSize>;
   const int lane = threadIdx.x % warp::kLanes;
   const int thread = lane % Team::kThreads;
   for (int64_t first = thread::global_index() / warp::kLanes * Team::kOfWarp; first < outputs;
@@ -38,9 +41,11 @@ __global__ void __launch_bounds__(256) kernel(TREDUCE_GRID_CONSTANT Source x, TR
 }
 
 cudaError_t launch_one(const Call& call) {
-  return rows::dispatch(call, [&](auto op, auto source, auto size, auto layout) {
-    return launch(&kernel<decltype(op), size.value, decltype(source), decltype(layout)>, rows::shape_of(call), source,
-                  layout, call.geometry->outputs, call.geometry->length, call.result);
+  return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
+    using O = decltype(op);
+    using Source = decltype(source);
+    return launch(&kernel<Team<O, Source, size.value, shifted.value, kLoads>, O, Source, decltype(layout)>,
+                  rows::shape_of(call), source, call.geometry->outputs, call.geometry->length, call.result, layout);
   });
 }
 

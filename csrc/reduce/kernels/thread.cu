@@ -11,8 +11,8 @@ namespace treduce::reduce::thread_per_output {
 
 template <class O, class Source>
 __global__ void __launch_bounds__(kMaxBlock)
-    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout<false> layout, int64_t outputs, int64_t length,
-           Result result) {
+    kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout<Walk::any> layout, int64_t outputs,
+           int64_t length, Result result) {
   using Acc = typename O::Acc;
   for (int64_t o = thread::global_index(); o < outputs; o += thread::grid_threads()) {
     const int64_t row = layout.row(o);
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kMaxBlock)
 cudaError_t launch_one(const Call& call) {
   return dispatch_looked_up<Sum>(call, [&](auto op, auto source, auto, auto) {
     return launch(&kernel<decltype(op), decltype(source)>, rows::shape_of(call), source,
-                  layout_of<false>(*call.geometry), call.geometry->outputs, call.geometry->length, call.result);
+                  layout_of<Walk::any>(*call.geometry), call.geometry->outputs, call.geometry->length, call.result);
   });
 }
 

@@ -1,0 +1,113 @@
+// Idea: where there are columns enough to fill the chip, a thread takes a vector of them and walks down all of their rows, many
+// loads in flight. Columns never meet, so nothing is shared: no barrier, no shared memory, no counter.
+//
+// After:   thread, which walks any strides, one element after another.
+// Mapping: thread t of a block takes vector t of a tile of columns, rows 16 at a time. Up to 128 rows a leaf is an element, and 16
+//          neighbours are one node of the tree; longer columns are walked as 32 groups of four leaves, four stripes at a time. With
+//          four rows or fewer a thread takes four vectors, so that as many loads are in flight.
+// Bound:   memory bandwidth.
+// Next:    column_block, for columns that are fewer or longer.
+#include "../columns.cuh"
+
+namespace treduce::reduce::column_thread {
+
+constexpr int kMostThreads = 128;
+constexpr int kRows = 16;    // at a time
+constexpr int kFewRows = 4;  // up to here a thread takes several vectors
+
+// The node over all rows, up to kMost of them.
+template <class O, int kMost, class Held, class Source, bool kEven>
+TREDUCE_DEVICE typename columns::Side<O, Held::kSize>::Acc walk(const Source& x, const columns::Own<Source, Held>& own,
+                                                                const columns::Rows<kEven>& rows, int length) {
+  constexpr int kSize = Held::kSize;
+  if constexpr (is_order_free<O>) {
+    using Op = typename columns::Counted<O, typename Source::Element>::Op;
+    auto total = columns::Side<Op, kSize>::identity();
+#pragma unroll 1
+    for (int first = 0; first < length; first += kRows) {
+      total = columns::Side<Op, kSize>::combine(total, columns::run<Op, kRows>(x, own, rows, first, length));
+    }
+    typename columns::Side<O, kSize>::Acc node;
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) node.at[c] = static_cast<typename O::Acc>(total.at[c]);
+    return node;
+  } else if constexpr (kMost <= Pairwise::kLanes) {
+    columns::Tree<O, kSize, 3> runs;
+#pragma unroll 1
+    for (int first = 0; first < length; first += kRows) {
+      runs.push(columns::run<O, kRows>(x, own, rows, first, length));
+    }
+    return runs.value();
+  } else {
+    columns::Tree<O, kSize, 5> groups;
+#pragma unroll 1
+    for (int q = 0; q < columns::kGroupsAChunk; ++q) groups.push(columns::group<O>(x, own, rows, q, length));
+    return groups.value();
+  }
+}
+
+template <class O, int kMost, class Held, class Source, class Placement>
+__global__ void __launch_bounds__(kMostThreads, kMost <= Pairwise::kLanes ? 4
+                                                : Held::kSize > 4         ? 2
+                                                                          : 3)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, Result result,
+           TREDUCE_GRID_CONSTANT Placement placement) {
+  const int width = blockDim.x * Held::kSize;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const columns::Own<Source, Held> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
+    const auto node = walk<O, kMost>(x, own, placement.rows, length);
+    columns::store<O, Held>(node.at, result, placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
+  }
+}
+
+// Up to kFewRows rows: four vectors a thread.
+template <class O, class Held, class Source, class Placement>
+__global__ void __launch_bounds__(kMostThreads, 4)
+    few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, Result result,
+                    TREDUCE_GRID_CONSTANT Placement placement) {
+  using Own = columns::Own<Source, Held>;
+  constexpr int kVectors = kRows / kFewRows;
+  const int width = blockDim.x * Held::kSize;
+  int64_t at[kFewRows];
+  placement.rows.find(0, at);
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t first = tile * width * kVectors;
+    typename Own::Row row[kVectors][kFewRows] = {};
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Own own(placement.kept, first + v * width, outputs, threadIdx.x, blockDim.x);
+#pragma unroll
+      for (int r = 0; r < kFewRows; ++r) {
+        if (r < length) row[v][r] = own.load(x, at[r]);
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const auto node = columns::fold_run<O, Held>(row[v], length);
+      columns::store<O, Held>(node.at, result, placement.kept, first + v * width, outputs, threadIdx.x, blockDim.x);
+    }
+  }
+}
+
+cudaError_t launch_one(const Call& call) {
+  return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) {
+    using O = decltype(op);
+    using Held = decltype(held);
+    const Geometry& g = *call.geometry;
+    using Source = decltype(source);
+    using Placement = decltype(placement);
+    auto chosen = &kernel<O, Pairwise::kLanes, Held, Source, Placement>;
+    if constexpr (!is_order_free<O>) {
+      if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Held, Source, Placement>;
+      if constexpr (!Source::kConverts && Placement::kIsEven) {
+        if (call.schedule->span > 1) chosen = &few_rows_kernel<O, Held, Source, Placement>;
+      }
+    }
+    return launch(chosen, rows::shape_of(call), source, g.outputs, call.schedule->tiles, static_cast<int>(g.length),
+                  call.result, placement);
+  });
+}
+
+const Rung<launch_one> rung("column_thread");
+
+}  // namespace treduce::reduce::column_thread
