@@ -378,6 +378,7 @@ const char* choose_rung(const Work& w) {
       if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
       return "row_lanes";
     }
+    if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
     if (chunks == 1) return "row_warp";
     if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.sms) {
       // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
@@ -392,8 +393,10 @@ const char* choose_rung(const Work& w) {
   }
   const int64_t run = g.kept.inner_size() * element_size(w);
   if (run <= tuning::kNarrowRun) {
-    const bool short_way = g.length <= Pairwise::kChunk;  // a block takes it at once
-    if (g.length > Pairwise::kLanes && (run < 16 || short_way) && narrow_accepts(w)) return "column_narrow";
+    // Rows of one vector, or that fit none, are better with column_block, but where a block takes them at once.
+    const bool short_way = g.length <= Pairwise::kChunk, two_vectors = run == 32 && column_vectors(w);
+    if (g.length > Pairwise::kLanes && (run < 16 || two_vectors || short_way) && narrow_accepts(w))
+      return "column_narrow";
     if (tile_accepts(w)) return "row_tile";
   }
   const int64_t warps = ceil_div(g.outputs, columns_of_thread(w) * kWarp);

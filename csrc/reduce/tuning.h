@@ -8,6 +8,7 @@ namespace treduce::reduce::tuning {
 // Rows. NVIDIA H200, 2026-11-21: `python benchmarks/run.py --suite grid` measures them again.
 constexpr int64_t kLaneElements = 512;     // row_lanes takes rows up to here
 constexpr int64_t kFewRowsAnSm = 16;       // up to that many, row_warp is preferred to the rungs of short rows
+constexpr int64_t kTinyElements = 4;       // and row_tile below that many
 constexpr int64_t kTileElements = 64;      // row_tile is preferred up to here where vectors do not fit
 constexpr int64_t kTileBytes = 24 * 1024;  // of shared memory
 constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block a row fills the chip

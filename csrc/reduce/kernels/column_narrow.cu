@@ -10,6 +10,21 @@
 
 namespace treduce::reduce::column_narrow {
 
+// Neighbours in shared memory, `to` on a multiple of kSize: in 16-byte stores where they fill them.
+template <class Acc, int kSize>
+TREDUCE_DEVICE void store_side(Acc* to, const Acc (&value)[kSize]) {
+  constexpr int kBytes = kSize * static_cast<int>(sizeof(Acc));
+  if constexpr (kBytes % 16 == 0) {
+    int4 words[kBytes / 16];
+    memcpy(words, value, kBytes);
+#pragma unroll
+    for (int w = 0; w < kBytes / 16; ++w) reinterpret_cast<int4*>(to)[w] = words[w];
+  } else {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) to[c] = value[c];
+  }
+}
+
 template <class O, int kSize, class Source, class Placement>
 __global__ void __launch_bounds__(512)
     kernel(TREDUCE_GRID_CONSTANT Source x, Divider vectors, int width, int64_t tiles,
@@ -35,28 +50,26 @@ __global__ void __launch_bounds__(512)
       Acc leaf[kSize];
 #pragma unroll
       for (int c = 0; c < kSize; ++c) leaf[c] = O::identity();
-      Pack<T, kSize> pack[Pairwise::kStripes] = {};
+      if (first + 7 * stripe + kSize <= end) {
+        Pack<T, kSize> pack[Pairwise::kStripes];
 #pragma unroll
-      for (int s = 0; s < Pairwise::kStripes; ++s) {
-        const int64_t e = first + static_cast<int64_t>(s) * stripe;
-        if (e + kSize <= end) pack[s] = load_pack<kSize>(x, base + e);
-      }
+        for (int s = 0; s < Pairwise::kStripes; ++s) pack[s] = load_pack<kSize>(x, base + first + s * stripe);
 #pragma unroll
-      for (int s = 0; s < Pairwise::kStripes; ++s) {
-        const int64_t e = first + static_cast<int64_t>(s) * stripe;
-        if (e + kSize <= end) {
+        for (int s = 0; s < Pairwise::kStripes; ++s) {
           const auto elements = pack[s].elements();
 #pragma unroll
           for (int c = 0; c < kSize; ++c) leaf[c] = O::combine(leaf[c], widen<Acc>(elements.at[c]));
-        } else if (kSize > 1) {
+        }
+      } else {
+#pragma unroll 1
+        for (int64_t e = first; e < end && e < first + Pairwise::kStripes * stripe; e += stripe) {
 #pragma unroll
-          for (int c = 0; c + 1 < kSize; ++c) {
+          for (int c = 0; c < kSize; ++c) {
             if (e + c < end) leaf[c] = O::combine(leaf[c], widen<Acc>(x.at(base + e + c)));
           }
         }
       }
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) leaves[chunk * stripe + p + c] = leaf[c];
+      store_side(leaves + chunk * stripe + p, leaf);
     }
     const int nodes = span * Pairwise::kLanes;
     const Acc* folded = columns::fold_rounds<O>(leaves, leaves + all, nodes, width, threadIdx.x, blockDim.x);

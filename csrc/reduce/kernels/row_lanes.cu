@@ -54,10 +54,9 @@ __global__ void __launch_bounds__(256)
         for (int r = 0; r < kRows; ++r) pack[r][s][h] = load_pack<kSize>(x, row[r] + e);
       }
     }
-    Acc value[kRows];
+    Acc held[kRows][kHeld];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      Acc held[kHeld];
 #pragma unroll
       for (int h = 0; h < kHeld; ++h) {
         Lanes<O, T, kSize> lanes;
@@ -73,14 +72,27 @@ __global__ void __launch_bounds__(256)
             }
           }
         }
-        held[h] = warp::reduce_neighbours<O>(lanes.fold(), team);
+        held[r][h] = lanes.fold();
       }
+    }
+    // One step of all rows after the other: a shuffle takes longer than it keeps the warp.
+#pragma unroll 1
+    for (int s = 1; s < team; s *= 2) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int h = 0; h < kHeld; ++h) held[r][h] = O::combine(held[r][h], warp::exchange(held[r][h], s));
+      }
+    }
+    Acc value[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int s = 1; s < kHeld; s *= 2) {
 #pragma unroll
-        for (int h = 0; h + s < kHeld; h += 2 * s) held[h] = O::combine(held[h], held[h + s]);
+        for (int h = 0; h + s < kHeld; h += 2 * s) held[r][h] = O::combine(held[r][h], held[r][h + s]);
       }
-      value[r] = held[0];
+      value[r] = held[r][0];
     }
     if (team < kRows) {
       const auto write = [&](auto place) {
