@@ -12,8 +12,8 @@
 
 namespace treduce::reduce::row_cluster {
 
-template <class Team, class O, class Source, class Layout>
-__global__ void __launch_bounds__(256)
+template <int kResident, class Team, class O, class Source, class Layout>
+__global__ void __launch_bounds__(256, kResident)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t span, int64_t length,
            TREDUCE_GRID_CONSTANT Result result, TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
@@ -42,9 +42,12 @@ cudaError_t launch_one(const Call& call) {
   return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
     using O = decltype(op);
     using Source = decltype(source);
-    return launch(&kernel<Team<O, Source, size.value, shifted.value>, O, Source, decltype(layout)>,
-                  rows::shape_of(call), source, call.geometry->outputs, call.schedule->span, call.geometry->length,
-                  call.result, layout);
+    using Layout = decltype(layout);
+    using Team = reduce::Team<O, Source, size.value, shifted.value>;
+    // Blocks an SM, said so that the compiler keeps all loads in flight: by itself it would save registers.
+    constexpr int kResident = Team::template kResident<Layout>;
+    return launch(&kernel<kResident, Team, O, Source, Layout>, rows::shape_of(call), source, call.geometry->outputs,
+                  call.schedule->span, call.geometry->length, call.result, layout);
   });
 }
 
