@@ -3,13 +3,16 @@
     python -m examples.train --device cpu
     python -m examples.train --device cuda     # the same losses, the same digest
 
-Two layers with biases, an RMS norm and a ReLU, mean squared loss, plain gradient descent. Whatever rounds is one of
+Two layers with biases, a norm and a ReLU, mean squared loss, plain gradient descent. Whatever rounds is one of
 
 - torch_reduce: the matrix products, the norms, the losses, and the gradients of biases and of all else that is
   broadcast, each with an order of additions of its own;
-- elementwise +, -, *, / and sqrt of torch, which IEEE 754 rounds in one way everywhere. A division by a Python number
-  is not among them, for on CUDA torch multiplies by its reciprocal: what is divided by a power of two is exact either
-  way, and elsewhere the reciprocal stands here.
+- elementwise +, -, *, / and abs of torch, which round as IEEE 754 says on both devices.
+
+Square roots are not among them: on some CPUs torch's are not the nearest number now and then, and on CUDA they are. So
+rows are divided by their mean absolute value and not by the root of their mean square. Nor is a division by a Python
+number, for which torch multiplies by the reciprocal on CUDA: what is divided by a power of two is exact either way, and
+elsewhere the reciprocal stands here.
 """
 
 import argparse
@@ -67,16 +70,16 @@ def linear(x, weight, bias):
     return y + Broadcast.apply(bias, y.shape)
 
 
-def rms_norm(x):
-    """Every row divided by the root of its mean square."""
-    root = (torch_reduce.mean(x * x, dim=1, keepdim=True) + 2.0**-20).sqrt()
-    return x / Broadcast.apply(root, x.shape)
+def norm(x):
+    """Every row divided by its mean absolute value."""
+    size = torch_reduce.mean(x.abs(), dim=1, keepdim=True) + 2.0**-20
+    return x / Broadcast.apply(size, x.shape)
 
 
 def forward(parameters, x):
     """The sums before and the values after the first layer's ReLU, and the outputs: one row a sample."""
     first = linear(x, parameters["weight_1"], parameters["bias_1"])
-    hidden = rms_norm(first).relu()
+    hidden = norm(first).relu()
     return first, hidden, linear(hidden, parameters["weight_2"], parameters["bias_2"])
 
 

@@ -128,7 +128,16 @@ def test_vectorised_rungs_load_16_bytes(family, rung):
         assert wide >= (4 if family == "reduce" else 2), f"{symbol} has {wide} 16-byte loads: {dict(counts)}"
 
 
-ALONG_DIMS = ["row_tile", "row_lanes", "row_warp", "row_block", "row_cluster", "column_thread", "column_block", "column_narrow"]
+ALONG_DIMS = [
+    "row_tile",
+    "row_lanes",
+    "row_warp",
+    "row_block",
+    "row_cluster",
+    "column_thread",
+    "column_block",
+    "column_narrow",
+]
 
 
 @pytest.mark.parametrize("rung", ALONG_DIMS)

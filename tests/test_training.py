@@ -116,7 +116,7 @@ def test_torchs_elementwise_ops_round_to_nearest(device):
         ("sub", torch.sub),
         ("mul", torch.mul),
         ("div", torch.div),
-        ("sqrt", lambda a, b: (a * a).sqrt() if a.dtype == torch.float32 else (a * a).float().double().sqrt()),
+        ("abs", lambda a, b: a.abs()),
     ):
         expected = op(a.double(), b.double()).float()
         assert_same_bits(op(a.to(device), b.to(device)).cpu(), expected, name)
