@@ -354,7 +354,7 @@ def main() -> int:
     parser.add_argument(
         "--smoke", action="store_true", help="small shapes and few samples, to see that everything runs"
     )
-    parser.add_argument("--commit", help="what to record as the commit where this is not a git checkout")
+    parser.add_argument("--commit", help="what to record as the commit, where the checkout does not know it")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="begin no point of a grid after that time, all suites together"
     )
@@ -392,7 +392,7 @@ def main() -> int:
             output.mkdir(parents=True, exist_ok=True)
             path = output / f"{name}.json"
             about = bench.environment(here, f"python benchmarks/run.py --suite {name}")
-            about["commit"] = about["commit"] or args.commit
+            about["commit"] = args.commit or about["commit"]
 
             def save(data: dict[str, Any], path: Path = path, about: dict[str, Any] = about) -> None:
                 bench.write_json(path, {"environment": about, **data})

@@ -239,6 +239,16 @@ def test_gradients_through_a_conversion_are_torchs(op, device):
             torch.testing.assert_close(grads[1], grads[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_of_a_mean_has_the_same_bits_everywhere(dtype, device):
+    g = torch.Generator().manual_seed(0)
+    x, grad = torch.randn(50, 7, generator=g, dtype=dtype), torch.randn(50, generator=g, dtype=dtype)
+    leaf = x.to(device).requires_grad_()
+    call("mean", leaf, dim=1).backward(grad.to(device))
+    factor = torch.tensor(1 / 7, dtype=torch.float64).to(dtype)
+    assert torch.equal(leaf.grad.cpu(), (grad * factor)[:, None].expand(50, 7))
+
+
 def test_the_gradient_of_a_complex_sum_of_real_numbers_is_real(device):
     """Which torch refuses to compute."""
     x = torch.randn(4, 5, device=device, requires_grad=True)

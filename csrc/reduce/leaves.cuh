@@ -46,8 +46,8 @@ TREDUCE_DEVICE Pack<typename Source::Element, kSize> load_pack(const Source& x, 
   }
 }
 
-// Not inlined: a kernel calls it at each of its loads, and compilers would write the divisions out each time.
-__device__ __noinline__ inline int64_t offset_of_dims(const Extents& extents, int64_t i) {
+// As Extents::offset, with its loop kept a loop: for what is asked once a row.
+TREDUCE_DEVICE int64_t offset_of(const Extents& extents, int64_t i) {
   int64_t sum = 0;
 #pragma unroll 1
   for (int d = extents.count - 1; d > 0; --d) {
@@ -58,16 +58,9 @@ __device__ __noinline__ inline int64_t offset_of_dims(const Extents& extents, in
   return sum + i * extents.stride[0];
 }
 
-// The same written out, for what is asked once a row.
-TREDUCE_DEVICE int64_t offset_of(const Extents& extents, int64_t i) {
-  int64_t sum = 0;
-#pragma unroll 1
-  for (int d = extents.count - 1; d > 0; --d) {
-    const int64_t q = extents.size[d].quotient(i);
-    sum += (i - q * extents.size[d].divisor) * extents.stride[d];
-    i = q;
-  }
-  return sum + i * extents.stride[0];
+// The same, not inlined: for kernels that ask at each of their loads, where compilers would write the divisions out each time.
+__device__ __noinline__ inline int64_t offset_of_dims(const Extents& extents, int64_t i) {
+  return offset_of(extents, i);
 }
 
 // Where the elements of an output lie, and where its result goes. What every call needs stands first and side by side: kernel

@@ -18,8 +18,8 @@ constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block
 constexpr int64_t kMostSpanBytes = 2 << 20;
 constexpr int64_t kSpanBytes = 512 << 10;
 
-// Columns.
-constexpr int64_t kNarrowRun = 32;   // row_tile is preferred, for few rows, where they have up to that many bytes
+// Columns. The same GPU, day and command.
+constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and column_narrow are thought of
 constexpr int64_t kColumnRows = 16;  // column_thread is preferred up to here,
 constexpr int64_t kColumnWarps = 3;  // and up to 128 rows with that many warps an SM
 constexpr int64_t kColumnThreadBlock = 128;
