@@ -587,6 +587,8 @@ def figure(results: Results, rung: str) -> str:
     known = [v.name for v in torch_reduce.variants(op)]
     if name not in known:
         raise ValueError(f"<!-- figure:{rung} -->: {op} has no variant {name!r}; it has {', '.join(known)}")
+    if op == "sum" and torch_reduce.variants(op)[known.index(name)].along_dims and name != "auto":
+        return figure_along_dims(results, name)
     suite = "ladder" if op == "sum" else op
     rows = [row for row in at(results.rows(suite), op=op, variant=name) if row.us]
     if op == "matmul":
@@ -596,6 +598,19 @@ def figure(results: Results, rung: str) -> str:
     else:
         rows.sort(key=lambda row: -row.shape[0])
     parts = [figure_part(row) for row in rows]
+    return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
+
+
+def figure_along_dims(results: Results, rung: str) -> str:
+    """The two shapes of the suite `rungs` at which a rung comes nearest to `auto`."""
+    points = [p for p in results.files.get("rungs", {}).get("points", []) if rung in p["us"] and "auto" in p["us"]]
+    parts = []
+    for point in sorted(points, key=lambda p: p["us"][rung][0] / p["us"]["auto"][0])[:2]:
+        shape, dim = what_of(point)[:2]
+        us = point["us"][rung][0]
+        words = f"{shape} {point['dtype']}" + ("" if dim == "all" else f" along dim {dim}")
+        words += f" in **{duration(us)}**, {significant(point['bytes'] / us / 1e3)} GB/s"
+        parts.append(words + (f", {number(point['us']['torch'][0] / us)} x torch" if "torch" in point["us"] else ""))
     return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
 
 

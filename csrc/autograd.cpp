@@ -92,7 +92,8 @@ struct SumBackward : Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
     // Times 1 / n and not divided by n: torch divides by a number on a CPU and multiplies by its reciprocal on CUDA.
-    const at::Tensor grad = mean ? grads[0].mul(at::Scalar(1.0 / static_cast<double>(input.count()))) : grads[0];
+    const auto factor = [&] { return c10::SymFloat(1.0) / static_cast<c10::SymFloat>(input.count()); };
+    const at::Tensor grad = mean ? grads[0].mul(at::Scalar(factor())) : grads[0];
     return {input.restored(input.cast(grad)).expand_symint(input.sizes)};
   }
   std::string name() const override { return mean ? "TreduceMeanBackward" : "TreduceSumBackward"; }
