@@ -21,7 +21,7 @@ TREDUCE_DEVICE unsigned increment_acq_rel(unsigned* address, unsigned limit) {
 }
 
 // Brings the line of `address` to the L2, and waits for nothing. prefetch.global.L2 (sm_70 and later).
-TREDUCE_DEVICE void prefetch_l2(const void* address) {
+TREDUCE_DEVICE void prefetch_l2([[maybe_unused]] const void* address) {
 #ifndef TREDUCE_EMULATOR
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
