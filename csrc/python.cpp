@@ -33,6 +33,9 @@ py::dict as_dict(const Variant& variant) {
   d["deterministic"] = variant.deterministic;
   d["has_kernel"] = variant.cuda;
   d["capability"] = py::make_tuple(variant.capability / 10, variant.capability % 10);
+  d["one_chip"] = variant.one_chip;
+  d["on_cpu"] = variant.on_cpu;
+  d["float32_bits"] = variant.float32_bits;
   py::list dtypes;
   for (const DType dtype : variant.dtypes) dtypes.append(name_of(dtype));
   d["dtypes"] = py::tuple(dtypes);
@@ -111,6 +114,16 @@ py::tuple as_tuple(const reduce::Extents& extents) {
     result[d] = py::make_tuple(extents.size[d].divisor, extents.stride[d]);
   }
   return result;
+}
+
+// The rung that `auto` picks for contiguous matrices; capability: times ten, 0 for the CPU.
+std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_t k, int capability, bool tfloat32) {
+  matmul::Problem p = {};
+  p.m = m, p.n = n, p.k = k;
+  p.a_row = k, p.a_column = 1, p.b_row = n, p.b_column = 1;
+  p.batches = 1;
+  const matmul::Resolved asked = matmul::resolve("auto", std::nullopt);
+  return matmul::choose(asked, dtype_named(dtype), p, {capability, tfloat32}).row->name;
 }
 
 void check_chip(const reduce::Row& row, const reduce::Chip& chip) {
@@ -224,6 +237,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("matmul_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return matmul::find(s); }, name);
   });
+  m.def("matmul_choice", &matmul_choice, py::arg("dtype"), py::arg("m"), py::arg("n"), py::arg("k"),
+        py::arg("capability") = 0, py::arg("tfloat32") = false);
   m.def("vector_add_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return elementwise::find(s); }, name);
   });

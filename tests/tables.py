@@ -12,6 +12,7 @@ DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in EVERY_DTYPE
 
 REDUCE_VARIANTS = tuple(torch_reduce.variants("sum"))
 MATMUL_VARIANTS = tuple(torch_reduce.variants("matmul"))
+IN_K_ORDER = tuple(v for v in MATMUL_VARIANTS if v.on_cpu)  # on CUDA as on the CPU
 ADD_VARIANTS = tuple(torch_reduce.variants("vector_add"))
 
 
@@ -39,6 +40,7 @@ every_variant_along_dims = pytest.mark.parametrize("variant", ALONG_DIMS, ids=na
 every_classic_variant = pytest.mark.parametrize("variant", CLASSIC, ids=names(CLASSIC))
 every_ordered_variant = pytest.mark.parametrize("variant", ORDERED, ids=names(ORDERED))
 every_matmul_variant = pytest.mark.parametrize("variant", MATMUL_VARIANTS, ids=names(MATMUL_VARIANTS))
+every_k_order_variant = pytest.mark.parametrize("variant", IN_K_ORDER, ids=names(IN_K_ORDER))
 every_add_variant = pytest.mark.parametrize("variant", ADD_VARIANTS, ids=names(ADD_VARIANTS))
 
 
@@ -80,14 +82,19 @@ def sizes_of(variant, block_sizes=None, num_blocks=(1, 3, 64)):
     return sweep
 
 
+def needs_dtype(variant, dtype):
+    if str(dtype).removeprefix("torch.") not in variant.dtypes:
+        pytest.skip(f"{variant.name} does not take {dtype}")
+
+
 @functools.cache
 def can_run(capability):
     return torch.cuda.get_device_capability() >= capability
 
 
 def needs_chip(variant):
-    """Skips a CUDA test of a variant that this GPU is too old for."""
-    if not can_run(tuple(variant.capability)):
+    """Skips a CUDA test of a variant that does not run on this GPU."""
+    if not variant.runs_on(torch.cuda.get_device_capability()):
         pytest.skip(f"{variant.name} needs compute capability {variant.capability[0]}.{variant.capability[1]}")
 
 

@@ -381,7 +381,7 @@ def products(store, variant):
     return batch
 
 
-MATMUL_KERNELS = [v for v in MATMUL_VARIANTS if v.has_kernel]
+MATMUL_KERNELS = [v for v in MATMUL_VARIANTS if v.has_kernel and v.on_cpu]
 
 
 @pytest.mark.parametrize("variant", MATMUL_KERNELS, ids=names(MATMUL_KERNELS))

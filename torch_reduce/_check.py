@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._variants import REDUCTIONS, resolve, variant_named
+from ._variants import REDUCTIONS, Variant, resolve, variant_named
 
 # Elements that are widened to float64 or int64 at a time: 128 MiB.
 _CHUNK = 1 << 24
@@ -289,6 +289,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     elif op == "matmul":
         # A fused multiply-add for each of the k terms; in float64 the reference has as many roundings of its own.
         bound = gamma(x.shape[-1] * (2 if dtype == torch.float64 else 1), unit) * known.scale
+        bound = bound + tensor_core_error(variant, *inputs) * known.scale
     else:
         n = x.numel()
         # One more for the rounding of a float64 reference.
@@ -308,6 +309,30 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
         blocks = _C.reduce_plan(variant, str(dtype).removeprefix("torch."), x.numel(), **sizes)["passes"][0]["blocks"]
         bound = bound + blocks * torch.finfo(torch.float32).smallest_normal
     return torch.nan_to_num(bound, nan=math.inf)
+
+
+def chosen(variant: str, x: Tensor, other: Tensor) -> Variant:
+    """The rung of matmul behind a name: what `"auto"` picks for these operands."""
+    row = variant_named("matmul", variant)
+    if row.name != "auto":
+        return row
+    major, minor = torch.cuda.get_device_capability(x.device) if x.is_cuda else (0, 0)
+    m, n = x.shape[-2] if x.dim() > 1 else 1, other.shape[-1] if other.dim() > 1 else 1
+    tfloat32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    dtype = str(x.dtype).removeprefix("torch.")
+    return variant_named("matmul", _C.matmul_choice(dtype, m, n, x.shape[-1], 10 * major + minor, tfloat32))
+
+
+def tensor_core_error(variant: str, x: Tensor, other: Tensor) -> float:
+    """What a rung on tensor cores may lose beside rounding, as a part of |A| @ |B|: sums that are cut where rounding would
+    lose half as much, and the bits of float32 operands that do not enter the products."""
+    if not x.is_cuda:
+        return 0.0
+    row = chosen(variant, x, other)
+    if row.on_cpu:
+        return 0.0
+    cut = gamma(2 * x.shape[-1], unit_roundoff(torch.float32))
+    return cut + (2.0 ** (1 - row.float32_bits) if x.dtype == torch.float32 else 0.0)
 
 
 def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], known: Truth, **sizes: Any) -> Comparison:

@@ -58,6 +58,6 @@ ReductionName = Literal[
     "cg",
 ]
 
-MatmulName = Literal["auto", "naive", "tiled"]
+MatmulName = Literal["auto", "naive", "tiled", "persistent"]
 
 VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]

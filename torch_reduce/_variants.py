@@ -33,6 +33,12 @@ class Variant:
     """False for `auto`, which borrows the kernel of the variant that it picks."""
     capability: tuple[int, int]
     """The compute capability that it needs."""
+    one_chip: bool
+    """It runs on that compute capability alone, not on later ones."""
+    on_cpu: bool
+    """The CPU gives the same bits. Where not, the CPU computes in an order of its own."""
+    float32_bits: int
+    """Bits of the significands of float32 operands that enter the products: 24 are all."""
     dtypes: tuple[str, ...]
     size_name: Literal["block_size", "tile_size"] | None
     """The argument that `sizes` are for; None where the variant takes none."""
@@ -43,6 +49,10 @@ class Variant:
     takes_num_blocks: bool
     along_dims: bool = False
     """Takes `dim`. The other reductions are of whole tensors."""
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether it runs on a GPU of that compute capability."""
+        return capability == self.capability if self.one_chip else capability >= self.capability
 
     @property
     def sizes(self) -> tuple[int, ...]:

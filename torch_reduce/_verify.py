@@ -78,7 +78,7 @@ def _why_not(variant: Variant, device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     have = torch.cuda.get_device_capability(device)
-    if have >= variant.capability:
+    if variant.runs_on(have):
         return ""
     need = variant.capability
     return f"needs compute capability {need[0]}.{need[1]}, this GPU has {have[0]}.{have[1]}"

@@ -324,7 +324,7 @@ def _why_not(candidate: Candidate, shape: tuple[int, ...], dtype: str, device: t
     if device.type != "cuda":
         return ""
     have = torch.cuda.get_device_capability(device)
-    if have < v.capability:
+    if not v.runs_on(have):
         return f"needs compute capability {v.capability[0]}.{v.capability[1]}, this GPU has {have[0]}.{have[1]}"
     if v.name in ONE_THREAD and shape[0] > SERIAL_LIMIT:
         return f"skipped above {SERIAL_LIMIT:,} elements: one thread would take seconds"

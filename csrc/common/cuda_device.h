@@ -11,6 +11,7 @@
 
 #include "counters.h"
 #include "device.h"
+#include "variants.h"
 
 namespace treduce {
 
@@ -33,11 +34,15 @@ inline void check_cuda(cudaError_t error, const std::string& what) {
               cudaGetErrorName(error), ")");
 }
 
-// NotImplementedError when the device's compute capability is below what a row needs.
-inline void check_capability(int needed, int device, const std::string& variant) {
-  const int have = chip_facts(device).capability;
-  TORCH_CHECK_NOT_IMPLEMENTED(have >= needed, "variant '", variant, "' needs a GPU of compute capability ", needed / 10,
-                              ".", needed % 10, " or later, this one has ", have / 10, ".", have % 10);
+// NotImplementedError when the device's compute capability is not one that the variant runs on.
+inline void check_capability(const Variant& variant, int device) {
+  const int have = chip_facts(device).capability, need = variant.capability;
+  TORCH_CHECK_NOT_IMPLEMENTED(runs_on(variant, have), "variant '", variant.name, "' needs a GPU of compute capability ",
+                              need / 10, ".", need % 10, variant.one_chip ? "" : " or later", ", this one has ",
+                              have / 10, ".", have % 10);
+  TORCH_CHECK_NOT_IMPLEMENTED(built_for(variant), "variant '", variant.name, "' is not in this build: it needs ",
+                              need / 10, ".", need % 10, "a in TORCH_CUDA_ARCH_LIST, which was ",
+                              TREDUCE_CUDA_ARCHITECTURES);
 }
 
 }  // namespace treduce

@@ -46,4 +46,10 @@ cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
+// Lets a kernel have `bytes` of dynamic shared memory, past the 48 KB that every kernel may have. Before its launch.
+template <class... Parameters>
+cudaError_t allow_shared(void (*kernel)(Parameters...), size_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 }  // namespace treduce

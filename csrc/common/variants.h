@@ -19,8 +19,11 @@ struct Variant {
   std::string order;    // the order class: same class, same arguments, same bits
   std::string order_text;
   bool deterministic = true;
-  bool cuda = true;     // has a kernel of its own (`auto` borrows one)
-  int capability = 75;  // compute capability needed, times ten
+  bool cuda = true;       // has a kernel of its own (`auto` borrows one)
+  int capability = 75;    // compute capability needed, times ten
+  bool one_chip = false;  // no later one either: instructions that only this architecture has
+  bool on_cpu = true;     // the CPU gives the same bits; else it computes in an order of its own
+  int float32_bits = 24;  // of the significand of float32 operands, that enter the products
   std::vector<DType> dtypes;
   // The size argument (block_size or tile_size): values from min to max that are powers of two. 0: takes none.
   int size_default = 0, size_min = 0, size_max = 0;
@@ -34,6 +37,19 @@ constexpr DType kEveryDType[] = {DType::float32,   DType::float64,   DType::floa
                                  DType::int8,      DType::uint8,     DType::int16,         DType::int32,
                                  DType::int64,     DType::boolean,   DType::float8_e4m3fn, DType::float8_e5m2,
                                  DType::complex64, DType::complex128};
+
+inline bool runs_on(const Variant& variant, int capability) {
+  return variant.one_chip ? capability == variant.capability : capability >= variant.capability;
+}
+
+// Whether this build has code for a variant of one chip; the others run from PTX too.
+inline bool built_for(const Variant& variant) {
+#ifdef TREDUCE_CUDA_ARCHITECTURES
+  return !variant.one_chip || std::string_view(TREDUCE_CUDA_ARCHITECTURES).find("9.0a") != std::string_view::npos;
+#else
+  return !variant.one_chip;
+#endif
+}
 
 // Thrown for an argument that no variant could take; the binding turns it into a Python ValueError.
 struct BadArgument {

@@ -15,7 +15,7 @@ at::Tensor vector_add_cuda(const at::Tensor& self, const at::Tensor& other, std:
   const Request r = request(self, other, variant, block_size);
   if (r.result.numel() == 0) return r.result;
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
-  check_capability(r.row->capability, self.get_device(), r.row->name);
+  check_capability(*r.row, self.get_device());
 
   Call call;
   call.dtype = r.dtype;

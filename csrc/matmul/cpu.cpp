@@ -14,7 +14,7 @@ constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a threa
 
 at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                       std::optional<int64_t> tile_size) {
-  const Request r = request(self, other, variant, tile_size);
+  const Request r = request(self, other, variant, tile_size, Target{});
   if (r.result.numel() == 0) return r.result;
   const Gemm gemm = make_gemm(r.problem, r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(),
                               r.result.mutable_data_ptr(), at::get_num_threads());

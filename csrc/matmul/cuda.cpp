@@ -1,4 +1,6 @@
 // matmul on CUDA: checks, device guard, stream, launch.
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include "../common/cuda_device.h"
@@ -8,14 +10,21 @@
 namespace treduce::matmul {
 namespace {
 
+// Whether torch was told to multiply float32 as tfloat32: torch.backends.cuda.matmul.
+bool tfloat32_allowed() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+}
+
 at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                        std::optional<int64_t> tile_size) {
   checked_operands(self, other);
   const CudaScope scope(self.device());
-  const Request r = request(self, other, variant, tile_size);
+  const Target target{chip_facts(self.get_device()).capability, tfloat32_allowed()};
+  const Request r = request(self, other, variant, tile_size, target);
   if (r.result.numel() == 0) return r.result;
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
-  check_capability(r.row->capability, self.get_device(), r.row->name);
+  check_capability(*r.row, self.get_device());
 
   Call call;
   call.problem = r.problem;
@@ -24,6 +33,14 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
   call.b = r.other.const_data_ptr();
   call.c = r.result.mutable_data_ptr();
   call.tile = r.tile;
+  call.multiprocessors = chip_facts(self.get_device()).multiprocessors;
+  // Freed when it goes out of scope: in the stream's order.
+  at::Tensor workspace;
+  if (r.row->workspace != nullptr) {
+    const int64_t bytes = r.row->workspace(r.problem, r.dtype, call.a, call.b);
+    if (bytes > 0) workspace = at::empty({bytes}, self.options().dtype(at::kByte).memory_format(std::nullopt));
+  }
+  call.workspace = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
   call.stream = scope.stream();
   const auto error = static_cast<cudaError_t>(r.row->launcher(call));
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + r.row->name);

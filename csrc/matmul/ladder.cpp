@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "operand.h"
+
 namespace treduce::matmul {
 namespace {
 
@@ -25,12 +27,40 @@ Row with_tile(Row row, int standard) {
 
 const char* const kGuide = "NVIDIA, CUDA Programming Guide: shared memory";
 
+// A rung of warp-group multiplications, which only Hopper has.
+Row make_hopper_row(const char* name, const char* summary, const char* origin) {
+  Row row = make_row(name, summary, origin);
+  row.order = "warp_group";
+  row.order_text =
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, p "
+      "ascending; "
+      "its sums are cut, not rounded. The CPU adds in k order instead";
+  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
+  row.capability = 90;
+  row.one_chip = true;
+  row.on_cpu = false;
+  row.float32_bits = 11;
+  row.workspace = &boxes_workspace;
+  row.refusal = &boxes_refusal;
+  return row;
+}
+
+Row make_auto() {
+  Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0);
+  row.order = "chosen";
+  row.order_text = "that of the rung it picks, which for one dtype, k and GPU has one order class; on the CPU k order";
+  row.on_cpu = false;
+  return row;
+}
+
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
       make_row("naive", "one thread an output; row and column straight from global memory", kGuide),
       with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16),
-      with_tile(make_row("auto", "picks the fastest from a table of measurements", "this project"), 0),
+      make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
+                      "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels"),
+      make_auto(),
   };
 }
 
@@ -62,8 +92,14 @@ Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size) {
   return {&row, checked_size(row, "tile_size", tile_size.value_or(0), tile_size.has_value())};
 }
 
-Resolved choose(const Resolved& resolved, DType, const Problem& problem) {
+Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, const Target& target) {
   if (resolved.row != &ladder().back()) return resolved;
+  const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
+  const bool cores = half || (dtype == DType::float32 && target.tfloat32);
+  if (cores) {
+    const Row& row = find("persistent");
+    if (runs_on(row, target.capability) && built_for(row) && row.refusal(problem) == nullptr) return {&row, 0};
+  }
   const int64_t outputs = problem.batches * problem.m * problem.n;
   const AutoRule* rule = kAutoTable;
   while (outputs > rule->outputs) ++rule;

@@ -11,7 +11,12 @@
 namespace treduce::matmul {
 
 struct Call;
-using Row = LadderRow<Call>;
+struct Row : LadderRow<Call> {
+  // Bytes of memory that the rung needs beside its operands and result; null: none.
+  int64_t (*workspace)(const Problem&, DType, const void* a, const void* b) = nullptr;
+  // What the rung takes, in words, where that is not this problem; null: it takes it, or everything.
+  const char* (*refusal)(const Problem&) = nullptr;
+};
 
 const std::vector<Row>& ladder();
 
@@ -25,7 +30,13 @@ struct Resolved {
 };
 Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size);
 
-// Replaces `auto` by what it picks for this problem, which is the same on every device.
-Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem);
+// Where a product is to be computed, as far as `auto` cares.
+struct Target {
+  int capability = 0;     // times ten; 0: the CPU
+  bool tfloat32 = false;  // float32 may be multiplied as tfloat32
+};
+
+// Replaces `auto` by what it picks. On one target that depends on m, n and the batch only among rungs of one order class.
+Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, const Target& target);
 
 }  // namespace treduce::matmul

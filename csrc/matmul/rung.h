@@ -16,6 +16,8 @@ struct Call {
   const void* b;
   void* c;
   int tile;
+  void* workspace;  // as many bytes as the row asks for
+  int multiprocessors;
   cudaStream_t stream;
 };
 

@@ -59,12 +59,32 @@ bool describe_batch(Problem& p, c10::IntArrayRef sizes, const at::Tensor& a, con
   return true;
 }
 
+// Matrices of A that lie one below the other and meet the same B are one matrix with more rows, and so are their products.
+void merge_batch_into_rows(Problem& p) {
+  while (p.batch_dims > 0 && p.m > 0) {
+    const int last = p.batch_dims - 1;
+    const bool stacked = p.m == 1 || p.a_batch[last] == p.m * p.a_row;
+    if (p.b_batch[last] != 0 || !stacked) return;
+    if (p.m == 1) p.a_row = p.a_batch[last];
+    p.m *= p.batch_size[last];
+    p.batches /= p.batch_size[last];
+    --p.batch_dims;
+  }
+}
+
 // The operand in memory of its own, with the whole batch written out.
 at::Tensor expanded_copy(const at::Tensor& operand, c10::IntArrayRef batch) {
   std::vector<int64_t> sizes = batch.vec();
   const auto matrix = operand.sizes().slice(std::max<int64_t>(operand.dim() - 2, 0));
   sizes.insert(sizes.end(), matrix.begin(), matrix.end());
   return operand.expand(sizes).contiguous();
+}
+
+void check_dtype(const Row& row, DType dtype) {
+  if (std::find(row.dtypes.begin(), row.dtypes.end(), dtype) != row.dtypes.end()) return;
+  std::string all;
+  for (const DType d : row.dtypes) all += (all.empty() ? "" : ", ") + std::string(name_of(d));
+  TORCH_CHECK_TYPE(false, "variant '", row.name, "' of matmul takes ", all, ", got ", name_of(dtype));
 }
 
 }  // namespace
@@ -90,10 +110,11 @@ std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& 
 }
 
 Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> tile_size) {
+                std::optional<int64_t> tile_size, const Target& target) {
   Request r;
   r.dtype = checked_operands(self, other);
   const Resolved asked = as_value_error([&] { return resolve(variant, tile_size); });
+  check_dtype(*asked.row, r.dtype);
   const std::vector<int64_t> sizes = sizes_of<int64_t>(self.sizes(), other.sizes());
   const bool a_vector = self.dim() == 1, b_vector = other.dim() == 1;
   const c10::IntArrayRef batch(sizes.data(), sizes.size() - !a_vector - !b_vector);
@@ -115,7 +136,14 @@ Request request(const at::Tensor& self, const at::Tensor& other, std::string_vie
   p.b_column = b_vector ? 0 : r.other.stride(-1);
   p.batches = c10::multiply_integers(batch);
 
-  const Resolved chosen = choose(asked, r.dtype, p);
+  merge_batch_into_rows(p);
+
+  const Resolved chosen = choose(asked, r.dtype, p, target);
+  if (chosen.row->refusal != nullptr) {
+    const char* const refusal = chosen.row->refusal(p);
+    TORCH_CHECK_VALUE(refusal == nullptr, "variant '", chosen.row->name, "' takes ", refusal, ", got shapes ",
+                      self.sizes(), " and ", other.sizes());
+  }
   r.row = chosen.row;
   r.tile = chosen.tile;
   r.result = at::empty(sizes, self.options().memory_format(std::nullopt));

@@ -29,6 +29,6 @@ struct Request {
   at::Tensor result;  // new, contiguous, not yet written
 };
 Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> tile_size);
+                std::optional<int64_t> tile_size, const Target& target);
 
 }  // namespace treduce::matmul

@@ -42,7 +42,7 @@ unsigned* counters(const at::Tensor& self, const Call& call, int64_t count, cons
 void launch_by_plan(const Request& r, const at::Tensor& self, Call& call) {
   const Row& row = *r.row;
   const Launcher<Call> launcher = checked_launcher(row);
-  check_capability(row.capability, self.get_device(), row.name);
+  check_capability(row, self.get_device());
   const at::Tensor input = flat_input(r.op, self);
   const Plan plan = make_plan(row.plan_order, r.dtype, self.numel(), r.block, r.num_blocks);
   call.input = input.const_data_ptr();
@@ -73,7 +73,7 @@ void launch_by_schedule(const Request& r, const at::Tensor& self, Call& call) {
   const Row& borrowed = executor(*r.row, work);
   const Row& row = r.arithmetic == Arithmetic::plain ? borrowed : *r.row;
   const Launcher<Call> launcher = checked_launcher(row);
-  check_capability(borrowed.capability, self.get_device(), borrowed.name);
+  check_capability(borrowed, self.get_device());
   const Scheduled scheduled = borrowed.schedule(work);
   if (!scheduled.refusal.empty()) C10_THROW_ERROR(ValueError, scheduled.refusal);
   const Schedule& schedule = scheduled.schedule;

@@ -1,0 +1,110 @@
+// How the tensor-core rungs of sm_90 read an operand: as boxes of a tensor that the copy engine can address, straight from
+// where it lies or through a copy in the workspace. Host code, free of torch and CUDA.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "problem.h"
+
+namespace treduce::matmul {
+
+constexpr int64_t kBoxAlignment = 16;  // bytes: addresses and strides of a tensor that the copy engine reads
+
+// One operand of C = A B, seen from the kernel: `lines` (rows of A, columns of B) of `depth` (k) elements each.
+struct Operand {
+  const void* data;
+  int element_bytes;
+  int64_t lines, depth;
+  int64_t line_stride, depth_stride;       // in elements
+  int64_t batch_size[2], batch_stride[2];  // the outer dimension first; where the stride is 0 the size is 1
+};
+
+inline Operand operand_of(const void* data, int bytes, int64_t lines, int64_t line_stride, const Problem& p,
+                          int64_t depth_stride, const int64_t* batch_stride) {
+  Operand o{data, bytes, lines, p.k, line_stride, depth_stride, {1, 1}, {0, 0}};
+  const int dims = std::min(p.batch_dims, 2);
+  for (int d = 0; d < dims; ++d) {
+    if (batch_stride[d] == 0) continue;
+    o.batch_size[2 - dims + d] = p.batch_size[d];
+    o.batch_stride[2 - dims + d] = batch_stride[d];
+  }
+  return o;
+}
+
+inline Operand operand_a(const Problem& p, const void* a, int bytes) {
+  return operand_of(a, bytes, p.m, p.a_row, p, p.a_column, p.a_batch);
+}
+inline Operand operand_b(const Problem& p, const void* b, int bytes) {
+  return operand_of(b, bytes, p.n, p.b_column, p, p.b_row, p.b_batch);
+}
+
+// What the copy engine is told: `inner` contiguous elements, `outer` rows of them.
+struct Boxes {
+  const void* data;
+  int element_bytes;
+  bool along_k;  // the contiguous dimension is k
+  int64_t inner, outer, pitch;
+  int64_t batch_size[2], batch_pitch[2];
+};
+
+enum class Reading {
+  direct,   // boxes of the tensor itself
+  rows,     // a copy whose rows are aligned, the contiguous dimension as it is
+  gathered  // a copy with k contiguous, from any strides
+};
+
+struct View {
+  Reading reading;
+  Boxes boxes;           // `data` is null where a copy will be read: the workspace is not there yet
+  int64_t copied_bytes;  // of workspace
+};
+
+// `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines).
+inline View view_of(const Operand& o, bool any_direction) {
+  const auto aligned = [&](int64_t stride) { return stride > 0 && stride * o.element_bytes % kBoxAlignment == 0; };
+  const bool k_unit = o.depth_stride == 1 || o.depth == 1;
+  const bool line_unit = o.line_stride == 1 || o.lines == 1;
+  const bool along_k = k_unit || !(line_unit && any_direction);
+  View view;
+  Boxes& boxes = view.boxes;
+  boxes = {o.data, o.element_bytes, along_k, along_k ? o.depth : o.lines, along_k ? o.lines : o.depth, 0, {}, {}};
+  const bool unit = along_k ? k_unit : line_unit;
+  const int64_t step = along_k ? o.line_stride : o.depth_stride;
+  const int64_t per_alignment = kBoxAlignment / o.element_bytes;
+  const int64_t dense = (boxes.inner + per_alignment - 1) / per_alignment * per_alignment;
+  boxes.pitch = boxes.outer == 1 ? dense : step;  // nobody steps from the only row
+  bool direct = unit && aligned(boxes.pitch) && reinterpret_cast<uint64_t>(o.data) % kBoxAlignment == 0;
+  for (int d = 0; d < 2; ++d) {
+    boxes.batch_size[d] = o.batch_size[d];
+    boxes.batch_pitch[d] = o.batch_size[d] == 1 ? dense : o.batch_stride[d];
+    direct = direct && aligned(boxes.batch_pitch[d]);
+  }
+  view.reading = direct ? Reading::direct : unit ? Reading::rows : Reading::gathered;
+  view.copied_bytes = 0;
+  if (!direct) {
+    boxes.data = nullptr;
+    boxes.pitch = dense;
+    boxes.batch_pitch[1] = dense * boxes.outer;
+    boxes.batch_pitch[0] = boxes.batch_pitch[1] * boxes.batch_size[1];
+    view.copied_bytes = boxes.batch_pitch[0] * boxes.batch_size[0] * o.element_bytes;
+  }
+  return view;
+}
+
+// Bytes of copies that both operands need, for rungs that read boxes.
+inline int64_t boxes_workspace(const Problem& p, DType dtype, const void* a, const void* b) {
+  const int bytes = static_cast<int>(size_of(dtype));
+  return view_of(operand_a(p, a, bytes), bytes == 2).copied_bytes +
+         view_of(operand_b(p, b, bytes), bytes == 2).copied_bytes;
+}
+
+// Boxes are found by 32-bit coordinates.
+inline const char* boxes_refusal(const Problem& p) {
+  if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX || p.batches > INT32_MAX) {
+    return "sizes below 2^31";
+  }
+  return p.batch_dims > 2 ? "operands whose batch dimensions merge into two" : nullptr;
+}
+
+}  // namespace treduce::matmul

@@ -1,0 +1,105 @@
+// A tile of an operand in shared memory as warp-group multiplications read it, and how the copy engine brings it there
+// (sm_90a). Rows of 128 bytes, their 16-byte chunks swizzled by the hardware (chunk c of row r lies at c ^ r % 8), so
+// that a column of chunks touches every bank once.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "../common/float16.h"
+#include "../primitives/ptx/tma.cuh"
+#include "../primitives/ptx/wgmma.cuh"
+#include "operand.h"
+
+namespace treduce::matmul::hopper {
+
+constexpr int kRowBytes = 128;
+constexpr int kTileAlignment = 1024;  // bytes: eight rows, after which the swizzle repeats
+
+template <class T>
+constexpr int kElementBytes = 2;
+template <>
+constexpr int kElementBytes<ptx::tfloat32> = 4;
+
+// k of a tile, and of one multiplication within it.
+template <class T>
+constexpr int kDepth = kRowBytes / kElementBytes<T>;
+template <class T>
+constexpr int kStep = 32 / kElementBytes<T>;
+
+// kLines lines of kDepth elements. kAlongK: a row of the tile is a line; else a row is a step of k over 64 lines, and the
+// tile is a sequence of slabs of 64 lines.
+template <class T, int kLines, bool kAlongK>
+struct Tile {
+  static_assert(kAlongK || (kElementBytes<T> == 2 && kLines % 64 == 0), "slabs are 64 lines of 16 bits");
+  static constexpr int kBytes = kLines * kRowBytes;
+  static constexpr int kSlabBytes = 64 * kRowBytes;
+
+  // The box that one copy brings.
+  static constexpr int kBoxInner = kDepth<T>;
+  static constexpr int kBoxOuter = kAlongK ? kLines : kDepth<T>;
+  static constexpr int kBoxes = kAlongK ? 1 : kLines / 64;
+  static constexpr int kBoxBytes = kBytes / kBoxes;
+
+  // Who calls: one thread. kBlocks > 1: to every block of the cluster.
+  template <int kBlocks = 1>
+  TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full) {
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const ptx::Coordinates at =
+          kAlongK ? ptx::Coordinates{k, line, batch.y, batch.x} : ptx::Coordinates{line + i * 64, k, batch.y, batch.x};
+      if constexpr (kBlocks > 1) {
+        ptx::load_box_multicast(tile + i * kBoxBytes, map, at, full, (1u << kBlocks) - 1);
+      } else {
+        ptx::load_box(tile + i * kBoxBytes, map, at, full);
+      }
+    }
+  }
+
+  // What a multiplication is told of the part that begins at `line` (a multiple of 64 unless kAlongK, then of 8) and at
+  // multiplication `step` of the tile. PTX ISA, "Matrix descriptor": address, two strides, swizzle of 128 bytes.
+  TREDUCE_DEVICE static uint64_t descriptor(const char* tile, int line, int step) {
+    constexpr uint64_t kGroup = 8 * kRowBytes >> 4;  // from eight rows to the next eight
+    constexpr uint64_t kSlab = kSlabBytes >> 4;
+    const uint32_t offset =
+        kAlongK ? line * kRowBytes + step * 32 : line / 64 * kSlabBytes + step * kStep<T> * kRowBytes;
+    const uint64_t address = (ptx::shared_address(tile) + offset) >> 4 & 0x3fff;
+    return address | (kAlongK ? 1 : kSlab) << 16 | kGroup << 32 | uint64_t(1) << 62;
+  }
+};
+
+// Asks the driver to describe `boxes` for copies of box_inner x box_outer elements. The function is found at run time, so
+// that the extension needs no libcuda to be imported.
+inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer, bool swizzled,
+                          CUtensorMap* map) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+    return reinterpret_cast<Encode>(found);
+  }();
+  if (function == nullptr) return cudaErrorNotSupported;
+  const cuuint64_t sizes[4] = {cuuint64_t(boxes.inner), cuuint64_t(boxes.outer), cuuint64_t(boxes.batch_size[1]),
+                               cuuint64_t(boxes.batch_size[0])};
+  const cuuint64_t bytes = boxes.element_bytes;
+  const cuuint64_t strides[3] = {boxes.pitch * bytes, boxes.batch_pitch[1] * bytes, boxes.batch_pitch[0] * bytes};
+  const cuuint32_t box[4] = {cuuint32_t(box_inner), cuuint32_t(box_outer), 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result =
+      function(map, type, 4, const_cast<void*>(boxes.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <class T>
+constexpr CUtensorMapDataType kMapType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+template <>
+constexpr CUtensorMapDataType kMapType<float16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+template <>
+constexpr CUtensorMapDataType kMapType<ptx::tfloat32> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+
+}  // namespace treduce::matmul::hopper

@@ -1,0 +1,21 @@
+// Moves between the registers of a warp and 8 x 8 matrices of 16-bit elements in shared memory (sm_90 for stores). One
+// wrapper an instruction.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "mbarrier.cuh"
+
+namespace treduce::ptx {
+
+// Stores four matrices: matrix i comes from words[i], of which lane l holds row l / 4, columns l % 4 * 2 and one more; its
+// row r goes to the 16 bytes that lane 8 i + r names.
+TREDUCE_DEVICE void store_matrices(void* row, const uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+}  // namespace treduce::ptx

@@ -1,0 +1,65 @@
+// Barriers in shared memory that count arrivals and bytes (sm_90 and later): how a copy engine tells threads that a tile
+// is there, and threads tell the copy engine's thread that a tile may be overwritten. One wrapper an instruction.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../common/macros.h"
+
+namespace treduce::ptx {
+
+// The address of a place in shared memory as instructions take it.
+TREDUCE_DEVICE uint32_t shared_address(const void* place) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(place));
+}
+
+// A phase ends after `arrivals` arrivals and all bytes that were expected. One thread, before any other use.
+TREDUCE_DEVICE void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the copy engine and to the other blocks of the cluster. By the thread that
+// initialised them, before a barrier of the block or cluster.
+TREDUCE_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+TREDUCE_DEVICE void mbarrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives at the barrier that lies at the same place in the shared memory of block `rank` of the cluster.
+TREDUCE_DEVICE void mbarrier_arrive_at(uint64_t* barrier, unsigned rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+// Arrives, and lets the phase wait for `bytes` of copies as well.
+TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Waits until the phase of that parity has ended. Acquires what came with it, copies included.
+TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (done == 0);
+}
+
+}  // namespace treduce::ptx

@@ -1,0 +1,142 @@
+// Warp-group matrix multiply-accumulate (sm_90a): 128 threads multiply a 64 x k tile by a k x N tile, both in shared
+// memory, into N / 2 registers a thread, while the threads go on. One wrapper an instruction.
+//
+// Registers: warp w of the group holds rows 16 w to 16 w + 15. Register i of lane l is the output of
+//            row 16 w + l / 4 + 8 * (i / 2 % 2) and column 8 * (i / 4) + l % 4 * 2 + i % 2.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../common/float16.h"
+#include "../../common/macros.h"
+
+namespace treduce::ptx {
+
+// Before the first multiplication, and whenever other code has written accumulators: orders those writes before it.
+TREDUCE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+TREDUCE_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most kPending committed groups are unfinished.
+template <int kPending>
+TREDUCE_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Tells the compiler that the registers change here: what waits for wgmma_wait() must not be moved above it.
+template <int kCount>
+TREDUCE_DEVICE void wgmma_touch(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+// Gives registers back, or takes some: all threads of the warp group, with one constant.
+template <int kRegisters>
+TREDUCE_DEVICE void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+TREDUCE_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// The element type of float32 operands that are read with ten bits of fraction.
+struct tfloat32 {};
+
+#define TREDUCE_R0                                                         \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TREDUCE_R32                                                                  \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TREDUCE_R64                                                                  \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TREDUCE_R96                                                                              \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TREDUCE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TREDUCE_D16(i) TREDUCE_D4(i), TREDUCE_D4(i + 4), TREDUCE_D4(i + 8), TREDUCE_D4(i + 12)
+#define TREDUCE_D32(i) TREDUCE_D16(i), TREDUCE_D16(i + 16)
+#define TREDUCE_REGISTERS_8 "%0, %1, %2, %3"
+#define TREDUCE_OUTPUTS_8 TREDUCE_D4(0)
+#define TREDUCE_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TREDUCE_OUTPUTS_16 TREDUCE_D4(0), TREDUCE_D4(4)
+#define TREDUCE_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define TREDUCE_OUTPUTS_32 TREDUCE_D16(0)
+#define TREDUCE_REGISTERS_64 TREDUCE_R0
+#define TREDUCE_OUTPUTS_64 TREDUCE_D32(0)
+#define TREDUCE_REGISTERS_128 TREDUCE_R0 ", " TREDUCE_R32
+#define TREDUCE_OUTPUTS_128 TREDUCE_OUTPUTS_64, TREDUCE_D32(32)
+#define TREDUCE_REGISTERS_192 TREDUCE_REGISTERS_128 ", " TREDUCE_R64
+#define TREDUCE_OUTPUTS_192 TREDUCE_OUTPUTS_128, TREDUCE_D32(64)
+#define TREDUCE_REGISTERS_256 TREDUCE_REGISTERS_192 ", " TREDUCE_R96
+#define TREDUCE_OUTPUTS_256 TREDUCE_OUTPUTS_192, TREDUCE_D32(96)
+
+// d = A B, or d += A B where `accumulate` is not zero, for the operands that the descriptors describe. kTransposeA and
+// kTransposeB: the operand's lines, not k, are contiguous (16-bit types alone).
+template <class T, int kN, bool kTransposeA, bool kTransposeB>
+struct Wgmma;
+
+// P, A, B, X and Y are the numbers of the operands after the N / 2 registers.
+#define TREDUCE_WGMMA16(N, TYPE, NAME, A, B, P, X, Y)                                                                  \
+  template <bool kTransposeA, bool kTransposeB>                                                                        \
+  struct Wgmma<TYPE, N, kTransposeA, kTransposeB> {                                                                    \
+    TREDUCE_DEVICE static void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
+                   "." NAME " {" TREDUCE_REGISTERS_##N "}, %" A ", %" B ", p, 1, 1, %" X ", %" Y ";\n}"                \
+                   : TREDUCE_OUTPUTS_##N                                                                               \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(int(kTransposeA)), "n"(int(kTransposeB)));                   \
+    }                                                                                                                  \
+  };
+#define TREDUCE_WGMMA32(N, A, B, P)                                                                    \
+  template <>                                                                                          \
+  struct Wgmma<tfloat32, N, false, false> {                                                            \
+    TREDUCE_DEVICE static void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+                   "k8.f32.tf32.tf32 {" TREDUCE_REGISTERS_##N "}, %" A ", %" B ", p, 1, 1;\n}"         \
+                   : TREDUCE_OUTPUTS_##N                                                               \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                 \
+    }                                                                                                  \
+  };
+#define TREDUCE_WGMMA(N, A, B, P, X, Y)               \
+  TREDUCE_WGMMA16(N, float16, "f16", A, B, P, X, Y)   \
+  TREDUCE_WGMMA16(N, bfloat16, "bf16", A, B, P, X, Y) \
+  TREDUCE_WGMMA32(N, A, B, P)
+
+TREDUCE_WGMMA(8, "4", "5", "6", "7", "8")
+TREDUCE_WGMMA(16, "8", "9", "10", "11", "12")
+TREDUCE_WGMMA(32, "16", "17", "18", "19", "20")
+TREDUCE_WGMMA(64, "32", "33", "34", "35", "36")
+TREDUCE_WGMMA(128, "64", "65", "66", "67", "68")
+TREDUCE_WGMMA(192, "96", "97", "98", "99", "100")
+TREDUCE_WGMMA(256, "128", "129", "130", "131", "132")
+
+#undef TREDUCE_WGMMA
+#undef TREDUCE_WGMMA16
+#undef TREDUCE_WGMMA32
+#undef TREDUCE_REGISTERS_8
+#undef TREDUCE_OUTPUTS_8
+#undef TREDUCE_REGISTERS_16
+#undef TREDUCE_OUTPUTS_16
+#undef TREDUCE_REGISTERS_32
+#undef TREDUCE_OUTPUTS_32
+#undef TREDUCE_REGISTERS_64
+#undef TREDUCE_OUTPUTS_64
+#undef TREDUCE_REGISTERS_128
+#undef TREDUCE_OUTPUTS_128
+#undef TREDUCE_REGISTERS_192
+#undef TREDUCE_OUTPUTS_192
+#undef TREDUCE_REGISTERS_256
+#undef TREDUCE_OUTPUTS_256
+#undef TREDUCE_D4
+#undef TREDUCE_D16
+#undef TREDUCE_D32
+#undef TREDUCE_R0
+#undef TREDUCE_R32
+#undef TREDUCE_R64
+#undef TREDUCE_R96
+
+}  // namespace treduce::ptx
