@@ -75,6 +75,19 @@ struct Grid {
   }
 };
 
+inline Grid grid_of(const Problem& p, int tile_m, int tile_n) {
+  Grid grid;
+  grid.m = p.m;
+  grid.n = p.n;
+  grid.depth = static_cast<int>(p.k);
+  grid.down = static_cast<int>((p.m + tile_m - 1) / tile_m);
+  grid.across = static_cast<int>((p.n + tile_n - 1) / tile_n);
+  grid.batches = static_cast<int>(p.batches);
+  grid.inner_batches = p.batch_dims > 0 ? static_cast<int>(p.batch_size[p.batch_dims - 1]) : 1;
+  grid.count = int64_t(grid.down) * grid.across * p.batches;
+  return grid;
+}
+
 // Batch coordinates of an operand: 0 along a dimension that it is broadcast along.
 struct Broadcast {
   bool outer, inner;
@@ -89,70 +102,170 @@ TREDUCE_DEVICE void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
-// Writes the accumulators of a warp group, whose first output is (row, column), straight from the registers: pairs where
-// pairs are aligned, and nothing past the edges.
-template <class T, int kN>
-TREDUCE_DEVICE void store_registers(const float (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
-                                    int64_t n) {
+// Where a thread's accumulators of a tile that begins at (row, column) belong in C, two neighbours at a time: calls
+// visit(first of the two registers, pointer, how many of the two are there).
+template <int kN, class T, class Visit>
+TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, int64_t n, Visit&& visit) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   row += warp * 16 + lane / 4;
   column += lane % 4 * 2;
-  const bool pairs = n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t r = row + half * 8;
-    if (r >= m) continue;
-    T* line = c + r * n;
 #pragma unroll
     for (int i = 0; i < kN / 8; ++i) {
       const int64_t j = column + i * 8;
-      T pair[2] = {round_to<T>(acc[i * 4 + half * 2]), round_to<T>(acc[i * 4 + half * 2 + 1])};
-      if (pairs && j < n) {
-        using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, uint2>;
-        Pair word;
-        memcpy(&word, pair, sizeof(word));
-        *reinterpret_cast<Pair*>(line + j) = word;
-      } else {
-        if (j < n) line[j] = pair[0];
-        if (j + 1 < n) line[j + 1] = pair[1];
-      }
+      if (r < m && j < n) visit(i * 4 + half * 2, c + r * n + j, j + 1 < n ? 2 : 1);
     }
   }
 }
 
-// The same through shared memory: columns of 64 outputs of 16 bits go to one of two buffers, swizzled, and the copy engine
-// takes them from there while the next are being rounded. Needs kStagingBytes a warp group and `barrier` of its own.
+// True if pairs of outputs are aligned in every row.
+template <class T>
+TREDUCE_DEVICE bool aligned_pairs(const T* c, int64_t n) {
+  return n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
+}
+
+// Writes the accumulators of a warp group straight from the registers: pairs where pairs are aligned, and nothing past the
+// edges.
+template <class T, int kN>
+TREDUCE_DEVICE void store_registers(const float (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
+                                    int64_t n) {
+  const bool pairs = aligned_pairs(c, n);
+  for_each_pair<kN>(c, row, column, m, n, [&](int i, T* to, int count) {
+    const T pair[2] = {round_to<T>(acc[i]), round_to<T>(acc[i + 1])};
+    if (pairs) {
+      using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, uint2>;
+      Pair word;
+      memcpy(&word, pair, sizeof(word));
+      *reinterpret_cast<Pair*>(to) = word;
+    } else {
+      to[0] = pair[0];
+      if (count == 2) to[1] = pair[1];
+    }
+  });
+}
+
+// Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. Eight pairs at a
+// time, so that it needs few registers while others are in use.
+template <int kN>
+TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
+                                    bool add) {
+  if (aligned_pairs(c, n) && row + 64 <= m && column + kN <= n) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    float* const first = c + (row + warp * 16 + lane / 4) * n + column + lane % 4 * 2;
+#pragma unroll
+    for (int batch = 0; batch < kN / 4; batch += 8) {
+      // Pairs of the first row, then of the one eight rows on.
+      constexpr int kARow = kN / 8;
+      float2* const to = reinterpret_cast<float2*>(first + (batch >= kARow ? 8 * n : 0)) + batch % kARow * 4;
+      float2 pairs[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) pairs[i] = add ? to[i * 4] : float2{0, 0};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
+        to[i * 4] = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
+      }
+    }
+  } else {
+    for_each_pair<kN>(c, row, column, m, n, [&](int i, float* to, int count) {
+      to[0] = add ? to[0] + acc[i] : acc[i];
+      if (count == 2) to[1] = add ? to[1] + acc[i + 1] : acc[i + 1];
+    });
+  }
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+}
+
+// The same for a tile of the transposed product: its rows are columns of C.
+template <class T, int kN>
+TREDUCE_DEVICE void store_transposed(const float (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
+                                     int64_t n) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  row += warp * 16 + lane / 4;
+  column += lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const int64_t j = row + i / 2 % 2 * 8, r = column + i / 4 * 8 + i % 2;
+    if (r < m && j < n) c[r * n + j] = round_to<T>(acc[i]);
+  }
+}
+
+// The same through shared memory, 64 columns at a time in one of two buffers, so that what leaves is whole rows. Needs
+// kStagingBytes a warp group, and `barrier` of its own.
 constexpr int kStagingColumns = 64;
 constexpr int kStagingBuffer = 64 * kRowBytes;
 constexpr int kStagingBytes = 2 * kStagingBuffer;
 
+// Rounds 64 columns of accumulators into a buffer, swizzled. Synchronises before; the caller after.
+template <class T>
+TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
+  const int lane = threadIdx.x % 32;
+  const int line = threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64, whose 16 bytes this lane names
+  named_barrier<kWarpGroup>(barrier);
+#pragma unroll
+  for (int i = 0; i < kStagingColumns / 16; ++i) {
+    uint32_t words[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const T pair[2] = {round_to<T>(acc[i * 8 + w * 2]), round_to<T>(acc[i * 8 + w * 2 + 1])};
+      memcpy(words + w, pair, 4);
+    }
+    ptx::store_matrices(buffer + line * kRowBytes + ((i * 2 + lane / 16) ^ line % 8) * 16, words);
+  }
+}
+
+// The copy engine takes the buffers, while the next columns are being rounded.
 template <class T, int kN>
 TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* map, char* staging, int row, int column,
                                 int matrix, int barrier) {
-  const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
-  const int line = thread / 32 * 16 + lane % 16;  // of the 64, whose 16 bytes this lane names
+  const bool elected = threadIdx.x % kWarpGroup == 0;
 #pragma unroll
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    if (thread == 0) ptx::wait_stores_read<1>();
-    named_barrier<kWarpGroup>(barrier);
-#pragma unroll
-    for (int i = 0; i < kStagingColumns / 16; ++i) {
-      const float* from = acc + chunk * 32 + i * 8;
-      uint32_t words[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const T pair[2] = {round_to<T>(from[w * 2]), round_to<T>(from[w * 2 + 1])};
-        memcpy(words + w, pair, 4);
-      }
-      const int place = (i * 2 + lane / 16) ^ line % 8;
-      ptx::store_matrices(buffer + line * kRowBytes + place * 16, words);
-    }
+    if (elected) ptx::wait_stores_read<1>();
+    stage_columns<T>(acc + chunk * 32, buffer, barrier);
     ptx::fence_async_proxy();
     named_barrier<kWarpGroup>(barrier);
-    if (thread == 0) {
+    if (elected) {
       ptx::store_box(map, {column + chunk * kStagingColumns, row, matrix, 0}, buffer);
       ptx::commit_stores();
+    }
+  }
+}
+
+// Rows of C that the copy engine cannot address: a warp writes a row's 64 outputs as 32 words, which begin at an output
+// with an even address; then one output is left at either end.
+template <class T, int kN>
+TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, int64_t row, int64_t column, int64_t m,
+                               int64_t n, int barrier) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+#pragma unroll
+  for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
+    char* const buffer = staging + chunk % 2 * kStagingBuffer;
+    stage_columns<T>(acc + chunk * 32, buffer, barrier);
+    __syncwarp();  // a warp reads back the rows that it wrote
+    const int64_t first = column + chunk * kStagingColumns;
+    const int count = static_cast<int>(min(int64_t(kStagingColumns), n - first));
+    for (int i = 0; i < 16; ++i) {
+      const int line = warp * 16 + i;
+      if (row + line >= m) break;
+      T* const to = c + (row + line) * n + first;
+      const auto staged = [&](int j) {
+        return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);
+      };
+      const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2;
+      const int j = skew + lane * 2;
+      if (j + 1 < count) {
+        const T pair[2] = {staged(j), staged(j + 1)};
+        uint32_t word;
+        memcpy(&word, pair, 4);
+        *reinterpret_cast<uint32_t*>(to + j) = word;
+      } else if (j < count) {
+        to[j] = staged(j);
+      }
+      if (skew == 1 && lane == 0 && count > 0) to[0] = staged(0);
     }
   }
 }

@@ -15,34 +15,62 @@ struct PackSource {
 };
 
 constexpr int kPackThreads = 256;
-constexpr int kPackChunks = 2;  // of 16 bytes a thread: one sector
+constexpr int kPackBytes = 128;  // of a row that a block turns round at once
 
-// Neighbouring lanes take neighbours of the contiguous dimension of the source: chunks of a row, or rows.
-template <class Word, bool kLanesAlongOuter>
-__global__ void __launch_bounds__(kPackThreads) pack_kernel(const Word* from, PackSource source, Boxes to, Word* data) {
-  constexpr int kWords = 16 / sizeof(Word) * kPackChunks;
-  const int64_t chunks = (to.pitch + kWords - 1) / kWords;
+// Rows as they are: each thread writes 16 bytes.
+template <class Word>
+__global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, PackSource source, Boxes to, Word* data) {
+  constexpr int kWords = 16 / sizeof(Word);
+  const int64_t chunks = to.pitch / kWords;
   const int64_t a_matrix = chunks * to.outer;
   const int64_t count = a_matrix * to.batch_size[0] * to.batch_size[1];
   for (int64_t t = blockIdx.x * int64_t(kPackThreads) + threadIdx.x; t < count;
        t += gridDim.x * int64_t(kPackThreads)) {
-    const int64_t batch = t / a_matrix, place = t % a_matrix;
-    const int64_t row = kLanesAlongOuter ? place % to.outer : place / chunks;
-    const int64_t first = (kLanesAlongOuter ? place / to.outer : place % chunks) * kWords;
-    const int64_t batch0 = batch / to.batch_size[1], batch1 = batch % to.batch_size[1];
-    const Word* in = from + batch0 * source.batch_stride[0] + batch1 * source.batch_stride[1] +
-                     row * source.outer_stride + first * source.inner_stride;
+    const int64_t batch = t / a_matrix, row = t % a_matrix / chunks, first = t % chunks * kWords;
+    const Word* in = from + batch / to.batch_size[1] * source.batch_stride[0] +
+                     batch % to.batch_size[1] * source.batch_stride[1] + row * source.outer_stride +
+                     first * source.inner_stride;
     Word words[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = first + i < to.inner ? in[i * source.inner_stride] : Word(0);
-    Word* out = data + batch * to.batch_pitch[1] + row * to.pitch + first;
+    uint4 chunk;
+    memcpy(&chunk, words, 16);
+    *reinterpret_cast<uint4*>(data + batch * to.batch_pitch[1] + row * to.pitch + first) = chunk;
+  }
+}
+
+// Rows and columns exchanged: a tile of 64 lines goes through shared memory, so that reads and writes are both whole rows.
+template <class Word>
+__global__ void __launch_bounds__(kPackThreads) pack_turned(const Word* from, PackSource source, Boxes to, Word* data) {
+  constexpr int kInner = kPackBytes / sizeof(Word), kOuter = 64, kRounds = kInner * kOuter / kPackThreads;
+  __shared__ Word tile[kOuter][kInner + 1];
+  const int64_t across = (to.outer + kOuter - 1) / kOuter, down = (to.inner + kInner - 1) / kInner;
+  const int64_t count = across * down * to.batch_size[0] * to.batch_size[1];
+  for (int64_t t = blockIdx.x; t < count; t += gridDim.x) {
+    const int64_t batch = t / (across * down), row = t % across * kOuter, column = t / across % down * kInner;
+    const Word* in =
+        from + batch / to.batch_size[1] * source.batch_stride[0] + batch % to.batch_size[1] * source.batch_stride[1];
+    Word words[kRounds];
 #pragma unroll
-    for (int c = 0; c < kPackChunks; ++c) {
-      constexpr int kChunk = kWords / kPackChunks;
-      uint4 chunk;
-      memcpy(&chunk, words + c * kChunk, 16);
-      if (first + c * kChunk < to.pitch) *reinterpret_cast<uint4*>(out + c * kChunk) = chunk;
+    for (int i = 0; i < kRounds; ++i) {
+      const int place = i * kPackThreads + threadIdx.x;
+      const int64_t r = row + place % kOuter, c = column + place / kOuter;
+      words[i] = r < to.outer && c < to.inner ? in[r * source.outer_stride + c * source.inner_stride] : Word(0);
     }
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int place = i * kPackThreads + threadIdx.x;
+      tile[place % kOuter][place / kOuter] = words[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int place = i * kPackThreads + threadIdx.x;
+      const int64_t r = row + place / kInner, c = column + place % kInner;
+      if (r < to.outer && c < to.pitch)
+        data[batch * to.batch_pitch[1] + r * to.pitch + c] = tile[place / kInner][place % kInner];
+    }
+    __syncthreads();
   }
 }
 
@@ -51,14 +79,14 @@ cudaError_t pack_words(const Operand& o, const Boxes& to, void* workspace, cudaS
   const PackSource source{to.along_k ? o.depth_stride : o.line_stride,
                           to.along_k ? o.line_stride : o.depth_stride,
                           {o.batch_stride[0], o.batch_stride[1]}};
-  const int64_t threads = to.batch_pitch[0] * to.batch_size[0] * int64_t(sizeof(Word)) / (16 * kPackChunks);
+  const bool turned = source.inner_stride != 1 && source.outer_stride == 1;
+  const int64_t bytes = to.batch_pitch[0] * to.batch_size[0] * int64_t(sizeof(Word));
   Launch shape;
   shape.block = kPackThreads;
-  shape.grid = std::min<int64_t>(threads / kPackThreads + 1, INT32_MAX);
+  shape.grid = std::min<int64_t>(bytes / (turned ? 64 * kPackBytes : 16 * kPackThreads) + 1, INT32_MAX);
   shape.stream = stream;
-  const auto kernel =
-      source.inner_stride != 1 && source.outer_stride == 1 ? &pack_kernel<Word, true> : &pack_kernel<Word, false>;
-  return launch(kernel, shape, static_cast<const Word*>(o.data), source, to, static_cast<Word*>(workspace));
+  return launch(turned ? &pack_turned<Word> : &pack_rows<Word>, shape, static_cast<const Word*>(o.data), source, to,
+                static_cast<Word*>(workspace));
 }
 
 // Makes `view` readable: where it needs a copy, copies to the workspace and moves `workspace` past it.

@@ -8,16 +8,22 @@ namespace treduce::matmul::persistent {
 
 using namespace hopper;
 
-template <int kTileM_, int kTileN_, int kStages_, int kCluster_>
+// kTransposed: tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
+template <int kTileM_, int kTileN_, int kStages_, int kCluster_, int kBlocks_, bool kTransposed_ = false>
 struct Shape {
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_, kCluster = kCluster_;
+  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
+  static constexpr int kCluster = kCluster_;  // blocks below each other that share their part of B
+  static constexpr int kBlocks = kBlocks_;    // a multiprocessor
+  static constexpr bool kTransposed = kTransposed_;
   static constexpr int kConsumers = kTileM / 64;
   static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
   static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
+  static constexpr bool kBoxesC = !kTransposed && kTileN % kStagingColumns == 0;
+  static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
 };
 
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(S::kThreads, 1)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
            TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, Broadcast broadcast_a,
            Broadcast broadcast_b, Out* c) {
@@ -64,7 +70,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       }
     }
   } else {
-    ptx::take_registers<S::kConsumers == 2 ? 232 : 160>();
+    ptx::take_registers<S::kRegisters>();
     const int consumer = group - 1;
     Turn<S::kStages> turn;
     // One lane of each warp tells each block of the cluster, whose copies fill this block's stage too.
@@ -105,14 +111,19 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       ptx::wgmma_touch(acc);
       if (last >= 0) release(last);
       const int row = place.row + rank * S::kTileM + consumer * 64;
-      if constexpr (sizeof(Out) == 2) {
+      Out* const matrix = c + place.index * grid.m * grid.n;
+      if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
+        char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
         if (boxes_c) {
-          char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
           store_boxes<Out, S::kTileN>(acc, &map_c, staging, row, place.column, static_cast<int>(place.index), group);
-          continue;
+        } else {
+          store_rows<Out, S::kTileN>(acc, matrix, staging, row, place.column, grid.m, grid.n, group);
         }
+      } else if constexpr (S::kTransposed) {
+        store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
+      } else {
+        store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
       }
-      store_registers<Out, S::kTileN>(acc, c + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
     }
     ptx::wait_stores_read<0>();  // a block must not leave while its results lie in its shared memory
   }
@@ -121,9 +132,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-using Large = Shape<128, 256, 4, 2>;
-using Small = Shape<128, 128, 6, 1>;
+using Large = Shape<128, 256, 4, 2, 1>;
+using Wide = Shape<128, 192, 4, 1, 1>;
+using Medium = Shape<128, 128, 6, 1, 1>;
+using Narrow = Shape<64, 128, 4, 1, 2>;
+using Square = Shape<64, 64, 6, 1, 2>;
+using Strip32 = Shape<64, 32, 8, 1, 2>;
+using Strip16 = Shape<64, 16, 10, 1, 2>;
+using Rows32 = Shape<64, 32, 8, 1, 2, true>;
+using Rows16 = Shape<64, 16, 10, 1, 2, true>;
 
+// `a` and `b`: the operands of the kernel, exchanged where it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
@@ -135,19 +154,14 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
-  Grid grid;
-  grid.m = p.m;
-  grid.n = p.n;
-  grid.depth = static_cast<int>(p.k);
-  grid.down = static_cast<int>((p.m + S::kTileM * S::kCluster - 1) / (S::kTileM * S::kCluster));
-  grid.across = static_cast<int>((p.n + S::kTileN - 1) / S::kTileN);
-  grid.batches = static_cast<int>(p.batches);
-  grid.inner_batches = p.batch_dims > 0 ? static_cast<int>(p.batch_size[p.batch_dims - 1]) : 1;
-  grid.count = int64_t(grid.down) * grid.across * p.batches;
+  Problem shown = p;
+  if (S::kTransposed) std::swap(shown.m, shown.n);
+  const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
 
   // C in boxes, where its rows begin at multiples of 16 bytes.
   CUtensorMap map_c = map_a;
-  const bool boxes_c = sizeof(Out) == 2 && p.n % 8 == 0 && reinterpret_cast<uint64_t>(call.c) % kBoxAlignment == 0;
+  const bool boxes_c =
+      S::kBoxesC && sizeof(Out) == 2 && p.n % 8 == 0 && reinterpret_cast<uint64_t>(call.c) % kBoxAlignment == 0;
   if (boxes_c) {
     const Boxes c{call.c, sizeof(Out), true, p.n, p.m, p.n, {1, p.batches}, {p.n, p.m * p.n}};
     error = encode(c, kMapType<T>, kStagingColumns, 64, true, &map_c);
@@ -158,8 +172,9 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   Launch shape;
   shape.block = S::kThreads;
   shape.cluster = S::kCluster;
-  shape.grid = std::min<int64_t>(grid.count, call.multiprocessors / S::kCluster) * S::kCluster;
-  shape.shared_bytes = S::kStages * S::kStageBytes + S::kConsumers * kStagingBytes + kTileAlignment;
+  const int slots = call.multiprocessors * S::kBlocks / S::kCluster;
+  shape.grid = std::min<int64_t>(grid.count, slots) * S::kCluster;
+  shape.shared_bytes = S::kStages * S::kStageBytes + (S::kBoxesC ? S::kConsumers * kStagingBytes : 0) + kTileAlignment;
   shape.stream = call.stream;
   error = allow_shared(function, shape.shared_bytes);
   if (error != cudaSuccess) return error;
@@ -169,27 +184,58 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
 
 template <class T, class Out, class S>
 cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
-  if constexpr (kElementBytes<T> == 2) {
-    if (!a.along_k && !b.along_k) return launch_shape<T, Out, S, false, false>(call, a, b);
-    if (!a.along_k) return launch_shape<T, Out, S, false, true>(call, a, b);
-    if (!b.along_k) return launch_shape<T, Out, S, true, false>(call, a, b);
+  if constexpr (S::kTransposed) {
+    if constexpr (kElementBytes<T> == 2) {
+      if (!b.along_k) return launch_shape<T, Out, S, false, true>(call, b, a);
+    }
+    return launch_shape<T, Out, S, true, true>(call, b, a);
+  } else {
+    if constexpr (kElementBytes<T> == 2) {
+      if constexpr (S::kTileN >= kSlabLines) {
+        if (!a.along_k && !b.along_k) return launch_shape<T, Out, S, false, false>(call, a, b);
+        if (!b.along_k) return launch_shape<T, Out, S, true, false>(call, a, b);
+      }
+      if (!a.along_k) return launch_shape<T, Out, S, false, true>(call, a, b);
+    }
+    return launch_shape<T, Out, S, true, true>(call, a, b);
   }
-  return launch_shape<T, Out, S, true, true>(call, a, b);
+}
+
+// Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share `speed` of the
+// tensor cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
+template <class S>
+double cycles(const Problem& p, int multiprocessors, int element_bytes, double speed, double besides) {
+  const Grid grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
+  const int64_t slots = multiprocessors / S::kCluster;
+  const double rounds = static_cast<double>((grid.count + slots - 1) / slots);
+  return rounds * (double(S::kTileM) * S::kTileN * p.k * element_bytes / (4096 * speed) + besides);
 }
 
 template <class T, class Out>
 cudaError_t launch_type(const Call& call) {
   const Problem& p = call.problem;
   constexpr int kBytes = kElementBytes<T>;
-  const Operand a = operand_a(p, call.a, kBytes), b = operand_b(p, call.b, kBytes);
-  View view_a = view_of(a, kBytes == 2), view_b = view_of(b, kBytes == 2);
+  const Operand operand_of_a = operand_a(p, call.a, kBytes), operand_of_b = operand_b(p, call.b, kBytes);
+  View a = view_a(p, call.a, kBytes), b = view_b(p, call.b, kBytes);
   char* workspace = static_cast<char*>(call.workspace);
-  cudaError_t error = pack(a, view_a, workspace, call.stream);
-  if (error == cudaSuccess) error = pack(b, view_b, workspace, call.stream);
+  cudaError_t error = pack(operand_of_a, a, workspace, call.stream);
+  if (error == cudaSuccess) error = pack(operand_of_b, b, workspace, call.stream);
   if (error != cudaSuccess) return error;
-  const int64_t large_tiles = (p.m + 255) / 256 * ((p.n + 255) / 256) * p.batches;
-  return large_tiles * 2 > call.multiprocessors ? launch_layout<T, Out, Large>(call, view_a.boxes, view_b.boxes)
-                                                : launch_layout<T, Out, Small>(call, view_a.boxes, view_b.boxes);
+
+  if (p.m <= 16) return launch_layout<T, Out, Rows16>(call, a.boxes, b.boxes);
+  if (p.m <= 32) return launch_layout<T, Out, Rows32>(call, a.boxes, b.boxes);
+  if (p.n <= 16) return launch_layout<T, Out, Strip16>(call, a.boxes, b.boxes);
+  if (p.n <= 32) return launch_layout<T, Out, Strip32>(call, a.boxes, b.boxes);
+  const int sms = call.multiprocessors;
+  const double large = cycles<Large>(p, sms, kBytes, 1.0, 2500), medium = cycles<Medium>(p, sms, kBytes, 0.85, 2000);
+  const double wide = cycles<Wide>(p, sms, kBytes, 0.92, 2200);
+  const double narrow = cycles<Narrow>(p, sms, kBytes, 0.75, 1000), square = cycles<Square>(p, sms, kBytes, 0.6, 700);
+  const double least = std::min({large, wide, medium, narrow, square});
+  if (least == large) return launch_layout<T, Out, Large>(call, a.boxes, b.boxes);
+  if (least == wide) return launch_layout<T, Out, Wide>(call, a.boxes, b.boxes);
+  if (least == medium) return launch_layout<T, Out, Medium>(call, a.boxes, b.boxes);
+  if (least == narrow) return launch_layout<T, Out, Narrow>(call, a.boxes, b.boxes);
+  return launch_layout<T, Out, Square>(call, a.boxes, b.boxes);
 }
 
 cudaError_t launch_one(const Call& call) {

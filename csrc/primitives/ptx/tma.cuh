@@ -40,6 +40,14 @@ TREDUCE_DEVICE void load_box_multicast(void* to, const CUtensorMap* map, const C
       : "memory");
 }
 
+// Copies `bytes` contiguous bytes to shared memory and counts them at `barrier`; both ends and the number are multiples of 16.
+TREDUCE_DEVICE void load_bytes(void* to, const void* from, unsigned bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
 // Copies a box from shared memory to the tensor; what lies outside is left out. Ordinary stores to the box must be
 // followed by fence_async_proxy() in the threads that made them, and a barrier.
 TREDUCE_DEVICE void store_box(const CUtensorMap* map, const Coordinates& at, const void* from) {

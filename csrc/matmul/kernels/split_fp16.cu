@@ -1,0 +1,268 @@
+// Idea: float32 on tensor cores. Each operand becomes two float16 numbers, high and low, with a scale for every 64 steps of
+// k (see split.h); three products make up one of float32: high high, high low and low high. What the tensor core sums over
+// 64 steps of k is added in float32 registers, because its own sums are cut and not rounded.
+//
+// After:   persistent; a stage holds both halves of both tiles, and two accumulators: one for high high, one for the rest.
+// Mapping: as persistent. Each 1024 steps of k (a group) are summed apart and then added to what came before, so that
+//          where tiles are few, their groups are the work of several blocks, and the additions are the same.
+// Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
+// Falls:   a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
+//          have no flag in common are computed once more on the plain cores, in k order. That is decided a line of A and a
+//          line of B at a time, so a row of C does not depend on the others.
+// Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+//          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
+#include "../hopper.cuh"
+#include "../split_rows.cuh"
+
+namespace treduce::matmul::split_fp16 {
+
+using namespace hopper;
+using split::Operand16;
+
+// kTileM: 128 for two consumers, 64 for one.
+template <int kTileM_, int kStages_, int kCluster_>
+struct Shape {
+  static constexpr int kTileM = kTileM_, kTileN = 128, kStages = kStages_, kCluster = kCluster_;
+  static constexpr int kConsumers = kTileM / 64;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
+  static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one half
+  static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;
+  static constexpr int kCopiedBytes = 2 * (kBytesA + kBytesB) + kScaleBytesA + kScaleBytesB;
+  static constexpr int kStageBytes = 2 * (kBytesA + kBytesB) + kTileAlignment;  // the scales fill one more alignment
+  static_assert(kScaleBytesA + kScaleBytesB <= kTileAlignment && kDepth<float16> == kSegment);
+};
+
+// Where the scales of an operand lie, and which matrix of it a batch reads.
+struct Scales {
+  const float* data;
+  int64_t lines_padded;
+  int segments, inner;  // inner: matrices along the inner batch dimension; 1: broadcast
+  bool outer;
+
+  TREDUCE_DEVICE int matrix(int2 batch) const { return (outer ? batch.x * inner : 0) + (inner > 1 ? batch.y : 0); }
+  TREDUCE_DEVICE const float* of(int matrix, int segment, int line) const {
+    return data + (int64_t(matrix) * segments + segment) * lines_padded + line;
+  }
+};
+
+inline Scales scales_of(const Operand& o, const Operand16& split) {
+  return {split.scale, split.shape.lines_padded, static_cast<int>(split.shape.segments()),
+          static_cast<int>(o.batch_size[1]), o.batch_size[0] > 1};
+}
+
+// The tiles, and for each all groups of k or one.
+struct Work {
+  Grid grid;
+  int steps;        // segments of k
+  int64_t units;    // tiles, times groups where these are apart
+  int64_t outputs;  // from one group's results to the next's, where they are apart; else 0
+  static constexpr int kGroupSteps = kGroup / kSegment;
+
+  struct Unit {
+    int64_t tile;
+    int begin, end;  // steps
+  };
+  TREDUCE_DEVICE Unit unit(int64_t index) const {
+    const int group = static_cast<int>(index / grid.count);
+    return {index % grid.count, group * kGroupSteps, outputs > 0 ? min(steps, (group + 1) * kGroupSteps) : steps};
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
+           Scales scales_b, Work work, float* c) {
+#ifdef TREDUCE_SM90A
+  using TileA = Tile<float16, S::kTileM, true>;
+  using TileB = Tile<float16, S::kTileN, true>;
+  using PartB = Tile<float16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
+  using Multiply = ptx::Wgmma<float16, S::kTileN, false, false>;
+  __shared__ Ring<S::kStages> ring;
+  char* const stages = aligned_tiles(dynamic_shared<char>());
+  const Grid& grid = work.grid;
+  const int group = threadIdx.x / kWarpGroup;
+  const int rank = S::kCluster > 1 ? cluster::rank() : 0;
+  const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
+
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_a);
+    ptx::prefetch_tensor_map(&map_b);
+    ring.init(S::kConsumers * 4 * S::kCluster);
+  }
+  if constexpr (S::kCluster > 1) {
+    cluster::sync();
+  } else {
+    __syncthreads();
+  }
+
+  if (group == 0) {
+    if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
+    if (threadIdx.x == 0) {
+      Turn<S::kStages> turn;
+      for (int64_t index = first; index < work.units; index += stride) {
+        const auto unit = work.unit(index);
+        const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
+        const int row = place.row + rank * S::kTileM, column = place.column;
+        const int matrix_a = scales_a.matrix(place.batch), matrix_b = scales_b.matrix(place.batch);
+        // A block past the last row copies scales that are there, and its outputs are not stored.
+        const int scale_row = row < scales_a.lines_padded ? row : 0;
+        for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
+          ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
+          uint64_t* const full = ring.full + turn.stage;
+          char* const a = stages + turn.stage * S::kStageBytes;
+          char* const b = a + 2 * S::kBytesA;
+          char* const scales = b + 2 * S::kBytesB;
+          ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            TileA::load(a + half * S::kBytesA, &map_a, row, step * kSegment, {half, matrix_a}, full);
+            PartB::template load<S::kCluster>(b + half * S::kBytesB + rank * PartB::kBytes, &map_b,
+                                              column + rank * (S::kTileN / S::kCluster), step * kSegment,
+                                              {half, matrix_b}, full);
+          }
+          ptx::load_bytes(scales, scales_a.of(matrix_a, step, scale_row), S::kScaleBytesA, full);
+          ptx::load_bytes(scales + S::kScaleBytesA, scales_b.of(matrix_b, step, column), S::kScaleBytesB, full);
+        }
+      }
+    }
+  } else {
+    if constexpr (S::kConsumers == 2) ptx::take_registers<232>();
+    const int consumer = group - 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    Turn<S::kStages> turn;
+    for (int64_t index = first; index < work.units; index += stride) {
+      const auto unit = work.unit(index);
+      const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
+      const int row = place.row + rank * S::kTileM + consumer * 64;
+      float* const matrix = c + place.index * grid.m * grid.n;
+      // A group ends at a place of its own, or on the groups before it; while the next one's first products are made.
+      const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k) {
+        flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
+                                   work.outputs == 0 && group_of_k > 0);
+      };
+      float acc[S::kTileN / 2] = {};
+      for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
+        ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
+        const char* const a_high = stages + turn.stage * S::kStageBytes;
+        const char* const a_low = a_high + S::kBytesA;
+        const char* const b_high = a_low + S::kBytesA;
+        const char* const b_low = b_high + S::kBytesB;
+        float high[S::kTileN / 2], rest[S::kTileN / 2];
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          Multiply::multiply(rest, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_low, 0, i), i > 0);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          Multiply::multiply(rest, TileA::descriptor(a_low, consumer * 64, i), TileB::descriptor(b_high, 0, i), 1);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
+        }
+        ptx::wgmma_commit();
+        const float* const scale_a = reinterpret_cast<const float*>(b_low + S::kBytesB);
+        const float* const scale_b = scale_a + S::kTileM;
+        const float row_scale[2] = {scale_a[consumer * 64 + warp * 16 + lane / 4],
+                                    scale_a[consumer * 64 + warp * 16 + lane / 4 + 8]};
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+        if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1);
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+#pragma unroll
+        for (int i = 0; i < S::kTileN / 8; ++i) {
+          const float2 column_scale = reinterpret_cast<const float2*>(scale_b)[i * 4 + lane % 4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            split::add_segment(acc[i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
+                               row_scale[j / 2] * (j % 2 == 0 ? column_scale.x : column_scale.y));
+          }
+        }
+        if constexpr (S::kCluster > 1) {
+          if (lane < S::kCluster) ptx::mbarrier_arrive_at(ring.empty + turn.stage, lane);
+        } else {
+          if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
+        }
+      }
+      flush(acc, max(unit.end - 1, 0) / Work::kGroupSteps);
+    }
+  }
+  if constexpr (S::kCluster > 1) cluster::sync();
+#endif
+}
+
+cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
+  const Halves& h = o.shape;
+  const Boxes boxes{o.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
+  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, true, map);
+}
+
+template <class S>
+cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
+                         const Operand16& split_b, float* partials) {
+  const Problem& p = call.problem;
+  CUtensorMap map_a = {}, map_b = {};
+  if (p.k > 0) {
+    cudaError_t error = encode_halves(split_a, S::kTileM, &map_a);
+    if (error == cudaSuccess) error = encode_halves(split_b, S::kTileN / S::kCluster, &map_b);
+    if (error != cudaSuccess) return error;
+  }
+  Work work;
+  work.grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
+  work.steps = static_cast<int>(split_a.shape.segments());
+  work.outputs = partials != nullptr ? p.batches * p.m * p.n : 0;
+  work.units = work.grid.count * (partials != nullptr ? groups_of(p.k) : 1);
+  Launch shape;
+  shape.block = S::kThreads;
+  shape.cluster = S::kCluster;
+  shape.grid = std::min<int64_t>(work.units, call.multiprocessors / S::kCluster) * S::kCluster;
+  shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
+  shape.stream = call.stream;
+  const auto function = &kernel<S>;
+  const cudaError_t error = allow_shared(function, shape.shared_bytes);
+  if (error != cudaSuccess) return error;
+  return launch(function, shape, map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
+                partials != nullptr ? partials : static_cast<float*>(call.c));
+}
+
+using Large = Shape<128, 3, 2>;
+using Medium = Shape<128, 3, 1>;
+using Narrow = Shape<64, 4, 2>;
+using NarrowOne = Shape<64, 4, 1>;
+
+cudaError_t launch_one(const Call& call) {
+  const Problem& p = call.problem;
+  const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
+  char* workspace = static_cast<char*>(call.workspace);
+  const Operand16 split_a = split::place(a, workspace), split_b = split::place(b, workspace);
+  float* const partials = groups_apart(p) ? reinterpret_cast<float*>(workspace) : nullptr;
+  split::Splitting splitting_a = split::splitting_of(a, split_a), splitting_b = split::splitting_of(b, split_b);
+  const bool few_rows = split_rows::takes(p, b);
+  if (few_rows) splitting_b.blocks = 0;  // split as it is read
+  cudaError_t error = split::run(splitting_a, splitting_b, call.stream);
+  if (error != cudaSuccess) return error;
+  const int64_t tiles =
+      (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches * (partials != nullptr ? groups_of(p.k) : 1);
+  if (few_rows) {
+    error = split_rows::run(call, b, split_a, split_b, partials);
+  } else if (p.m > 128 && tiles > call.multiprocessors) {
+    error = launch_shape<Large>(call, a, b, split_a, split_b, partials);
+  } else if (p.m > 64 && tiles * 2 > call.multiprocessors) {
+    error = launch_shape<Medium>(call, a, b, split_a, split_b, partials);
+  } else if (p.m <= 64) {
+    error = launch_shape<NarrowOne>(call, a, b, split_a, split_b, partials);
+  } else {
+    error = launch_shape<Narrow>(call, a, b, split_a, split_b, partials);
+  }
+  if (error != cudaSuccess) return error;
+  return split::run_finish(call, split::flags_of(a, split_a), split::flags_of(b, split_b), partials);
+}
+
+const Rung<launch_one> rung("split_fp16");
+
+}  // namespace treduce::matmul::split_fp16

@@ -1,0 +1,77 @@
+// float32 operands as pairs of float16 for the tensor cores: what lies where in the workspace. Host code, free of torch and
+// CUDA.
+//
+// Each run of 64 steps of k of a line is scaled by a power of two of its own, so that its largest magnitude lies in
+// [2^14, 2^15), and each scaled number x becomes high + low / 2^11 with high = float16(x), low = float16((x - high) 2^11):
+// 22 bits and a sign, exact to 2^-22 of x for magnitudes down to 2^-28 of the largest.
+#pragma once
+
+#include "operand.h"
+
+namespace treduce::matmul {
+
+constexpr int kSegment = 64;  // steps of k that share a scale, and that one accumulator of the tensor core sums
+
+constexpr int kGroup = 1024;  // steps of k whose segments are added one after another; then groups are
+
+inline int64_t groups_of(int64_t k) { return std::max<int64_t>((k + kGroup - 1) / kGroup, 1); }
+
+// What a segment may say of itself. A product of segments is as accurate as float32 where both say one thing alike;
+// where a line of A and a line of B have nothing in common over all of k, their output is computed without tensor cores.
+enum SegmentFlag : unsigned char {
+  kClean = 1,  // every number but zero kept its 22 bits
+  kDense = 2,  // more than half of the numbers are large: what small ones lose, the products of large ones hide
+};
+
+// One operand, split. Matrices of the batch one after another.
+struct Halves {
+  int64_t lines, depth, matrices;  // depth: padded to whole segments
+  int64_t lines_padded;            // of the scales and flags, which are [matrix][segment][line]
+  int64_t values;                  // float16 numbers in `high`, and in `low`
+  int64_t scales;                  // segments, those of padding included
+
+  TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
+  int64_t bytes() const { return 4 * values + 4 * scales + (scales + 15) / 16 * 16; }
+};
+
+constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so many
+
+inline Halves halves_of(const Operand& o) {
+  Halves h;
+  h.lines = o.lines;
+  h.depth = (o.depth + kSegment - 1) / kSegment * kSegment;
+  h.matrices = o.batch_size[0] * o.batch_size[1];
+  h.lines_padded = (o.lines + kScaleLines - 1) / kScaleLines * kScaleLines;
+  h.values = h.matrices * h.lines * h.depth;
+  h.scales = h.matrices * h.segments() * h.lines_padded;
+  return h;
+}
+
+// Groups that are computed side by side and added afterwards have a place each in the workspace.
+constexpr int64_t kTilesSideBySide = 132;  // with fewer tiles of 128 x 128 than that
+constexpr int64_t kFewRows = 128;          // or with so few rows: a kernel of their own
+
+inline bool groups_apart(const Problem& p) {
+  const int64_t tiles = (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches;
+  return groups_of(p.k) > 1 && (tiles < kTilesSideBySide || (p.m <= kFewRows && p.batches == 1));
+}
+
+inline int64_t partials_bytes(const Problem& p) {
+  return groups_apart(p) ? (groups_of(p.k) * p.batches * p.m * p.n * 4 + 15) / 16 * 16 : 0;
+}
+
+inline int64_t split_workspace(const Problem& p, DType, const void* a, const void* b) {
+  return halves_of(operand_a(p, a, 4)).bytes() + halves_of(operand_b(p, b, 4)).bytes() + partials_bytes(p);
+}
+
+// Where the parts of a split operand lie.
+template <class Half>
+struct SplitOperand {
+  Halves shape;
+  Half* high;
+  Half* low;
+  float* scale;  // what the sum of a segment is multiplied by
+  unsigned char* flags;
+};
+
+}  // namespace treduce::matmul

@@ -1,0 +1,238 @@
+// split_fp16 for up to 128 rows of A: the other operand, which is most of the memory, is read once and split on its way from
+// shared memory to registers, which then are the first operand of the transposed product (64 columns of C fill a
+// multiplication's 64 rows).
+#pragma once
+
+#include "hopper.cuh"
+#include "split.cuh"
+
+namespace treduce::matmul::split_rows {
+
+using namespace hopper;
+using split::Operand16;
+
+// kConsumers warp groups, each with 64 columns of C, share the rows.
+template <int kRows_, int kStages_, int kConsumers_, int kBlocks_>
+struct Shape {
+  static constexpr int kRows = kRows_, kStages = kStages_, kConsumers = kConsumers_, kBlocks = kBlocks_;
+  static constexpr int kColumns = 64 * kConsumers;  // of C
+  // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
+  static constexpr bool kHandOver = kConsumers == 2;
+  static constexpr int kThreads = kConsumers * kWarpGroup + (kHandOver ? kWarpGroup : 32);
+  static constexpr int kPart = kRows < 64 ? kRows : 64;  // rows that are multiplied together
+  static constexpr int kBytesW = 64 * kSegment * 4;      // a consumer's float32 tile
+  static constexpr int kBytesX = kRows * kRowBytes;      // one half
+  static constexpr int kScaleBytes = kRows * 4;
+  static constexpr int kCopiedBytes = kConsumers * kBytesW + 2 * kBytesX + kScaleBytes;
+  static constexpr int kStageBytes = kConsumers * kBytesW + 2 * kBytesX + kTileAlignment;
+};
+
+// This lane's numbers of column `column` of the float32 tile, in the order of a multiplication's first operand: steps of k
+// 16 s + 2 (lane % 4), and one, eight and nine more, for s = 0 to 3. The tile is two boxes of 128-byte rows, swizzled.
+// kAlongK: 32 steps of k of 64 columns, twice; else 32 columns of 64 steps of k, twice.
+template <bool kAlongK>
+TREDUCE_DEVICE void read_line(const char* tile, int column, float (&numbers)[16]) {
+  const int q = threadIdx.x % 4;
+  if constexpr (kAlongK) {
+    // The 16 bytes of k lie at (k / 4 + q / 2) ^ column % 8: exclusive ors with the even k / 4 after those with the rest.
+    const char* const row = tile + column * kRowBytes + q % 2 * 8;
+    const int first = (q / 2) ^ column % 8;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 pair = *reinterpret_cast<const float2*>(row + i / 4 * (64 * kRowBytes) + (first ^ i % 4 * 2) * 16);
+      numbers[i * 2] = pair.x;
+      numbers[i * 2 + 1] = pair.y;
+    }
+  } else {
+    const char* const slab = tile + column / 32 * (64 * kRowBytes) + column % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int k = i / 2 * 8 + q * 2 + i % 2;
+      numbers[i] = *reinterpret_cast<const float*>(slab + k * kRowBytes + ((column % 32 / 4) ^ k % 8) * 16);
+    }
+  }
+}
+
+struct Work {
+  int64_t m, n;
+  int steps, across, groups;
+  int64_t outputs;  // from one group's results to the next's
+};
+
+template <class S, bool kAlongK>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
+           Work work, int depth, float* c) {
+#ifdef TREDUCE_SM90A
+  using TileX = Tile<float16, S::kRows, true>;
+  using Multiply = ptx::WgmmaRegisters<S::kPart>;
+  constexpr int kGroupSteps = kGroup / kSegment;
+  __shared__ Ring<S::kStages> ring;
+  char* const stages = aligned_tiles(dynamic_shared<char>());
+  const int group = blockIdx.x / work.across, column = blockIdx.x % work.across * S::kColumns;
+  const int begin = group * kGroupSteps, end = min(work.steps, begin + kGroupSteps);
+
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_w);
+    ptx::prefetch_tensor_map(&map_x);
+    ring.init(S::kConsumers * 4);
+  }
+  __syncthreads();
+
+  constexpr int kCopier = S::kConsumers * kWarpGroup;
+  if (threadIdx.x >= kCopier) {
+    if constexpr (S::kHandOver) ptx::release_registers<40>();
+    if (threadIdx.x != kCopier) return;
+    Turn<S::kStages> turn;
+    for (int step = begin; step < end; ++step, turn.next()) {
+      ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
+      uint64_t* const full = ring.full + turn.stage;
+      char* const to = stages + turn.stage * S::kStageBytes;
+      ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
+      char* const x_tile = to + S::kConsumers * S::kBytesW;
+      const int k = step * kSegment;
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+#pragma unroll
+        for (int part = 0; part < S::kConsumers; ++part) {
+          const int first = column + part * 64;
+          ptx::load_box(
+              to + part * S::kBytesW + box * (64 * kRowBytes), &map_w,
+              kAlongK ? ptx::Coordinates{k + box * 32, first, 0, 0} : ptx::Coordinates{first + box * 32, k, 0, 0},
+              full);
+        }
+        TileX::load(x_tile + box * S::kBytesX, &map_x, 0, k, {box, 0}, full);
+      }
+      ptx::load_bytes(x_tile + 2 * S::kBytesX, x.scale + step * x.shape.lines_padded, S::kScaleBytes, full);
+    }
+    return;
+  }
+
+  if constexpr (S::kHandOver) ptx::take_registers<232>();
+  const int lane = threadIdx.x % 32, consumer = threadIdx.x / kWarpGroup;
+  // Of the consumer's 64 columns: this one, and eight on.
+  const int mine = threadIdx.x % kWarpGroup / 32 * 16 + lane / 4;
+  const int64_t first_column = column + consumer * 64;
+  float acc[S::kRows / 2] = {};
+  Turn<S::kStages> turn;
+  for (int step = begin; step < end; ++step, turn.next()) {
+    ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
+    const char* const stage = stages + turn.stage * S::kStageBytes;
+    const char* const x_high = stage + S::kConsumers * S::kBytesW;
+    const char* const x_low = x_high + S::kBytesX;
+    const float* const x_scale = reinterpret_cast<const float*>(x_low + S::kBytesX);
+    const int present = min(kSegment, depth - step * kSegment);
+
+    // Four multiplications' worth of the two lines.
+    uint32_t high_part[4][4], low_part[4][4];
+    float scale[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float numbers[16];
+      read_line<kAlongK>(stage + consumer * S::kBytesW, mine + half * 8, numbers);
+      uint32_t h[8], l[8];
+      unsigned char flags;
+      split::split_segment<16, 4>(numbers, present, h, l, scale[half], flags);
+      if (lane % 4 == 0 && first_column + mine + half * 8 < work.n) {
+        w.flags[int64_t(step) * w.shape.lines_padded + first_column + mine + half * 8] = flags;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        high_part[i / 2][i % 2 * 2 + half] = h[i];
+        low_part[i / 2][i % 2 * 2 + half] = l[i];
+      }
+    }
+
+#pragma unroll
+    for (int part = 0; part < S::kRows; part += S::kPart) {
+      float high[S::kPart / 2], rest[S::kPart / 2];
+      ptx::wgmma_touch(high);
+      ptx::wgmma_touch(rest);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ptx::wgmma_touch(high_part[i]);
+        ptx::wgmma_touch(low_part[i]);
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) Multiply::multiply(rest, low_part[i], TileX::descriptor(x_high, part, i), i > 0);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) Multiply::multiply(rest, high_part[i], TileX::descriptor(x_low, part, i), 1);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) Multiply::multiply(high, high_part[i], TileX::descriptor(x_high, part, i), i > 0);
+      ptx::wgmma_commit();
+      ptx::wgmma_touch(high);
+      ptx::wgmma_touch(rest);
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_touch(high);
+      ptx::wgmma_touch(rest);
+#pragma unroll
+      for (int i = 0; i < S::kPart / 8; ++i) {
+        const float2 of_rows = reinterpret_cast<const float2*>(x_scale + part)[i * 4 + lane % 4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          split::add_segment(acc[part / 2 + i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
+                             scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+        }
+      }
+    }
+    if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
+  }
+  store_transposed<float, S::kRows>(acc, c + group * work.outputs, first_column, 0, work.m, work.n);
+#endif
+}
+
+// Whether the problem is one for this kernel: few rows, one matrix, and a B that the copy engine can read.
+inline bool takes(const Problem& p, const Operand& b) {
+  return p.m <= kFewRows && p.k > 0 && p.batches == 1 && view_of(b, true).reading == Reading::direct;
+}
+
+template <class S, bool kAlongK>
+cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& split_a, const Operand16& split_b,
+                         float* partials) {
+  const Problem& p = call.problem;
+  CUtensorMap map_w, map_x;
+  cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, 64, true, &map_w);
+  if (error != cudaSuccess) return error;
+  const Halves& h = split_a.shape;
+  const Boxes halves{split_a.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
+  error = encode(halves, kMapType<float16>, kDepth<float16>, S::kRows, true, &map_x);
+  if (error != cudaSuccess) return error;
+  Work work;
+  work.m = p.m;
+  work.n = p.n;
+  work.steps = static_cast<int>(h.segments());
+  work.across = static_cast<int>((p.n + S::kColumns - 1) / S::kColumns);
+  work.groups = static_cast<int>(groups_of(p.k));
+  work.outputs = p.m * p.n;
+  Launch shape;
+  shape.block = S::kThreads;
+  shape.grid = int64_t(work.across) * work.groups;
+  shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
+  shape.stream = call.stream;
+  const auto function = &kernel<S, kAlongK>;
+  error = allow_shared(function, shape.shared_bytes);
+  if (error != cudaSuccess) return error;
+  return launch(function, shape, map_w, map_x, split_a, split_b, work, static_cast<int>(p.k),
+                partials != nullptr ? partials : static_cast<float*>(call.c));
+}
+
+template <class S>
+cudaError_t launch_layout(const Call& call, const Boxes& boxes, const Operand16& split_a, const Operand16& split_b,
+                          float* partials) {
+  return boxes.along_k ? launch_shape<S, true>(call, boxes, split_a, split_b, partials)
+                       : launch_shape<S, false>(call, boxes, split_a, split_b, partials);
+}
+
+inline cudaError_t run(const Call& call, const Operand& b, const Operand16& split_a, const Operand16& split_b,
+                       float* partials) {
+  const Boxes boxes = view_of(b, true).boxes;
+  const int64_t m = call.problem.m;
+  if (m <= 8) return launch_layout<Shape<8, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
+  if (m <= 16) return launch_layout<Shape<16, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
+  if (m <= 32) return launch_layout<Shape<32, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
+  if (m <= 64) return launch_layout<Shape<64, 3, 1, 2>>(call, boxes, split_a, split_b, partials);
+  return launch_layout<Shape<128, 3, 2, 1>>(call, boxes, split_a, split_b, partials);
+}
+
+}  // namespace treduce::matmul::split_rows
