@@ -16,13 +16,14 @@ struct Launch {
   cudaStream_t stream = nullptr;
   int cluster = 1;           // blocks in a cluster (compute capability 9.0 and later)
   bool cooperative = false;  // the whole grid is resident, so it may synchronise
+  bool overlapping = false;  // may begin before the launch before has ended: see primitives/ptx/launch.cuh
   int64_t grid_y = 1;
   int block_y = 1;
 };
 
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments... arguments) {
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
@@ -34,6 +35,11 @@ cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments
   if (shape.cooperative) {
     attributes[count].id = cudaLaunchAttributeCooperative;
     attributes[count].val.cooperative = 1;
+    ++count;
+  }
+  if (shape.overlapping) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
     ++count;
   }
   cudaLaunchConfig_t config = {};

@@ -126,6 +126,12 @@ TREDUCE_DEVICE bool aligned_pairs(const T* c, int64_t n) {
   return n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
 }
 
+// The same without waiting: the other threads wait for these.
+template <int kThreads>
+TREDUCE_DEVICE void named_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
 // Writes the accumulators of a warp group straight from the registers: pairs where pairs are aligned, and nothing past the
 // edges.
 template <class T, int kN>

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "../common/launch.h"
+#include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
 #include "split.h"
@@ -180,6 +181,7 @@ TREDUCE_DEVICE void split_along_lines(const Splitting& s, int64_t block) {
 
 static __global__ void __launch_bounds__(kThreads)
     split_operands(TREDUCE_GRID_CONSTANT Splitting a, TREDUCE_GRID_CONSTANT Splitting b) {
+  ptx::allow_launch_after();
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
     const Splitting& s = of_a ? a : b;
@@ -321,6 +323,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int
       const int64_t r = row + i * kDown;
       if (r < m && column < n) sum[i] = *reinterpret_cast<const float4*>(partials + r * n + column);
     }
+#pragma unroll 4
     for (int g = 1; g < groups; ++g) {
 #pragma unroll
       for (int i = 0; i < kRounds; ++i) {
@@ -353,6 +356,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     finish(const float* a, const float* b, float* c, TREDUCE_GRID_CONSTANT Problem p, Tiles<kTile, kTile> tiles,
            Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials, int groups) {
   SHARED_ARRAY(uint32_t, flags, 2 * kTile / 4);  // a byte a line: those of A, then those of B
+  ptx::wait_for_launch_before();
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto at = tiles.place(tile);
     if (threadIdx.x < 2 * kTile / 4) flags[threadIdx.x] = ~0u;
@@ -406,6 +410,7 @@ cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, cons
   shape.block = kThreads;
   shape.grid = tiles.grid();
   shape.stream = call.stream;
+  shape.overlapping = true;
   const int64_t inner = p.batch_dims > 0 ? p.batch_size[p.batch_dims - 1] : 1;
   return launch(&finish<kTile>, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
                 static_cast<float*>(call.c), p, tiles, a, b, inner, partials, groups);

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
            Work work, int depth, float* c) {
 #ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
   using TileX = Tile<float16, S::kRows, true>;
   using Multiply = ptx::WgmmaRegisters<S::kPart>;
   constexpr int kGroupSteps = kGroup / kSegment;
@@ -101,8 +102,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
               kAlongK ? ptx::Coordinates{k + box * 32, first, 0, 0} : ptx::Coordinates{first + box * 32, k, 0, 0},
               full);
         }
-        TileX::load(x_tile + box * S::kBytesX, &map_x, 0, k, {box, 0}, full);
       }
+      // What is split already comes from the launch before; the rest need not wait for that.
+      if (step == begin) ptx::wait_for_launch_before();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) TileX::load(x_tile + half * S::kBytesX, &map_x, 0, k, {half, 0}, full);
       ptx::load_bytes(x_tile + 2 * S::kBytesX, x.scale + step * x.shape.lines_padded, S::kScaleBytes, full);
     }
     return;
@@ -210,6 +214,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& 
   shape.grid = int64_t(work.across) * work.groups;
   shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
   shape.stream = call.stream;
+  shape.overlapping = true;
   const auto function = &kernel<S, kAlongK>;
   error = allow_shared(function, shape.shared_bytes);
   if (error != cudaSuccess) return error;
@@ -228,8 +233,8 @@ inline cudaError_t run(const Call& call, const Operand& b, const Operand16& spli
                        float* partials) {
   const Boxes boxes = view_of(b, true).boxes;
   const int64_t m = call.problem.m;
-  if (m <= 8) return launch_layout<Shape<8, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
-  if (m <= 16) return launch_layout<Shape<16, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
+  if (m <= 8) return launch_layout<Shape<8, 3, 1, 3>>(call, boxes, split_a, split_b, partials);
+  if (m <= 16) return launch_layout<Shape<16, 3, 1, 3>>(call, boxes, split_a, split_b, partials);
   if (m <= 32) return launch_layout<Shape<32, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
   if (m <= 64) return launch_layout<Shape<64, 3, 1, 2>>(call, boxes, split_a, split_b, partials);
   return launch_layout<Shape<128, 3, 2, 1>>(call, boxes, split_a, split_b, partials);

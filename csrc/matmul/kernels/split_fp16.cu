@@ -3,7 +3,7 @@
 // 64 steps of k is added in float32 registers, because its own sums are cut and not rounded.
 //
 // After:   persistent; a stage holds both halves of both tiles, and two accumulators: one for high high, one for the rest.
-// Mapping: as persistent. Each 1024 steps of k (a group) are summed apart and then added to what came before, so that
+// Mapping: as persistent. Each 512 steps of k (a group) are summed apart and then added to what came before, so that
 //          where tiles are few, their groups are the work of several blocks, and the additions are the same.
 // Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
 // Falls:   a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Multiply = ptx::Wgmma<float16, S::kTileN, false, false>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
+  ptx::allow_launch_after();
   const Grid& grid = work.grid;
   const int group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
@@ -98,6 +99,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (group == 0) {
     if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
     if (threadIdx.x == 0) {
+      ptx::wait_for_launch_before();
       Turn<S::kStages> turn;
       for (int64_t index = first; index < work.units; index += stride) {
         const auto unit = work.unit(index);
@@ -129,6 +131,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if constexpr (S::kConsumers == 2) ptx::take_registers<232>();
     const int consumer = group - 1;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    // The two consumers multiply by turns: while one adds to its accumulators, the tensor cores are the other's.
+    constexpr int kTurn = 1;
+    if constexpr (S::kConsumers == 2) {
+      if (consumer == 1) named_arrive<2 * kWarpGroup>(kTurn);
+    }
     Turn<S::kStages> turn;
     for (int64_t index = first; index < work.units; index += stride) {
       const auto unit = work.unit(index);
@@ -148,6 +155,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const char* const b_high = a_low + S::kBytesA;
         const char* const b_low = b_high + S::kBytesB;
         float high[S::kTileN / 2], rest[S::kTileN / 2];
+        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kTurn + consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         ptx::wgmma_fence();
@@ -159,6 +167,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(rest, TileA::descriptor(a_low, consumer * 64, i), TileB::descriptor(b_high, 0, i), 1);
         }
+        ptx::wgmma_commit();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
@@ -170,6 +179,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                     scale_a[consumer * 64 + warp * 16 + lane / 4 + 8]};
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
+        if constexpr (S::kConsumers == 2) {
+          ptx::wgmma_wait<1>();
+          named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
+        }
         if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1);
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
@@ -190,6 +203,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
       }
       flush(acc, max(unit.end - 1, 0) / Work::kGroupSteps);
+    }
+    if constexpr (S::kConsumers == 2) {
+      if (consumer == 0) named_barrier<2 * kWarpGroup>(kTurn);
     }
   }
   if constexpr (S::kCluster > 1) cluster::sync();
@@ -223,6 +239,7 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   shape.grid = std::min<int64_t>(work.units, call.multiprocessors / S::kCluster) * S::kCluster;
   shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
   shape.stream = call.stream;
+  shape.overlapping = true;
   const auto function = &kernel<S>;
   const cudaError_t error = allow_shared(function, shape.shared_bytes);
   if (error != cudaSuccess) return error;

@@ -1,0 +1,25 @@
+// Launches that overlap (sm_90 and later; elsewhere nothing, because there they do not). One wrapper an instruction.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "../../common/macros.h"
+
+namespace treduce::ptx {
+
+// Waits until the launch before in the stream has ended and its writes are seen. A kernel that was launched as overlapping
+// calls it before it touches what the launch before wrote or read. griddepcontrol.wait.
+TREDUCE_DEVICE void wait_for_launch_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next launch, if it is overlapping, begin once every block has said so or ended. griddepcontrol.launch_dependents.
+TREDUCE_DEVICE void allow_launch_after() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace treduce::ptx
