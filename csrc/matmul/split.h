@@ -12,7 +12,7 @@ namespace treduce::matmul {
 
 constexpr int kSegment = 64;  // steps of k that share a scale, and that one accumulator of the tensor core sums
 
-constexpr int kGroup = 512;  // steps of k whose segments are added one after another; then groups are
+constexpr int kGroup = 2048;  // steps of k whose segments are added one after another; then groups are
 
 inline int64_t groups_of(int64_t k) { return std::max<int64_t>((k + kGroup - 1) / kGroup, 1); }
 

@@ -3,7 +3,7 @@
 // 64 steps of k is added in float32 registers, because its own sums are cut and not rounded.
 //
 // After:   persistent; a stage holds both halves of both tiles, and two accumulators: one for high high, one for the rest.
-// Mapping: as persistent. Each 512 steps of k (a group) are summed apart and then added to what came before, so that
+// Mapping: as persistent. Each 2048 steps of k (a group) are summed apart and then added to what came before, so that
 //          where tiles are few, their groups are the work of several blocks, and the additions are the same.
 // Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
 // Falls:   a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
@@ -167,22 +167,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(rest, TileA::descriptor(a_low, consumer * 64, i), TileB::descriptor(b_high, 0, i), 1);
         }
-        ptx::wgmma_commit();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
         }
         ptx::wgmma_commit();
+        if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
         const float* const scale_a = reinterpret_cast<const float*>(b_low + S::kBytesB);
         const float* const scale_b = scale_a + S::kTileM;
         const float row_scale[2] = {scale_a[consumer * 64 + warp * 16 + lane / 4],
                                     scale_a[consumer * 64 + warp * 16 + lane / 4 + 8]};
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if constexpr (S::kConsumers == 2) {
-          ptx::wgmma_wait<1>();
-          named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
-        }
         if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1);
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
