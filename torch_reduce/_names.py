@@ -58,6 +58,15 @@ ReductionName = Literal[
     "cg",
 ]
 
-MatmulName = Literal["auto", "naive", "tiled"]
+MatmulName = Literal[
+    "auto",
+    "naive",
+    "tiled",
+    "tiled_1d",
+    "tiled_2d",
+    "vectorized",
+    "warp_tiled",
+    "pipelined",
+]
 
 VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]
