@@ -61,56 +61,96 @@ TREDUCE_HOST_DEVICE Way way_of(const T* data, int64_t stride, int64_t step, int6
 // fragments of neighbouring lines are 16 bytes side by side. kRow is a fragment longer than kLines, so that a warp that reads
 // along k and writes down a column of this layout meets other banks with every element.
 template <class T, int kLines, int kStep, int kThreads>
-struct Stage {
+class Stage {
+ public:
   static constexpr int kRow = kLines + kFragment<T>;
   static constexpr int kSize = kStep * kRow;
+
+ private:
   static constexpr int kVector = thread::Vector<T>::kSize;
 
-  Lines<T> from;
-  Way way;
+  // One plan for all ways: a thread begins at (line_, l_) of the tile and hops on until the tile is done. As variables, not
+  // constants of each way, of which the compiler would keep all in registers.
+  Way way_;
+  int line_, l_, line_hop_, l_hop_;
+  int64_t hop_;    // both of them in memory
+  int64_t step_;   // to the next tile
+  const T* next_;  // what this thread reads first there
+
+ public:
+  const int count;  // lines of the tile up to the edge
 
   TREDUCE_DEVICE explicit Stage(const Lines<T>& lines)
-      : from(lines), way(way_of(lines.data, lines.stride, lines.step, lines.count, 0)) {}
+      : way_(way_of(lines.data, lines.stride, lines.step, lines.count, 0)),
+        count(static_cast<int>(lines.count < kLines ? lines.count : kLines)) {
+    const bool along_k = way_ == Way::k || way_ == Way::k_vectors;
+    const int width = way_ == Way::k || way_ == Way::lines ? 1 : kVector;
+    const int across = (along_k ? kStep : kLines) / width;  // threads side by side
+    const int x = threadIdx.x % across * width, y = threadIdx.x / across, down = kThreads / across;
+    line_ = along_k ? y : x;
+    l_ = along_k ? x : y;
+    line_hop_ = along_k ? down : 0;
+    l_hop_ = along_k ? 0 : down;
+    hop_ = along_k ? down * lines.stride : down * lines.step;
+    step_ = kStep * lines.step;
+    next_ = lines.at(line_, l_);
+  }
 
-  // All threads call it; who reads `to` synchronises before and after. Lines past the edge and elements past `left` are not
-  // copied: what they would give is not stored, or not added.
-  TREDUCE_DEVICE void copy(Acc<T>* to, int64_t begin, int64_t left) const {
-    const int t = threadIdx.x;
-    if (way == Way::k_vectors && left >= kStep) {
-      constexpr int kAcross = kStep / kVector;
+  // Copies the next step. All threads call it; who reads `to` synchronises before and after. Lines past the edge and elements
+  // past `left` are not copied: what they would give is not stored, or not added.
+  TREDUCE_DEVICE void copy(Acc<T>* to, int64_t left) {
+    const int limit = static_cast<int>(left < kStep ? left : kStep);
+    const bool vectors = way_ == Way::lines_vectors || (way_ == Way::k_vectors && limit == kStep);
+    if (vectors) {
+      walk<kVector>([&](const T* from, int line, int l) {
+        if (line >= count || l >= limit) return;
+        const auto vector = thread::load<true>(from, 0);
+        if (way_ == Way::k_vectors) {
 #pragma unroll
-      for (int i = t; i < kLines * kAcross; i += kThreads) {
-        const int line = i / kAcross, l = i % kAcross * kVector;
-        if (line >= from.count) continue;
-        const auto vector = thread::load<true>(from.at(line, begin + l), 0);
+          for (int e = 0; e < kVector; ++e) to[(l + e) * kRow + line] = static_cast<Acc<T>>(vector.at[e]);
+        } else {
 #pragma unroll
-        for (int e = 0; e < kVector; ++e) to[(l + e) * kRow + line] = static_cast<Acc<T>>(vector.at[e]);
-      }
-    } else if (way == Way::lines_vectors) {
-      constexpr int kAcross = kLines / kVector;
-#pragma unroll
-      for (int i = t; i < kStep * kAcross; i += kThreads) {
-        const int line = i % kAcross * kVector, l = i / kAcross;
-        if (line >= from.count || l >= left) continue;
-        const auto vector = thread::load<true>(from.at(line, begin + l), 0);
-#pragma unroll
-        for (int f = 0; f < kVector; f += kFragment<T>) {
-          Acc<T> fragment[kFragment<T>];
-#pragma unroll
-          for (int e = 0; e < kFragment<T>; ++e) fragment[e] = static_cast<Acc<T>>(vector.at[f + e]);
-          int4 words;
-          memcpy(&words, fragment, sizeof(words));
-          *reinterpret_cast<int4*>(to + l * kRow + line + f) = words;
+          for (int f = 0; f < kVector; f += kFragment<T>) store_fragment(to + l * kRow + line + f, vector.at + f);
         }
-      }
+      });
+    } else if (way_ == Way::k_vectors) {
+      // The last step, cut off within a vector.
+      walk<kVector>([&](const T* from, int line, int l) {
+        for (int e = 0; line < count && l + e < limit && e < kVector; ++e) {
+          to[(l + e) * kRow + line] = static_cast<Acc<T>>(from[e]);
+        }
+      });
     } else {
-      const bool along_k = way == Way::k || way == Way::k_vectors;
-#pragma unroll 4
-      for (int i = t; i < kLines * kStep; i += kThreads) {
-        const int line = along_k ? i / kStep : i % kLines, l = along_k ? i % kStep : i / kLines;
-        if (line < from.count && l < left) to[l * kRow + line] = static_cast<Acc<T>>(*from.at(line, begin + l));
-      }
+      walk<1>([&](const T* from, int line, int l) {
+        if (line < count && l < limit) to[l * kRow + line] = static_cast<Acc<T>>(*from);
+      });
     }
+    next_ += step_;
+  }
+
+ private:
+  // body(address, line, l) for all that this thread copies, kWidth elements at a time.
+  template <int kWidth, class Body>
+  TREDUCE_DEVICE void walk(Body body) const {
+    constexpr int kCopies = (kLines * kStep / kWidth + kThreads - 1) / kThreads;
+    const T* from = next_;
+    int line = line_, l = l_;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      body(from, line, l);
+      from += hop_;
+      line += line_hop_;
+      l += l_hop_;
+    }
+  }
+
+  TREDUCE_DEVICE static void store_fragment(Acc<T>* to, const T* elements) {
+    Acc<T> fragment[kFragment<T>];
+#pragma unroll
+    for (int e = 0; e < kFragment<T>; ++e) fragment[e] = static_cast<Acc<T>>(elements[e]);
+    int4 words;
+    memcpy(&words, fragment, sizeof(words));
+    *reinterpret_cast<int4*>(to) = words;
   }
 };
 

@@ -74,7 +74,7 @@ struct Thread {
   int lane;
   uint3 index;
   unsigned exchanges = 0;
-  Site site{};  // where it waits
+  Site site{};                              // where it waits
   std::deque<std::vector<Copy>> copies{1};  // under way, by group; the last is open
   Fiber fiber;
 };
@@ -376,7 +376,8 @@ const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Sit
 
 void copy_async(void* to, const void* from, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
-    fail("copies " + std::to_string(bytes) + " bytes between addresses that are not multiples of it", Site{"cp.async", 0});
+    fail("copies " + std::to_string(bytes) + " bytes between addresses that are not multiples of it",
+         Site{"cp.async", 0});
   }
   const auto first = static_cast<const unsigned char*>(from);
   launch->current->copies.back().push_back({to, {first, first + bytes}});

@@ -27,14 +27,17 @@ struct Config {
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kRows = kWarpM / WarpShape::kRows, kColumns = kWarpN / WarpShape::kColumns;  // a thread
-  static constexpr int kCopyEvery = 4;  // places along k
-  static constexpr int kGroup = 16;     // rows of tiles that are at work at once
+  static constexpr int kCopyEvery = 4;                                                              // places along k
+  static constexpr int kGroup = 16;  // rows of tiles that are at work at once
   using Tiles = matmul::Tiles<kTileM, kTileN>;
-  using Outputs = matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
+  using Outputs =
+      matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
 };
 // Sums of 8 bytes fill the registers sooner, and products of 64-bit integers take several more.
 template <class T>
-constexpr int kSqueeze = std::is_same_v<T, int64_t> ? 4 : std::is_same_v<T, double> ? 2 : 1;
+constexpr int kSqueeze = std::is_same_v<T, int64_t>  ? 4
+                         : std::is_same_v<T, double> ? 2
+                                                     : 1;
 template <class T>
 using Large = Config<T, 128, 256 / kSqueeze<T>, 2, 4>;
 template <class T>
@@ -136,11 +139,12 @@ class Copies {
 };
 
 template <class T, class C, Way kWayA, Way kWayB>
-__global__ void __launch_bounds__(C::kThreads, 1) kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+__global__ void __launch_bounds__(C::kThreads, 1)
+    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
   using CopiesA = Copies<T, C, C::kTileM, kWayA>;
   using CopiesB = Copies<T, C, C::kTileN, kWayB>;
   constexpr int kStep = C::kStep, kStages = C::kStages, kCopyEvery = C::kCopyEvery;
-  constexpr int kTileBytes = sizeof(Acc<T>) * CopiesA::kSize;                     // of A; that of B follows
+  constexpr int kTileBytes = sizeof(Acc<T>) * CopiesA::kSize;  // of A; that of B follows
   constexpr int kStageBytes = kTileBytes + sizeof(Acc<T>) * CopiesB::kSize;
   const auto ring = dynamic_shared<unsigned char>();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -263,16 +267,24 @@ cudaError_t launch_config(const Call& call) {
   return launch_way_b<T, C, Way::lines>(call, b);
 }
 
-// As large as leaves most multiprocessors something to do, unless the caller says.
-constexpr int64_t kEnoughTiles = 96;  // of the 132 of an H200; not measured yet
+// How long a tile size takes, in outputs that a multiprocessor computes one after another: large tiles multiply at the highest
+// rate, but small ones leave fewer multiprocessors idle at the end. The rates are the shares of multiply-adds among the
+// instructions of each kernel, guessed for the smallest; not measured yet. The chip is an H200: on another the guess is worse,
+// the result the same.
+template <class C>
+int64_t cost(const Problem& p, int percent) {
+  constexpr int64_t kProcessors = 132;
+  const int64_t rounds = (typename C::Tiles(p).count + kProcessors - 1) / kProcessors;
+  return rounds * C::kTileM * C::kTileN * 100 / percent;
+}
 
 template <class T>
 cudaError_t launch_dtype(const Call& call) {
   int tile = call.tile;
   if (tile == 0) {
-    tile = typename Large<T>::Tiles(call.problem).count >= kEnoughTiles    ? 128
-           : typename Medium<T>::Tiles(call.problem).count >= kEnoughTiles ? 64
-                                                                           : 32;
+    const int64_t large = cost<Large<T>>(call.problem, 100), medium = cost<Medium<T>>(call.problem, 92),
+                  small = cost<Small<T>>(call.problem, 60);
+    tile = large <= medium && large <= small ? 128 : medium <= small ? 64 : 32;
   }
   switch (tile) {
     case 128: return launch_config<T, Large<T>>(call);
@@ -282,8 +294,7 @@ cudaError_t launch_dtype(const Call& call) {
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_dtype(call.dtype,
-                        [&](auto type) { return launch_dtype<typename decltype(type)::type>(call); });
+  return dispatch_dtype(call.dtype, [&](auto type) { return launch_dtype<typename decltype(type)::type>(call); });
 }
 
 const Rung<launch_one> rung("pipelined");

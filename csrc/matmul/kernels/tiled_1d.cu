@@ -24,7 +24,8 @@ struct Config {
 static_assert(Config::kThreads == Config::kTileM * Config::kStep && Config::kThreads == Config::kTileN * Config::kStep);
 
 template <class T, class C>
-__global__ void __launch_bounds__(C::kThreads, 1) kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+__global__ void __launch_bounds__(C::kThreads, 1)
+    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(Acc<T>, tile_a, C::kTileM * C::kStep);
   SHARED_ARRAY(Acc<T>, tile_b, C::kStep * C::kTileN);
   const int t = threadIdx.x;
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) kernel(const T* a, const T* b,
     Acc<T> sum[C::kRows] = {};
     for (int64_t begin = 0; begin < p.k; begin += C::kStep) {
       if (a_line < rows.count && begin + a_l < p.k) tile_a[t] = static_cast<Acc<T>>(*rows.at(a_line, begin + a_l));
-      if (b_line < columns.count && begin + b_l < p.k) tile_b[t] = static_cast<Acc<T>>(*columns.at(b_line, begin + b_l));
+      if (b_line < columns.count && begin + b_l < p.k)
+        tile_b[t] = static_cast<Acc<T>>(*columns.at(b_line, begin + b_l));
       __syncthreads();
       along_step<C::kStep>(p.k - begin, [&](int l) {
         const Acc<T> factor = tile_b[l * C::kTileN + x];

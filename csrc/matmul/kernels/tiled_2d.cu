@@ -20,12 +20,13 @@ struct Config {
   static constexpr int kRows = sizeof(T) == 8 ? 4 : 8, kColumns = kRows;
   static constexpr int kTileM = kSide * kRows, kTileN = kSide * kColumns, kStep = 8;
   static constexpr int kThreads = kSide * kSide;
-  static constexpr int kBlocks = 2;  // a multiprocessor, so that one multiplies while the other waits: 128 registers
+  static constexpr int kBlocks = 2;  // a multiprocessor's, so that one multiplies while the other waits: 128 registers
   using Tiles = matmul::Tiles<kTileM, kTileN>;
 };
 
 template <class T, class C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(Acc<T>, tile_a, C::kTileM * C::kStep);
   SHARED_ARRAY(Acc<T>, tile_b, C::kStep * C::kTileN);
   const int t = threadIdx.x;

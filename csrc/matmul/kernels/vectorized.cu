@@ -21,7 +21,7 @@ struct Config {
   static constexpr int kTileM = kSide * kRows, kTileN = kSide * kColumns, kStep = 8;
   static constexpr int kThreads = kSide * kSide;
   static constexpr int kGap = kSide * kFragment<T>;  // between a thread's fragments
-  static constexpr int kBlocks = 2;  // a multiprocessor, so that one multiplies while the other waits: 128 registers
+  static constexpr int kBlocks = 2;  // a multiprocessor's, so that one multiplies while the other waits: 128 registers
   using Tiles = matmul::Tiles<kTileM, kTileN>;
   using Outputs = matmul::Outputs<T, kRows, kColumns, kGap, kGap>;
   using StageA = Stage<T, kTileM, kStep, kThreads>;
@@ -29,7 +29,8 @@ struct Config {
 };
 
 template <class T, class C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(int4, memory_a, C::StageA::kSize / kFragment<T>);
   SHARED_ARRAY(int4, memory_b, C::StageB::kSize / kFragment<T>);
   const auto tile_a = reinterpret_cast<Acc<T>*>(memory_a);
@@ -40,23 +41,24 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) kernel(const T* a, co
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place(tile);
     const Offsets at = offsets_of(p, place.batch);
-    const typename C::StageA rows(rows_of(a, p, at, place.row));
-    const typename C::StageB columns(columns_of(b, p, at, place.column));
+    typename C::StageA rows(rows_of(a, p, at, place.row));
+    typename C::StageB columns(columns_of(b, p, at, place.column));
+    T* const to = c + at.c + (place.row + y) * p.n + place.column + x;
 
     typename C::Outputs outputs;
     outputs.clear();
-    for (int64_t begin = 0; begin < p.k; begin += C::kStep) {
-      rows.copy(tile_a, begin, p.k - begin);
-      columns.copy(tile_b, begin, p.k - begin);
+    for (int64_t left = p.k; left > 0; left -= C::kStep) {
+      rows.copy(tile_a, left);
+      columns.copy(tile_b, left);
       __syncthreads();
-      along_step<C::kStep>(p.k - begin, [&](int l) {
+      along_step<C::kStep>(left, [&](int l) {
         typename C::Outputs::Factors factors;
         factors.load(tile_a + l * C::StageA::kRow + y, tile_b + l * C::StageB::kRow + x);
         outputs.add(factors);
       });
       __syncthreads();
     }
-    outputs.store(c + at.c + (place.row + y) * p.n + place.column + x, p.n, rows.from.count - y, columns.from.count - x);
+    outputs.store(to, p.n, rows.count - y, columns.count - x);
   }
 }
 

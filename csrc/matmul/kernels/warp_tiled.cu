@@ -4,7 +4,6 @@
 // After:   vectorized; the same multiply-adds in the same order, hence the same bits.
 // Mapping: 8 warps, 2 down and 4 across, have 64 x 32 outputs each, 8 x 8 a thread (half as many each way where an element
 //          has 8 bytes). Lanes are numbered so that those that the hardware serves together share fragments (outputs.cuh).
-//          A step along k is 16 deep: half as many barriers.
 // Bound:   the time in which tiles are on their way and nobody multiplies, as far as another block of the multiprocessor
 //          does not fill it.
 // Next:    pipelined copies the next tiles while it multiplies these.
@@ -19,17 +18,20 @@ struct Config {
   static constexpr int kWarpsM = 2, kWarpsN = 4;
   static constexpr int kRows = sizeof(T) == 8 ? 4 : 8, kColumns = kRows;  // a thread
   static constexpr int kWarpM = WarpShape::kRows * kRows, kWarpN = WarpShape::kColumns * kColumns;
-  static constexpr int kTileM = kWarpsM * kWarpM, kTileN = kWarpsN * kWarpN, kStep = 16;
+  static constexpr int kTileM = kWarpsM * kWarpM, kTileN = kWarpsN * kWarpN, kStep = 8;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kBlocks = 2;  // a multiprocessor, so that one multiplies while the other waits: 128 registers
+  // A multiprocessor's, so that one multiplies while the other waits: 128 registers, which 32-bit integers would spill.
+  static constexpr int kBlocks = std::is_same_v<T, int32_t> ? 1 : 2;
   using Tiles = matmul::Tiles<kTileM, kTileN>;
-  using Outputs = matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
+  using Outputs =
+      matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
   using StageA = Stage<T, kTileM, kStep, kThreads>;
   using StageB = Stage<T, kTileN, kStep, kThreads>;
 };
 
 template <class T, class C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(int4, memory_a, C::StageA::kSize / kFragment<T>);
   SHARED_ARRAY(int4, memory_b, C::StageB::kSize / kFragment<T>);
   const auto tile_a = reinterpret_cast<Acc<T>*>(memory_a);
@@ -41,23 +43,24 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) kernel(const T* a, co
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place(tile);
     const Offsets at = offsets_of(p, place.batch);
-    const typename C::StageA rows(rows_of(a, p, at, place.row));
-    const typename C::StageB columns(columns_of(b, p, at, place.column));
+    typename C::StageA rows(rows_of(a, p, at, place.row));
+    typename C::StageB columns(columns_of(b, p, at, place.column));
+    T* const to = c + at.c + (place.row + y) * p.n + place.column + x;
 
     typename C::Outputs outputs;
     outputs.clear();
-    for (int64_t begin = 0; begin < p.k; begin += C::kStep) {
-      rows.copy(tile_a, begin, p.k - begin);
-      columns.copy(tile_b, begin, p.k - begin);
+    for (int64_t left = p.k; left > 0; left -= C::kStep) {
+      rows.copy(tile_a, left);
+      columns.copy(tile_b, left);
       __syncthreads();
-      along_step<C::kStep>(p.k - begin, [&](int l) {
+      along_step<C::kStep>(left, [&](int l) {
         typename C::Outputs::Factors factors;
         factors.load(tile_a + l * C::StageA::kRow + y, tile_b + l * C::StageB::kRow + x);
         outputs.add(factors);
       });
       __syncthreads();
     }
-    outputs.store(c + at.c + (place.row + y) * p.n + place.column + x, p.n, rows.from.count - y, columns.from.count - x);
+    outputs.store(to, p.n, rows.count - y, columns.count - x);
   }
 }
 

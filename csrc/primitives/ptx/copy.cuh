@@ -45,7 +45,7 @@ TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
   }
 #else
-  using Words = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t>>;
+  using Words = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t> >;
   *static_cast<Words*>(__cvta_shared_to_generic(to)) = *static_cast<const Words*>(global);
 #endif
 }
