@@ -380,7 +380,7 @@ def products(store, variant):
         batch.append(product(store, variant, matrix(9, 17), matrix(21, 9), transposed, transposed, **sizes))
         # Every layout, where 16 bytes may be read at once (80 = 5 * 16), and where not; several steps along k.
         for a_view, b_view in itertools.product((same, transposed), repeat=2):
-            for m, n, k in ((72, 136, 80), (67, 130, 83)):
+            for m, n, k in ((40, 72, 80), (35, 69, 83)):
                 a = matrix(m, k) if a_view is same else matrix(k, m)
                 b = matrix(k, n) if b_view is same else matrix(n, k)
                 batch.append(product(store, variant, a, b, a_view, b_view, seeds=1, **sizes))
