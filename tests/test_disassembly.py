@@ -150,6 +150,59 @@ def test_rungs_along_dims_load_16_bytes(rung):
     assert sum(wide >= 4 for wide in widest) >= 10
 
 
+@pytest.mark.parametrize("rung", ["vectorized", "warp_tiled"])
+def test_matmul_rungs_move_16_bytes(rung):
+    for symbol, counts in kernels_of("matmul", rung, loads()).items():
+        for kind, least in (("LDG", 2), ("LDS", 2), ("STS", 1)):
+            wide = sum(count for name, count in counts.items() if name.startswith(f"{kind}.") and ".128" in name)
+            assert wide >= least, f"{symbol} has {wide} {kind} of 16 bytes: {dict(counts)}"
+
+
+@pytest.mark.parametrize("rung", ["naive", "tiled", "tiled_1d", "tiled_2d"])
+def test_matmul_rungs_before_them_load_one_element(rung):
+    for counts in kernels_of("matmul", rung, loads()).values():
+        assert not any(name.startswith("LDG") and ".128" in name for name in counts)
+
+
+def test_pipelined_copies_without_registers():
+    """Where an element need not be widened, the hardware copies it; by 16 bytes where a kernel is for that."""
+    kernels = kernels_of("matmul", "pipelined", loads())
+    for symbol, counts in kernels.items():
+        copies = collections.Counter()
+        for name, count in counts.items():
+            if name.startswith("LDGSTS"):
+                copies[".128" in name] += count
+        halves = "float16" in symbol
+        assert sum(copies.values()) == 0 if halves else copies[False] + copies[True] >= 8, f"{symbol}: {dict(counts)}"
+        assert any(name.startswith("LDS") and ".128" in name for name in counts), symbol
+        ways = re.search(r"3WayE(\d)ELS\w*_(\d)E", symbol).groups()  # of A and of B; 3 is lines_vectors
+        assert (copies[True] > 0) == ("3" in ways), f"{symbol}: {copies}"
+
+
+def longest_loop(symbol):
+    """The instructions of the innermost loop with the most of them."""
+    found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", dump("--dump-sass", "--function", symbol))
+    code = [(int(address, 16), text) for address, text in found]
+    loops = []
+    for address, text in code:
+        if (target := re.search(r"\bBRA .*?0x([0-9a-f]+)", text)) and int(target[1], 16) < address:
+            loops.append((int(target[1], 16), address))
+    inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    begin, end = max(inner, key=lambda loop: loop[1] - loop[0])
+    return [text for address, text in code if begin <= address <= end]
+
+
+def test_the_loop_of_pipelined_multiplies():
+    """In the largest tiles nearly every instruction is a multiply-add: what limits a chip that issues one a cycle."""
+    largest = [s for s in kernels_of("matmul", "pipelined", resources()) if "Li128ELi256E" in s and "kernelIf" in s]
+    assert len(largest) == 9
+    for symbol in largest:
+        loop = longest_loop(symbol)
+        multiply_adds = sum("FFMA" in text for text in loop)
+        assert multiply_adds == 16 * 8 * 16, symbol
+        assert multiply_adds >= 0.87 * len(loop), f"{symbol}: {multiply_adds} of {len(loop)}"
+
+
 @pytest.mark.parametrize("rung", ["interleaved_modulo", "two_pass", "warp_shuffle"])
 def test_scalar_rungs_load_one_element(rung):
     """Otherwise the check above would say nothing."""

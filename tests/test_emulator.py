@@ -5,6 +5,7 @@ the emulator must find the mistakes in emulator/broken/, or its silence would me
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -351,20 +352,23 @@ def strides(x, batches):
     return x.stride(-2), x.stride(-1), batch
 
 
-def product(store, variant, a, b, a_view=lambda x: x, b_view=lambda x: x, **sizes):
+def product(store, variant, a, b, a_view=lambda x: x, b_view=lambda x: x, seeds=SEEDS, **sizes):
     """One product of two views of contiguous tensors."""
     left, right = a_view(a), b_view(b)
     expected = torch.ops.treduce.matmul(left, right, variant.name, **sizes)
     batches = expected.size(0) if expected.dim() == 3 else 1
     words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0)]
     words += [left.size(-2), right.size(-1), left.size(-1), batches, *strides(left, batches), *strides(right, batches)]
-    return Case([*words, store(a), store(b)], expected)
+    return Case([*words, store(a), store(b)], expected, seeds)
 
 
 def products(store, variant):
     def matrix(rows, columns, dtype=torch.float32, batches=()):
         shape = (*batches, rows, columns)
         return cases.values(rows * columns * max(1, *batches, 1), dtype, seed=rows).view(shape)
+
+    def same(x):
+        return x
 
     def transposed(x):
         return x.transpose(-2, -1)
@@ -374,10 +378,27 @@ def products(store, variant):
         for m, n, k in ((1, 1, 1), (3, 5, 7), (16, 16, 16), (17, 33, 9), (40, 24, 35), (5, 3, 0)):
             batch.append(product(store, variant, matrix(m, k), matrix(k, n), **sizes))
         batch.append(product(store, variant, matrix(9, 17), matrix(21, 9), transposed, transposed, **sizes))
-    for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
-        batch.append(product(store, variant, matrix(17, 20, dtype), matrix(20, 19, dtype)))
+        # Every layout, where 16 bytes may be read at once (80 = 5 * 16), and where not; several steps along k.
+        for a_view, b_view in itertools.product((same, transposed), repeat=2):
+            for m, n, k in ((40, 72, 80), (35, 69, 83)):
+                a = matrix(m, k) if a_view is same else matrix(k, m)
+                b = matrix(k, n) if b_view is same else matrix(n, k)
+                batch.append(product(store, variant, a, b, a_view, b_view, seeds=1, **sizes))
+        for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+            batch.append(product(store, variant, matrix(17, 20, dtype), matrix(20, 19, dtype), **sizes))
+            a, b = matrix(48, 40, dtype), matrix(72, 48, dtype)
+            batch.append(product(store, variant, a, b, transposed, transposed, seeds=1, **sizes))
+        # A step in every direction, none, and the same element again.
+        for a_strides, b_strides in (((80, 2), (132, 2)), ((41, 1), (133, 1)), ((0, 1), (132, 0)), ((40, 0), (0, 1))):
+            a_view = functools.partial(torch.as_strided, size=(36, 40), stride=a_strides)
+            b_view = functools.partial(torch.as_strided, size=(40, 66), stride=b_strides)
+            batch.append(product(store, variant, matrix(36, 82), matrix(41, 133), a_view, b_view, seeds=1, **sizes))
+        # Products that vanish, of both signs: -0 must stay, past the end of k too.
+        for tiny in (1e-30, -1e-30):
+            batch.append(product(store, variant, torch.full((3, 21), tiny), torch.full((21, 5), 1e-30), **sizes))
     batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(17, 5, batches=(3,))))
     batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(17, 5)))
+    batch.append(product(store, variant, matrix(40, 32, batches=(3,)), matrix(32, 68, batches=(3,))))
     return batch
 
 

@@ -58,6 +58,17 @@ ReductionName = Literal[
     "cg",
 ]
 
-MatmulName = Literal["auto", "naive", "tiled", "persistent"]
+MatmulName = Literal[
+    "auto",
+    "naive",
+    "tiled",
+    "tiled_1d",
+    "tiled_2d",
+    "vectorized",
+    "warp_tiled",
+    "pipelined",
+    "persistent",
+    "split_fp16",
+]
 
 VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]

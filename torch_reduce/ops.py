@@ -228,7 +228,8 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
             int32 or int64. Transposed and strided operands are read where they lie.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them.
-        tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32.
+        tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128, and
+            without it as many as suit the shape. No size changes the result.
 
     Returns:
         A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands. float16 and

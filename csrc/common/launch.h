@@ -9,10 +9,12 @@ namespace treduce {
 
 constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
 
+constexpr size_t kSharedWithoutAsking = 48 * 1024;  // bytes a block; a kernel that wants more must say so first
+
 struct Launch {
   int64_t grid = 1;
   int block = 1;
-  size_t shared_bytes = 0;
+  size_t shared_bytes = 0;  // dynamic
   cudaStream_t stream = nullptr;
   int cluster = 1;           // blocks in a cluster (compute capability 9.0 and later)
   bool cooperative = false;  // the whole grid is resident, so it may synchronise
@@ -23,6 +25,12 @@ struct Launch {
 
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments... arguments) {
+  if (shape.shared_bytes > kSharedWithoutAsking) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {
@@ -50,12 +58,6 @@ cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments
   config.attrs = attributes;
   config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-}
-
-// Lets a kernel have `bytes` of dynamic shared memory, past the 48 KB that every kernel may have. Before its launch.
-template <class... Parameters>
-cudaError_t allow_shared(void (*kernel)(Parameters...), size_t bytes) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
 }  // namespace treduce

@@ -18,14 +18,17 @@ Row make_row(const char* name, const char* summary, const char* origin) {
   return row;
 }
 
-Row with_tile(Row row, int standard) {
+Row with_tile(Row row, int standard, int least, int most) {
   row.size_default = standard;
-  row.size_min = 8;
-  row.size_max = 32;
+  row.size_min = least;
+  row.size_max = most;
   return row;
 }
 
 const char* const kGuide = "NVIDIA, CUDA Programming Guide: shared memory";
+const char* const kVolkov = "V. Volkov and J. Demmel, Benchmarking GPUs to Tune Dense Linear Algebra";
+const char* const kBoehm = "S. Boehm, How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance: a Worklog";
+const char* const kCutlass = "NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA";
 
 // A rung of warp-group multiplications, which only Hopper has.
 Row make_hopper_row(const char* name, const char* summary, const char* origin) {
@@ -46,7 +49,7 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
 }
 
 Row make_auto() {
-  Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0);
+  Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0, 8, 128);
   row.order = "chosen";
   row.order_text = "that of the rung it picks, which for one dtype, k and GPU has one order class; on the CPU k order";
   row.on_cpu = false;
@@ -57,7 +60,13 @@ Row make_auto() {
 std::vector<Row> make_ladder() {
   return {
       make_row("naive", "one thread an output; row and column straight from global memory", kGuide),
-      with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16),
+      with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16, 8, 32),
+      make_row("tiled_1d", "a thread keeps a column of eight outputs in registers", kVolkov),
+      make_row("tiled_2d", "a thread keeps a rectangle of outputs in registers", kVolkov),
+      make_row("vectorized", "16-byte loads; A transposed in shared memory", kBoehm),
+      make_row("warp_tiled", "a tile for the block, for each warp and for each thread", kCutlass),
+      // The rows of a block's tile; 0: as large as the number of outputs allows.
+      with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass), 0, 32, 128),
       make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
                       "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels"),
       make_auto(),
@@ -70,10 +79,11 @@ struct AutoRule {
   const char* row;
   int tile;
 };
-// Measured for float32 squares on an NVIDIA H200, 2026-11-21; `python benchmarks/run.py --suite matmul` measures it again.
+// `tiled` was measured for float32 squares on an NVIDIA H200, 2026-11-21; where `pipelined` takes over is a guess.
+// `python benchmarks/run.py --suite matmul` measures it again.
 constexpr AutoRule kAutoTable[] = {
-    {256 * 256, "tiled", 16},
-    {INT64_MAX, "tiled", 32},
+    {128 * 128, "tiled", 16},
+    {INT64_MAX, "pipelined", 0},
 };
 
 const Ladder<Row>& table() {
@@ -104,8 +114,9 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   const AutoRule* rule = kAutoTable;
   while (outputs > rule->outputs) ++rule;
   const Row& row = find(rule->row);
-  // A caller's tile size stands where the chosen rung has one.
-  return {&row, row.size_max > 0 && resolved.tile > 0 ? resolved.tile : rule->tile};
+  // A caller's tile size stands where the chosen rung has it.
+  const bool takes = resolved.tile >= row.size_min && resolved.tile <= row.size_max && resolved.tile > 0;
+  return {&row, takes ? resolved.tile : rule->tile};
 }
 
 }  // namespace treduce::matmul

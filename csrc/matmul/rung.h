@@ -44,6 +44,29 @@ struct Tiles {
     const int64_t line = tile / across;
     return {line / down, line % down * kTileM, tile % across * kTileN};
   }
+
+  // As place, but kGroup rows of tiles are walked down before the next column: tiles that are computed at the same time then
+  // form a block and not a line, and need fewer rows of A and columns of B among them.
+  template <int kGroup>
+  TREDUCE_HOST_DEVICE Place place_in_groups(int64_t tile) const {
+    const int64_t batch = tile / (down * across), within = tile % (down * across);
+    const int64_t first = within / (kGroup * across) * kGroup, in_group = within % (kGroup * across);
+    const int64_t rows = down - first < kGroup ? down - first : kGroup;
+    return {batch, (first + in_group % rows) * kTileM, in_group / rows * kTileN};
+  }
 };
+
+// Launches a kernel of C::kThreads threads, with a block for each tile of C::Tiles.
+template <class T, class C, class Kernel>
+cudaError_t launch_tiles(Kernel* kernel, const Call& call, size_t shared_bytes = 0) {
+  const typename C::Tiles tiles(call.problem);
+  Launch shape;
+  shape.grid = tiles.grid();
+  shape.block = C::kThreads;
+  shape.shared_bytes = shared_bytes;
+  shape.stream = call.stream;
+  return launch(kernel, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b), static_cast<T*>(call.c),
+                call.problem, tiles);
+}
 
 }  // namespace treduce::matmul

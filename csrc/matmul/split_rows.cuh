@@ -216,8 +216,6 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& 
   shape.stream = call.stream;
   shape.overlapping = true;
   const auto function = &kernel<S, kAlongK>;
-  error = allow_shared(function, shape.shared_bytes);
-  if (error != cudaSuccess) return error;
   return launch(function, shape, map_w, map_x, split_a, split_b, work, static_cast<int>(p.k),
                 partials != nullptr ? partials : static_cast<float*>(call.c));
 }

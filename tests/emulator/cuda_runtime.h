@@ -218,6 +218,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, i
   return cudaSuccess;
 }
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorNotSupported;
+  if (value < 0 || static_cast<size_t>(value) > emulator::kMostSharedBytes) return cudaErrorInvalidValue;
+  emulator::allow_shared(kernel, static_cast<size_t>(value));
+  return cudaSuccess;
+}
+
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeCooperative = 2,
   cudaLaunchAttributeClusterDimension = 4,
@@ -262,7 +270,7 @@ inline cudaError_t emulator_grid(const cudaLaunchConfig_t& config, emulator::Gri
   const uint64_t threads = uint64_t{t.x} * t.y * t.z, blocks = uint64_t{b.x} * b.y * b.z;
   if (threads == 0 || threads > emulator::kMaxThreads || t.z > 64) return cudaErrorInvalidConfiguration;
   if (blocks == 0 || b.x > 0x7fffffffu || b.y > 0xffffu || b.z > 0xffffu) return cudaErrorInvalidConfiguration;
-  if (grid->dynamic_shared > emulator::kMaxSharedBytes) return cudaErrorInvalidValue;
+  if (grid->dynamic_shared > emulator::allowed_shared(grid->kernel)) return cudaErrorInvalidValue;
   if (grid->cluster == 0 || grid->cluster > emulator::kMaxCluster || b.x % grid->cluster != 0) {
     return cudaErrorInvalidConfiguration;
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,13 +63,19 @@ struct Warp {
   unsigned char exchanged[2][kWarpLanes * 8];
 };
 
+struct Copy {
+  void* to;
+  std::vector<unsigned char> data;
+};
+
 struct Thread {
   Block* block;
   Warp* warp;
   int lane;
   uint3 index;
   unsigned exchanges = 0;
-  Site site{};  // where it waits
+  Site site{};                              // where it waits
+  std::deque<std::vector<Copy>> copies{1};  // under way, by group; the last is open
   Fiber fiber;
 };
 
@@ -307,6 +314,11 @@ const void* kernel_arguments = nullptr;
 
 void entry() { kernel_body(kernel_arguments); }
 
+std::map<const void*, size_t>& allowances() {
+  static std::map<const void*, size_t> map;
+  return map;
+}
+
 std::string kernel_name() {
   Dl_info info;
   if (launch == nullptr || dladdr(launch->grid.kernel, &info) == 0 || info.dli_sname == nullptr) return "kernel";
@@ -316,6 +328,13 @@ std::string kernel_name() {
 }
 
 }  // namespace
+
+void allow_shared(const void* kernel, size_t bytes) { allowances()[kernel] = bytes; }
+
+size_t allowed_shared(const void* kernel) {
+  const auto found = allowances().find(kernel);
+  return found == allowances().end() ? kMaxSharedBytes : std::max(found->second, kMaxSharedBytes);
+}
 
 void seed(uint64_t value) { generator.seed(value); }
 
@@ -355,6 +374,25 @@ const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Sit
   return row;
 }
 
+void copy_async(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    fail("copies " + std::to_string(bytes) + " bytes between addresses that are not multiples of it",
+         Site{"cp.async", 0});
+  }
+  const auto first = static_cast<const unsigned char*>(from);
+  launch->current->copies.back().push_back({to, {first, first + bytes}});
+  memset(to, 0xff, bytes);
+}
+
+void commit_copies() { launch->current->copies.emplace_back(); }
+
+void wait_copies(size_t left) {
+  auto& groups = launch->current->copies;
+  for (; groups.size() > left + 1; groups.pop_front()) {
+    for (const Copy& copy : groups.front()) memcpy(copy.to, copy.data.data(), copy.data.size());
+  }
+}
+
 int lane() { return launch->current->lane; }
 
 unsigned lanes() { return launch->current->warp->lanes; }
@@ -362,7 +400,7 @@ unsigned lanes() { return launch->current->warp->lanes; }
 void* shared_array(const void* key, size_t bytes) {
   Block& block = *launch->current->block;
   const auto [entry, made] = block.shared.try_emplace(key, bytes);
-  if (made && block.shared_bytes() > kMaxSharedBytes) {
+  if (made && block.shared_bytes() > std::max(kMaxSharedBytes, allowed_shared(launch->grid.kernel))) {
     fail("needs more than 48 KiB of shared memory", Site{"SHARED_ARRAY", 0});
   }
   return entry->second.data.get();

@@ -37,7 +37,12 @@ constexpr int kBlocksPerProcessor = 2;
 constexpr int kWarpLanes = 32;
 constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxCluster = 8;
-constexpr size_t kMaxSharedBytes = 48 * 1024;
+constexpr size_t kMaxSharedBytes = 48 * 1024;  // for a kernel that has not asked for more
+constexpr size_t kMostSharedBytes = 227 * 1024;
+
+// Dynamic shared memory: what the kernel may have from now on, and what it may have.
+void allow_shared(const void* kernel, size_t bytes);
+size_t allowed_shared(const void* kernel);
 
 // The order of everything that follows depends on this number alone.
 void seed(uint64_t value);
@@ -56,6 +61,13 @@ void overtake();  // another thread may run before this one goes on
 // Every lane of the warp gives `bytes` at `mine`; the answer holds those of lane l at [l * 8]. It is valid until this thread's
 // next exchange but one. A lane that does not exist gives 0xff bytes.
 const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Site site);
+
+// Asynchronous copies. What is copied is read at once, for its address is checked here; where it goes to holds 0xff bytes from
+// now until wait_copies() of this thread comes to its group.
+void copy_async(void* to, const void* from, size_t bytes);
+void commit_copies();
+void wait_copies(size_t left);
+
 int lane();
 unsigned lanes();  // a bit for each lane of this warp that exists
 

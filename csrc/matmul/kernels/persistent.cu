@@ -176,8 +176,6 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   shape.grid = std::min<int64_t>(grid.count, slots) * S::kCluster;
   shape.shared_bytes = S::kStages * S::kStageBytes + (S::kBoxesC ? S::kConsumers * kStagingBytes : 0) + kTileAlignment;
   shape.stream = call.stream;
-  error = allow_shared(function, shape.shared_bytes);
-  if (error != cudaSuccess) return error;
   return launch(function, shape, map_a, map_b, map_c, boxes_c, grid, broadcast_of(a), broadcast_of(b),
                 static_cast<Out*>(call.c));
 }

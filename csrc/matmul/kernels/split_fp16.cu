@@ -237,8 +237,6 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   shape.stream = call.stream;
   shape.overlapping = true;
   const auto function = &kernel<S>;
-  const cudaError_t error = allow_shared(function, shape.shared_bytes);
-  if (error != cudaSuccess) return error;
   return launch(function, shape, map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
                 partials != nullptr ? partials : static_cast<float*>(call.c));
 }
