@@ -10,6 +10,7 @@ around a line of figures, where RUNG is a rung of sum, or `matmul.naive`, or `ve
 """
 
 import argparse
+import csv
 import dataclasses
 import functools
 import hashlib
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cases
+import counters
 import grid
 from checkout import ROOT
 
@@ -42,6 +44,9 @@ class Results:
         for folder in folders:
             for path in sorted(folder.glob("*.json")):
                 self.files.setdefault(path.stem, json.loads(path.read_text()))
+            for path in sorted(folder.glob("counters_points.csv")):
+                with path.open(newline="") as file:
+                    self.files.setdefault(path.stem, {"environment": {}, "points": list(csv.DictReader(file))})
 
     def rows(self, suite: str) -> list[Row]:
         """No rows where the suite was not run."""
@@ -503,6 +508,29 @@ def accuracy(results: Results) -> str:
     return table(head, lines, right_from=2) + "\n\n" + conditions(results, "accuracy", what)
 
 
+def counters_points(results: Results) -> str:
+    """What Nsight Compute counted at the points that are behind, with the two reasons that warps wait for most."""
+    lines = []
+    for row in results.files["counters_points"]["points"]:
+        waits = {name: float(row[name]) for name in counters.STALLS}
+        most = sorted(waits, key=lambda name: -waits[name])[:2]
+        total = float(row["warp_cycles"])
+        shown = {
+            **row,
+            "shape": [int(size) for size in row["shape"].split("x")],
+            "dim": [int(d) for d in row["dim"].split()] or None,
+        }
+        cells = [*what_of(shown), f"`{row['rung']}`" if row["rung"] else ""]
+        cells.append(significant(float(row["ns"]) / 1e3))
+        cells += [number(float(row[f"{name}_percent"]), 0) for name in ("dram", "l2", "issue", "occupancy")]
+        cells.append(", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most))
+        lines.append(cells)
+    head = [*WHAT, "rung", "µs", "DRAM, %", "L2, %", "issue slots, %", "warps, %", "warps wait for"]
+    return table(head, lines, len(WHAT) + 1) + (
+        f"\n\n*Nsight Compute, caches cold, one launch each; shares of the peak, {results.gpu}.*"
+    )
+
+
 def error_cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
@@ -577,6 +605,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
+    "counters_points": ("counters_points", counters_points),
 }
 
 

@@ -4,6 +4,7 @@ compute-sanitizer --tool memcheck python tests/sanitize.py
 """
 
 import argparse
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -69,6 +70,12 @@ GEOMETRIES = (
     ((40, 70), 1, lambda x: x[:, 1:60:2]),
     ((1, 50), 0, lambda x: x.expand(40, 50)),
     ((2, 0, 3), 1, lambda x: x),
+    ((70, 4), 1, lambda x: x),
+    ((70, 7), 1, lambda x: x),
+    ((5000, 24), 0, lambda x: x),
+    ((5000, 5), 0, lambda x: x),
+    ((70, 600), 1, lambda x: x),
+    ((200, 64), 0, lambda x: x),
 )
 
 
@@ -77,10 +84,10 @@ def along_dims(failures: list[str], few: bool) -> int:
     for variant in (v for v in torch_reduce.variants("sum") if v.along_dims):
         dtypes = (*DTYPES, torch.float8_e4m3fn, torch.complex64)
         for dtype in (torch.float32, torch.int8) if few else dtypes:
-            for shape, dim, view in GEOMETRIES[1::3] if few else GEOMETRIES:
+            for (shape, dim, view), offset in itertools.product(GEOMETRIES[1::3] if few else GEOMETRIES, (0, 1)):
                 # One element in: a pointer that is not 16-byte aligned.
-                x = (torch.randn(torch.Size(shape).numel() + 1) * 9).to(dtype)
-                here, there = view(x[1:].view(shape)), view(x.cuda()[1:].view(shape))
+                x = (torch.randn(torch.Size(shape).numel() + offset) * 9).to(dtype)
+                here, there = view(x[offset:].view(shape)), view(x.cuda()[offset:].view(shape))
                 extrema = () if 0 in shape or dtype.is_complex else ("amax",)
                 for op in ("sum", *extrema):
                     for blocks in (None, 1, 3):
@@ -94,7 +101,7 @@ def along_dims(failures: list[str], few: bool) -> int:
     return count
 
 
-def products(failures: list[str]) -> int:
+def products(failures: list[str], _few: bool) -> int:
     count = 0
     for variant in torch_reduce.variants("matmul"):
         for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
@@ -108,7 +115,7 @@ def products(failures: list[str]) -> int:
     return count
 
 
-def sums_of_vectors(failures: list[str]) -> int:
+def sums_of_vectors(failures: list[str], _few: bool) -> int:
     count = 0
     for variant in torch_reduce.variants("vector_add"):
         for dtype in DTYPES:
@@ -121,10 +128,15 @@ def sums_of_vectors(failures: list[str]) -> int:
     return count
 
 
+FAMILIES = {"classic": reductions, "dims": along_dims, "matmul": products, "vector_add": sums_of_vectors}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tool", default="", help="named in the closing line")
-    tool = parser.parse_args().tool
+    parser.add_argument("--family", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    given = parser.parse_args()
+    tool = given.tool
     if not torch.cuda.is_available():
         print("no CUDA device")
         return 1
@@ -132,7 +144,7 @@ def main() -> int:
     failures: list[str] = []
     # racecheck follows every access to shared memory, which takes minutes for all of them.
     few = tool == "racecheck"
-    count = reductions(failures, few) + along_dims(failures, few) + products(failures) + sums_of_vectors(failures)
+    count = sum(FAMILIES[name](failures, few) for name in given.family)
     out = torch.empty((4 * 8, 7), dtype=torch.int64, device="cuda")
     ops.thread_indices_(out, [2, 2], [4, 2])
     torch.cuda.synchronize()

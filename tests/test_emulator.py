@@ -254,6 +254,18 @@ def long_along_dims(store, variant):
     ):
         x = cases.values(math.prod(shape), dtype, "wide").view(shape)
         batch.append(along(store, "sum", variant, x, dim, num_blocks=1))
+    if variant.order != "pairwise":
+        return batch
+    # So many partials, and threads so few, that each folds a run longer than it loads at once.
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x = cases.values(LONG * 4, dtype, kind_of(dtype)).view(LONG, 4)
+        batch.append(along(store, "sum", variant, x, 0, block_size=32))
+    # Several rows a vector, and what is left of one; two stripes of columns; many columns that fit no vector.
+    turns = in_turn(("sum", "amax"))
+    for shape, dim in (((131, 2), 1), ((131, 4), 1), ((131, 8), 1), ((131, 5), 1), ((256, 24), 0), ((1100, 35), 0)):
+        for dtype in (torch.float32, torch.bfloat16, torch.int8):
+            x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
+            batch.append(along(store, *next(turns), variant, x, dim))
     return batch
 
 

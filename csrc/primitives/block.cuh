@@ -75,12 +75,11 @@ TREDUCE_DEVICE T load_partial(const T* address) {
 }
 
 // Tree by neighbours over values [begin, begin + each), `each` a power of two; what lies past `count` is left out. load(i) is called
-// for eight of them before the first is used.
-template <class Op, class Load>
-TREDUCE_DEVICE typename Op::Acc fold_run(int64_t begin, int64_t each, int64_t count, Load load) {
+// for kAhead of them (a power of two) before the first is used.
+template <class Op, int kAhead = 8, class Index, class Load>
+TREDUCE_DEVICE typename Op::Acc fold_run(Index begin, Index each, Index count, Load load) {
   using Acc = typename Op::Acc;
-  constexpr int kAhead = 8;
-  const auto eight = [&](int64_t from) {
+  const auto few = [&](Index from) {
     Acc value[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
@@ -93,10 +92,10 @@ TREDUCE_DEVICE typename Op::Acc fold_run(int64_t begin, int64_t each, int64_t co
     }
     return value[0];
   };
-  if (each <= kAhead) return eight(begin);
-  reduce::Neighbours<Op, 24> eights;
-  for (int64_t from = begin; from < begin + each && from < count; from += kAhead) eights.push(eight(from));
-  return eights.value();
+  if (each <= kAhead) return few(begin);
+  reduce::Neighbours<Op, 24> nodes;
+  for (Index from = begin; from < begin + each && from < count; from += kAhead) nodes.push(few(from));
+  return nodes.value();
 }
 
 // The smallest power of two of which `threads` are `count` or more.
@@ -112,7 +111,7 @@ template <class Op>
 TREDUCE_DEVICE typename Op::Acc fold_partials(const typename Op::Acc* partials, int64_t count) {
   const int64_t each = each_of(count, blockDim.x);
   return reduce_neighbours<Op>(
-      fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return load_partial(partials + i); }));
+      fold_run<Op>(threadIdx.x * each, each, int64_t{count}, [&](int64_t i) { return load_partial(partials + i); }));
 }
 
 // The same by one warp, for up to kPartialsOfWarp of them. Valid in: every lane. No shared memory.
@@ -121,7 +120,7 @@ template <class Op>
 TREDUCE_DEVICE typename Op::Acc fold_partials_by_warp(const typename Op::Acc* partials, int count) {
   const int64_t each = each_of(count, warp::kLanes);
   return warp::reduce_neighbours<Op>(
-      fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return load_partial(partials + i); }));
+      fold_run<Op>(threadIdx.x * each, each, int64_t{count}, [&](int64_t i) { return load_partial(partials + i); }));
 }
 
 // Tree by neighbours over values[0 .. count), which are in shared memory; every thread may have written some of them.
@@ -138,11 +137,12 @@ TREDUCE_DEVICE typename Op::Acc fold_neighbours(const typename Op::Acc* values, 
     if (threadIdx.x >= warp::kLanes) return Op::identity();
     const int64_t each = each_of(count, warp::kLanes);
     return warp::reduce_neighbours<Op>(
-        fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return values[i]; }));
+        fold_run<Op>(threadIdx.x * each, each, int64_t{count}, [&](int64_t i) { return values[i]; }));
   }
   // A thread folds an aligned run of values, a power of two of them, so that the block has a thread for each run.
   const int64_t each = each_of(count, blockDim.x);
-  return reduce_neighbours<Op>(fold_run<Op>(threadIdx.x * each, each, count, [&](int64_t i) { return values[i]; }));
+  return reduce_neighbours<Op>(
+      fold_run<Op>(threadIdx.x * each, each, int64_t{count}, [&](int64_t i) { return values[i]; }));
 }
 
 }  // namespace treduce::block

@@ -156,26 +156,6 @@ struct Own {
   }
 };
 
-// Calls body(T{}) with the type that results of this accumulator are stored as: one question for all columns of a thread.
-template <class Acc, class Body>
-TREDUCE_DEVICE void as_stored(DType dtype, Body body) {
-  if constexpr (std::is_same_v<Acc, float>) {
-    if (dtype == DType::float32) return body(float{});
-    return dtype == DType::float16 ? body(float16{}) : body(bfloat16{});
-  } else if constexpr (std::is_same_v<Acc, int64_t>) {
-    switch (dtype) {
-      case DType::boolean: return body(boolean{});
-      case DType::int8: return body(int8_t{});
-      case DType::uint8: return body(uint8_t{});
-      case DType::int16: return body(int16_t{});
-      case DType::int32: return body(int32_t{});
-      default: return body(int64_t{});
-    }
-  } else {
-    body(Acc{});
-  }
-}
-
 // Finishes and writes the columns of a thread, of the tile from column `first` on; neighbours in 16-byte stores, where they lie
 // so.
 template <class O, class Held>
@@ -184,12 +164,7 @@ TREDUCE_DEVICE void store(const typename O::Acc (&value)[Held::kSize], const Res
   using Acc = typename O::Acc;
   constexpr int kSize = Held::kSize;
   Acc finished[kSize];
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) finished[c] = O::finish(value[c], false, 1);
-  if (result.divide) {
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) finished[c] = O::finish(finished[c], true, result.count);
-  }
+  finish<O>(value, result, finished);
   const int64_t column = first + Held::column(0, thread, threads);
   if constexpr (Held::kVectors) {
     if (column >= columns) return;
@@ -197,19 +172,9 @@ TREDUCE_DEVICE void store(const typename O::Acc (&value)[Held::kSize], const Res
     as_stored<Acc>(result.dtype, [&](auto zero) {
       using T = decltype(zero);
       T* const to = static_cast<T*>(result.data) + out;
-      constexpr int kBytes = kSize * static_cast<int>(sizeof(T));
-      if (kBytes % 16 == 0 && step == 1 && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-        T stored[kSize];
+      if (step == 1) return store_run(to, finished);
 #pragma unroll
-        for (int c = 0; c < kSize; ++c) stored[c] = round_to<T>(finished[c]);
-        int4 words[(kBytes + 15) / 16];
-        memcpy(words, stored, kBytes);
-#pragma unroll
-        for (int w = 0; w < kBytes / 16; ++w) reinterpret_cast<int4*>(to)[w] = words[w];
-      } else {
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) to[c * step] = round_to<T>(finished[c]);
-      }
+      for (int c = 0; c < kSize; ++c) to[c * step] = round_to<T>(finished[c]);
     });
   } else {
     int64_t out[kSize];
@@ -286,8 +251,20 @@ struct Tree {
   }
 };
 
-constexpr int kLeavesAGroup = 4;
-constexpr int kGroupsAChunk = Pairwise::kLanes / kLeavesAGroup;
+// A group is so many neighbouring leaves, and so many stripes of it are loaded together: 16 rows in flight. Columns of up to two
+// stripes take more leaves, where a thread's columns leave it registers for them.
+template <int kLeavesOf, int kAheadOf, int kStripesOf>
+struct Grouping {
+  static constexpr int kLeaves = kLeavesOf;
+  static constexpr int kAhead = kAheadOf;
+  static constexpr int kStripes = kStripesOf;
+  static constexpr int kGroupsAChunk = Pairwise::kLanes / kLeaves;
+};
+using Tall = Grouping<4, 4, Pairwise::kStripes>;
+using Low = Grouping<8, 2, 2>;
+constexpr int kLowRows = Low::kStripes * Pairwise::kLanes;
+template <class Held>
+constexpr bool kTakesLow = Held::kSize <= 4;
 
 // Bytes and shorts fold in 32 bits where few of them come together.
 template <class O, class T>
@@ -312,16 +289,17 @@ TREDUCE_DEVICE void take(typename Op::Acc (&leaf)[kLeaves][kSize], const Row (&r
   }
 }
 
-// Group q is four neighbouring leaves, so 32 rows of a chunk. Returns its node for the columns of a thread.
-template <class O, class Held, class Source, bool kEven>
+// Returns the node over group q for the columns of a thread.
+template <class O, class Groups = Tall, class Held, class Source, bool kEven>
 TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc group(const Source& x, const Own<Source, Held>& own,
                                                         const Rows<kEven>& rows, int64_t q, int64_t length) {
-  constexpr int kLeaves = is_order_free<O> ? 1 : kLeavesAGroup;
+  constexpr int kRows = Groups::kLeaves;  // of a stripe
+  constexpr int kLeaves = is_order_free<O> ? 1 : kRows;
   constexpr int kSize = Held::kSize;
-  constexpr int kAhead = 4;  // stripes whose loads are issued together
+  constexpr int kAhead = Groups::kAhead;
   using Op = typename Counted<O, typename Source::Element>::Op;
   using Row = typename Own<Source, Held>::Row;
-  const int64_t first = q / kGroupsAChunk * Pairwise::kChunk + q % kGroupsAChunk * kLeavesAGroup;
+  const int64_t first = q / Groups::kGroupsAChunk * Pairwise::kChunk + q % Groups::kGroupsAChunk * kRows;
   const int64_t rest = length - first;
   const int count = rest < Pairwise::kChunk ? static_cast<int>(rest) : Pairwise::kChunk;
   typename Op::Acc leaf[kLeaves][kSize];
@@ -330,18 +308,18 @@ TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc group(const Source& x, const O
 #pragma unroll
     for (int c = 0; c < kSize; ++c) leaf[l][c] = Op::identity();
   }
-  int64_t at[kAhead][kLeavesAGroup];
-  const bool full = count > (Pairwise::kStripes - 1) * Pairwise::kLanes + kLeavesAGroup - 1;
+  int64_t at[kAhead][kRows];
+  const bool full = count > (Groups::kStripes - 1) * Pairwise::kLanes + kRows - 1;
   if (full) {
 #pragma unroll 1
-    for (int row = 0; row < Pairwise::kChunk; row += kAhead * Pairwise::kLanes) {
+    for (int row = 0; row < Groups::kStripes * Pairwise::kLanes; row += kAhead * Pairwise::kLanes) {
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
-      Row loaded[kAhead][kLeavesAGroup];
+      Row loaded[kAhead][kRows];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
-        for (int l = 0; l < kLeavesAGroup; ++l) loaded[a][l] = own.load(x, at[a][l]);
+        for (int l = 0; l < kRows; ++l) loaded[a][l] = own.load(x, at[a][l]);
       }
       take<Op>(leaf, loaded, Pairwise::kChunk);
     }
@@ -350,11 +328,11 @@ TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc group(const Source& x, const O
     for (int row = 0; row < count; row += kAhead * Pairwise::kLanes) {
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
-      Row loaded[kAhead][kLeavesAGroup] = {};
+      Row loaded[kAhead][kRows] = {};
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
-        for (int l = 0; l < kLeavesAGroup; ++l) {
+        for (int l = 0; l < kRows; ++l) {
           if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
         }
       }
@@ -364,11 +342,12 @@ TREDUCE_DEVICE typename Side<O, Held::kSize>::Acc group(const Source& x, const O
   typename Side<O, kSize>::Acc node;
 #pragma unroll
   for (int c = 0; c < kSize; ++c) {
-    if constexpr (kLeaves == 1) {
-      node.at[c] = static_cast<typename O::Acc>(leaf[0][c]);
-    } else {
-      node.at[c] = O::combine(O::combine(leaf[0][c], leaf[1][c]), O::combine(leaf[2][c], leaf[3][c]));
+#pragma unroll
+    for (int s = 1; s < kLeaves; s *= 2) {
+#pragma unroll
+      for (int l = 0; l < kLeaves; l += 2 * s) leaf[l][c] = Op::combine(leaf[l][c], leaf[l + s][c]);
     }
+    node.at[c] = static_cast<typename O::Acc>(leaf[0][c]);
   }
   return node;
 }
@@ -446,43 +425,50 @@ TREDUCE_DEVICE typename O::Acc* fold_rounds(typename O::Acc* from, typename O::A
   return from;
 }
 
-// The last block of a tile folds the partials of `splits` blocks, partials[part][column], for each of `width` columns, through
-// `shared`, which has room for `slots` (a power of two) of them and an eighth. Returns where the `width` values are.
-template <class O>
-TREDUCE_DEVICE typename O::Acc* fold_splits(const typename O::Acc* partials, int64_t splits, int width,
-                                            typename O::Acc* shared, int slots, int thread, int threads) {
-  using Acc = typename O::Acc;
-  int used = 1;
-  while (used < splits && used < slots) used *= 2;
-  int64_t each = 1;
-  while (each * used < splits) each *= 2;
-  constexpr int kAhead = 4;  // loads in flight
-  for (int i = thread; i < used * width; i += kAhead * threads) {
-    Acc value[kAhead];
+// Loads a thread issues before it uses the first, when the last block folds partials: they come from the L2, some 0.7 us away, and
+// nothing else runs meanwhile.
+constexpr int kPartialsAhead = 16;
+
+// One thread for each of `runs` aligned runs of partials and each kSide columns: it loads a run of its columns, many at once, and
+// leaves the node over it in shared[run][column].
+template <class O, int kSide>
+TREDUCE_DEVICE void fold_runs(const typename O::Acc* partials, int splits, int width, typename O::Acc* shared, int runs,
+                              int each, int thread, int threads) {
+  using Sides = Side<O, kSide>;
+  const int sides = width / kSide;
+  for (int i = thread; i < runs * sides; i += threads) {
+    const int run = i / sides;
+    const int column = (i - run * sides) * kSide;
+    const typename O::Acc* const mine = partials + column;
+    const auto node = block::fold_run<Sides, kPartialsAhead>(run * each, each, splits, [&](int part) {
+      return block::load_partial(
+          reinterpret_cast<const typename Sides::Acc*>(mine + static_cast<int64_t>(part) * width));
+    });
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      const int slot = i + a * threads;
-      const int64_t part = slot / width * each;
-      value[a] = slot < used * width && part < splits ? block::load_partial(partials + part * width + slot % width)
-                                                      : O::identity();
-    }
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      const int slot = i + a * threads;
-      if (slot >= used * width) continue;
-      if (each > 1) {  // more partials than room: a run of them in each slot
-        const int64_t first = slot / width * each;
-        Neighbours<O, 30> run;
-        run.push(value[a]);
-        for (int64_t p = first + 1; p < first + each && p < splits; ++p) {
-          run.push(block::load_partial(partials + p * width + slot % width));
-        }
-        value[a] = run.value();
-      }
-      shared[slot] = value[a];
-    }
+    for (int c = 0; c < kSide; ++c) shared[run * width + column + c] = node.at[c];
   }
-  return fold_rounds<O>(shared, shared + slots * width, used, width, thread, threads);
+}
+
+// The last block of a tile folds the partials of `splits` blocks, partials[part][column], for each of `width` columns, through
+// `shared`, which has room for `slots` (a power of two) of them and an eighth. Returns where the `width` values are. Every thread of
+// the block calls; __syncthreads() before others than the writers read them.
+template <class O>
+TREDUCE_DEVICE typename O::Acc* fold_splits(const typename O::Acc* partials, int splits, int width,
+                                            typename O::Acc* shared, int slots, int thread, int threads) {
+  // Columns that are 16 bytes: one load.
+  constexpr int kSide = sizeof(typename O::Acc) < 16 ? 16 / static_cast<int>(sizeof(typename O::Acc)) : 1;
+  const int side = width % kSide == 0 ? kSide : 1;
+  // As many runs as there are threads for them: the tree over them is short, and the runs are read at once.
+  int runs = 1;
+  while (runs < splits && runs < slots && 2 * runs * (width / side) <= threads) runs *= 2;
+  int each = 1;
+  while (each * runs < splits) each *= 2;
+  if (side == kSide) {
+    fold_runs<O, kSide>(partials, splits, width, shared, runs, each, thread, threads);
+  } else {
+    fold_runs<O, 1>(partials, splits, width, shared, runs, each, thread, threads);
+  }
+  return fold_rounds<O>(shared, shared + slots * width, runs, width, thread, threads);
 }
 
 // What a launch of `grid` needs beside the source and the placement; what is needed first comes first.
@@ -520,8 +506,9 @@ TREDUCE_DEVICE void grid(const Source& x, const Tiling<O>& tiling, const Placeme
   Acc* const nodes = dynamic_shared<Acc>();  // [nodes_of_block][width], and an eighth of it for the fold
   const int64_t splits = tiling.splits.divisor;
   const bool is_short = length <= Pairwise::kLanes;
-  const int64_t groups =
-      is_short ? (length + kShortGroup - 1) / kShortGroup : Pairwise(length).chunks() * kGroupsAChunk;
+  const bool is_low = kTakesLow<Held> && length <= kLowRows;
+  const int64_t groups = is_short ? (length + kShortGroup - 1) / kShortGroup
+                                  : Pairwise(length).chunks() * (is_low ? Low::kGroupsAChunk : Tall::kGroupsAChunk);
   for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
     const int64_t of_outputs = tiling.splits.quotient(tile);
     const int64_t part = tile - of_outputs * splits;
@@ -536,7 +523,15 @@ TREDUCE_DEVICE void grid(const Source& x, const Tiling<O>& tiling, const Placeme
       } else if (is_short) {
         node = run<O, kShortGroup>(x, own, placement.rows, static_cast<int>(q) * kShortGroup, static_cast<int>(length));
       } else {
-        node = group<O>(x, own, placement.rows, q, length);
+        if constexpr (kTakesLow<Held>) {
+          if (is_low) {
+            node = group<O, Low>(x, own, placement.rows, q, length);
+          } else {
+            node = group<O>(x, own, placement.rows, q, length);
+          }
+        } else {
+          node = group<O>(x, own, placement.rows, q, length);
+        }
       }
 #pragma unroll
       for (int c = 0; c < kSize; ++c) nodes[i * width + Held::column(c, threadIdx.x, blockDim.x)] = node.at[c];
@@ -549,8 +544,8 @@ TREDUCE_DEVICE void grid(const Source& x, const Tiling<O>& tiling, const Placeme
       __syncthreads();
       last = treduce::grid::arrive_last(tiling.counters + of_outputs, static_cast<unsigned>(splits));
       if (last) {
-        folded = fold_splits<O>(tiling.partials + of_outputs * splits * width, splits, width, nodes, nodes_of_block,
-                                thread, threads);
+        folded = fold_splits<O>(tiling.partials + of_outputs * splits * width, static_cast<int>(splits), width, nodes,
+                                nodes_of_block, thread, threads);
         __syncthreads();
       }
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "../common/dtypes.h"
+#include "../primitives/ptx/extremum.cuh"
 
 namespace treduce::reduce {
 
@@ -100,6 +101,9 @@ struct Extremum {
     if constexpr (std::is_same_v<Acc, int32_t>) return kMax ? INT32_MIN : INT32_MAX;
   }
   TREDUCE_HOST_DEVICE static Acc combine(Acc a, Acc b) {
+#if TREDUCE_HAS_EXTREMUM
+    if constexpr (std::is_same_v<Acc, float>) return ptx::extremum<kMax>(a, b);
+#endif
     if constexpr (std::is_floating_point_v<Acc>) {
       using Word = std::conditional_t<sizeof(Acc) == 4, uint32_t, uint64_t>;
       // Equal values have equal bits but for the two zeros, so and/or of the bits picks the zero that is asked for.

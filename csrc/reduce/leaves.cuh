@@ -46,6 +46,58 @@ TREDUCE_DEVICE Pack<typename Source::Element, kSize> load_pack(const Source& x, 
   }
 }
 
+// Calls body(T{}) with the type that results of this accumulator are stored as: one question for all columns of a thread.
+template <class Acc, class Body>
+TREDUCE_DEVICE void as_stored(DType dtype, Body body) {
+  if constexpr (std::is_same_v<Acc, float>) {
+    if (dtype == DType::float32) return body(float{});
+    return dtype == DType::float16 ? body(float16{}) : body(bfloat16{});
+  } else if constexpr (std::is_same_v<Acc, int64_t>) {
+    switch (dtype) {
+      case DType::boolean: return body(boolean{});
+      case DType::int8: return body(int8_t{});
+      case DType::uint8: return body(uint8_t{});
+      case DType::int16: return body(int16_t{});
+      case DType::int32: return body(int32_t{});
+      default: return body(int64_t{});
+    }
+  } else {
+    body(Acc{});
+  }
+}
+
+// The results of kSize outputs: one question for all of them.
+template <class O, int kSize>
+TREDUCE_DEVICE void finish(const typename O::Acc (&value)[kSize], const Result& result,
+                           typename O::Acc (&finished)[kSize]) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) finished[c] = O::finish(value[c], false, 1);
+  if (result.divide) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) finished[c] = O::finish(finished[c], true, result.count);
+  }
+}
+
+// Writes finished results side by side, in stores of up to 16 bytes where they lie so.
+template <class T, class Acc, int kSize>
+TREDUCE_DEVICE void store_run(T* to, const Acc (&finished)[kSize]) {
+  constexpr int kBytes = kSize * static_cast<int>(sizeof(T));
+  constexpr int kWord = kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : 4;
+  using Word = std::conditional_t<kWord == 16, int4, std::conditional_t<kWord == 8, int2, int>>;
+  if (kBytes % kWord == 0 && reinterpret_cast<uintptr_t>(to) % kWord == 0) {
+    T stored[kSize];
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) stored[c] = round_to<T>(finished[c]);
+    Word words[(kBytes + kWord - 1) / kWord];
+    memcpy(words, stored, kBytes);
+#pragma unroll
+    for (int w = 0; w < kBytes / kWord; ++w) reinterpret_cast<Word*>(to)[w] = words[w];
+  } else {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) to[c] = round_to<T>(finished[c]);
+  }
+}
+
 // As Extents::offset, with its loop kept a loop: for what is asked once a row.
 TREDUCE_DEVICE int64_t offset_of(const Extents& extents, int64_t i) {
   int64_t sum = 0;
@@ -360,27 +412,39 @@ struct Team {
     }
   }
 
-  // The chunk in which the row ends, `rest` elements after this thread's first: the same lanes, with a question before each load.
+  template <class Layout>
+  static constexpr bool kReadsAgain = !Source::kConverts && Layout::kHow == Walk::even;
+
+  // The chunk in which the row ends, `rest` elements after this thread's first: the same lanes, of which some take fewer.
+  //
+  // Past the end the last vector is read again, and not taken, where that is cheap: with a question before each load the compiler
+  // waits for some of them before it issues the others, and a short row is a trip to memory and little else.
   template <class Layout>
   TREDUCE_DEVICE static void ragged(const Source& x, const Layout& layout, int64_t row, int64_t first, int rest,
                                     Held (&lanes)[kHeld]) {
     Walker<kStep, kSize, Layout::kHow> walker(layout, first);
+    const int most = rest < kSize ? -1 : (rest - kSize) / kStep;  // the number of this thread's last whole vector
 #pragma unroll 1
-    for (int s = 0; s < Pairwise::kStripes && place(s, 0) < rest; s += kAhead) {
+    for (int s = 0; s < Pairwise::kStripes && s * kHeld <= most; s += kAhead) {
       Pack<T, kSize> pack[kAhead][kHeld] = {};
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          const int64_t offset = walker.next((s + a) * kHeld + h);
-          if (place(s + a, h) + kSize <= rest) pack[a][h] = load_pack<kSize>(x, row + offset);
+          const int k = (s + a) * kHeld + h;
+          if constexpr (kReadsAgain<Layout>) {
+            pack[a][h] = load_pack<kSize>(x, row + walker.next(min(k, most)));
+          } else {
+            const int64_t offset = walker.next(k);
+            if (k <= most) pack[a][h] = load_pack<kSize>(x, row + offset);
+          }
         }
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          if (place(s + a, h) + kSize <= rest) lanes[h].take(pack[a][h]);
+          if ((s + a) * kHeld + h <= most) lanes[h].take(pack[a][h]);
         }
       }
     }

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kMostCounters = 4096;  // of one launch, see common/counters.h
 constexpr int kWarp = 32;
-constexpr int kMostRowThreads = 256;  // that row_block and row_cluster are compiled for
+constexpr int kMostRowThreads = 256;      // that row_block and row_cluster are compiled for
+constexpr int64_t kColumnBlocksAnSm = 2;  // of column_block, of 256 threads
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -124,6 +125,16 @@ bool narrow_accepts(const Work& w) {
          g.outputs / columns <= kMostCounters;
 }
 
+// Whether column_narrow reads vectors: a matrix is one run, so it need only begin on one.
+bool narrow_vectors(const Work& w) {
+  const Extents& kept = w.geometry.kept;
+  bool vectors = w.memory.vectors && w.memory.address % static_cast<uint64_t>(column_bytes(w)) == 0;
+  for (int d = 0; d + 1 < kept.count; ++d) {
+    vectors = vectors && kept.stride[d] * element_size(w) % column_bytes(w) == 0;
+  }
+  return vectors;
+}
+
 }  // namespace
 
 Scheduled schedule_thread(const Work& w) {
@@ -147,7 +158,9 @@ Scheduled schedule_row_tile(const Work& w) {
   const int64_t batches = w.geometry.outputs / columns;
   s.vectors = true;
   s.tile = columns;
-  s.span = std::clamp<int64_t>((tuning::kTileBytes - 16) / batch_bytes, 1, ceil_div(1024, columns));
+  // Tiles of more outputs where many are left for each SM.
+  const int64_t most = w.geometry.outputs >= 2048 * tuning::kTilesAnSm * w.chip.sms ? 2048 : 1024;
+  s.span = std::clamp<int64_t>((tuning::kTileBytes - 16) / batch_bytes, 1, ceil_div(most, columns));
   s.block = w.block > 0 ? w.block : static_cast<int>(std::clamp<int64_t>(power_of_two(s.span * columns), 64, 256));
   s.shared_bytes = s.span * batch_bytes + 32;
   s.grid = s.tiles = ceil_div(batches, s.span);
@@ -288,20 +301,20 @@ Scheduled schedule_column_narrow(const Work& w) {
   const int64_t columns = g.kept.inner_size(), chunks = chunks_of(w), batches = g.outputs / columns;
   Schedule s;
   s.tile = columns;
-  // The matrix is read as one run, so it need only begin on a vector.
-  s.vectors = w.memory.vectors && w.memory.address % static_cast<uint64_t>(column_bytes(w)) == 0;
-  for (int d = 0; d + 1 < g.kept.count; ++d) {
-    s.vectors = s.vectors && g.kept.stride[d] * element_size(w) % column_bytes(w) == 0;
-  }
-  const int64_t bytes = Pairwise::kLanes * columns * w.memory.accumulator * 9 / 8;
+  s.vectors = narrow_vectors(w);
+  // A vector of several rows is one node of their tree.
+  const int64_t pack = s.vectors ? column_bytes(w) / element_size(w) : 1;
+  const int64_t rows_of_vector = pack % columns == 0 ? pack / columns : 1;
+  const int64_t bytes = Pairwise::kLanes / rows_of_vector * columns * w.memory.accumulator * 9 / 8;
   s.span = 1;
   while (s.span * 2 * bytes <= tuning::kNarrowBytes && s.span < chunks &&
          batches * ceil_div(chunks, s.span * 2) >= 4 * w.chip.sms) {
     s.span *= 2;
   }
   s.shared_bytes = s.span * bytes;
-  s.block = w.block > 0 ? std::min(w.block, 512) : 256;
   s.splits = ceil_div(chunks, s.span);
+  // One block an SM: all the threads that the kernel is compiled for.
+  s.block = w.block > 0 ? std::min(w.block, 512) : batches * s.splits <= w.chip.sms ? 512 : 256;
   s.grid = s.tiles = batches * s.splits;
   if (s.splits > 1) {
     s.partials = s.tiles * columns;
@@ -313,13 +326,14 @@ Scheduled schedule_column_narrow(const Work& w) {
 
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
-  constexpr int64_t kGroupsAChunk = 32, kShortGroup = 8;  // see columns.cuh
+  constexpr int64_t kTallGroups = 32, kLowGroups = 16, kLowRows = 256, kShortGroup = 8;  // see columns.cuh
   Schedule s;
   s.vectors = column_vectors(w);
   const int64_t pack = columns_of_thread(w);
   const int64_t vectors = ceil_div(g.outputs, pack);
-  const int64_t groups = g.length <= Pairwise::kLanes ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
-                                                      : chunks_of(w) * kGroupsAChunk;
+  const int64_t groups = g.length <= Pairwise::kLanes
+                             ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
+                             : chunks_of(w) * (pack <= 4 && g.length <= kLowRows ? kLowGroups : kTallGroups);
   const int64_t threads = w.block > 0 ? std::min(w.block, 256) : tuning::kColumnThreads;
   // Many rows: few x's and many y's, so that few partials are left to fold. Few rows: as many y's as there are groups. Single
   // columns: a warp side by side, fewer where that would leave much of the last tile empty.
@@ -337,11 +351,9 @@ Scheduled schedule_column_block(const Work& w) {
     y = std::min(y, threads / x);
   }
   s.columns = true;
-  s.block = static_cast<int>(x);
-  s.block_y = static_cast<int>(y);
   s.tile = x * pack;
   const int64_t tiles = ceil_div(vectors, x);
-  // The nodes of a block, and room for the first round of their fold.
+  // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
   const auto bytes = [&](int64_t span) {
     return (span * y + std::max<int64_t>(span * y / 8, 1)) * s.tile * w.memory.accumulator;
   };
@@ -351,6 +363,15 @@ Scheduled schedule_column_block(const Work& w) {
     s.span /= 2;
   }
   s.splits = ceil_div(groups, y * s.span);
+  // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy: blocks of half the threads
+  // then, all at once.
+  const int64_t at_once = kColumnBlocksAnSm * w.chip.sms, blocks = tiles * s.splits;
+  if (w.block == 0 && s.splits > 1 && y > 1 && blocks > at_once && 4 * blocks <= 5 * at_once) {
+    y /= 2;
+    s.span *= 2;
+  }
+  s.block = static_cast<int>(x);
+  s.block_y = static_cast<int>(y);
   if (s.splits > 1 && tiles > kMostCounters) {
     return refused("variant 'column_block' shares long columns of at most " + std::to_string(kMostCounters) +
                    " tiles, this input has " + std::to_string(tiles) + "; 'thread' takes any");
@@ -398,6 +419,10 @@ const char* choose_rung(const Work& w) {
     if (g.length > Pairwise::kLanes && (run < 16 || two_vectors || short_way) && narrow_accepts(w))
       return "column_narrow";
     if (tile_accepts(w)) return "row_tile";
+  }
+  // Rows that fit no vectors: read as one run they are vectors all the same.
+  if (g.length > Pairwise::kChunk && !column_vectors(w) && narrow_accepts(w) && narrow_vectors(w)) {
+    return "column_narrow";
   }
   const int64_t warps = ceil_div(g.outputs, columns_of_thread(w) * kWarp);
   if (g.length <= tuning::kColumnRows || (g.length <= Pairwise::kLanes && warps >= tuning::kColumnWarps * w.chip.sms)) {

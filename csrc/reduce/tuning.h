@@ -11,6 +11,7 @@ constexpr int64_t kFewRowsAnSm = 16;       // up to that many, row_warp is prefe
 constexpr int64_t kTinyElements = 4;       // and row_tile below that many
 constexpr int64_t kTileElements = 64;      // row_tile is preferred up to here where vectors do not fit
 constexpr int64_t kTileBytes = 24 * 1024;  // of shared memory
+constexpr int64_t kTilesAnSm = 16;         // with that many tiles of 2048 rows an SM, row_tile takes them so large
 constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block a row fills the chip
 
 // A row, or few of them, for the whole chip: see share_rows. Up to kMostSpanBytes a block one wave of blocks is best, above it
@@ -23,7 +24,7 @@ constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and 
 constexpr int64_t kColumnRows = 16;  // column_thread is preferred up to here,
 constexpr int64_t kColumnWarps = 3;  // and up to 128 rows with that many warps an SM
 constexpr int64_t kColumnThreadBlock = 128;
-constexpr int64_t kNarrowColumns = 32;       // column_narrow takes up to that many
+constexpr int64_t kNarrowColumns = 64;       // column_narrow takes up to that many
 constexpr int64_t kNarrowBytes = 40 * 1024;  // of shared memory
 constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long

@@ -4,7 +4,8 @@
 //
 // After:   column_block, whose threads side by side would read past the few columns.
 // Mapping: a block takes `span` chunks of 1024 rows. Item i of it is a vector of the first stripe and the seven below; its leaves
-//          go to shared memory as [leaf][column], where eight neighbours at a time are folded.
+//          go to shared memory as [node][column], where eight neighbours at a time are folded. A vector of several rows is folded
+//          to one node before.
 // Bound:   memory bandwidth.
 #include "../columns.cuh"
 
@@ -25,16 +26,36 @@ TREDUCE_DEVICE void store_side(Acc* to, const Acc (&value)[kSize]) {
   }
 }
 
+// A vector of `rows` rows, a power of two, of kSize / rows columns each: their node goes to `to`, column by column.
+template <class O, int kSize, int kWidth = 1>
+TREDUCE_DEVICE void fold_rows(typename O::Acc (&leaf)[kSize], int rows, typename O::Acc* to) {
+  if constexpr (kWidth < kSize) {
+    if (rows * kWidth != kSize) return fold_rows<O, kSize, 2 * kWidth>(leaf, rows, to);
+#pragma unroll
+    for (int s = kWidth; s < kSize; s *= 2) {
+#pragma unroll
+      for (int c = 0; c + s < kSize; c += 2 * s) {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) leaf[c + j] = O::combine(leaf[c + j], leaf[c + s + j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) to[j] = leaf[j];
+  }
+}
+
 template <class O, int kSize, class Source, class Placement>
 __global__ void __launch_bounds__(512)
     kernel(TREDUCE_GRID_CONSTANT Source x, Divider vectors, int width, int64_t tiles,
-           TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int64_t length, typename O::Acc* partials,
-           unsigned* counters, Result result, TREDUCE_GRID_CONSTANT Placement placement) {
+           TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int rows_of_vector, int64_t length,
+           typename O::Acc* partials, unsigned* counters, Result result, TREDUCE_GRID_CONSTANT Placement placement) {
   using Acc = typename O::Acc;
   using T = typename Source::Element;
   const int stripe = Pairwise::kLanes * width;  // elements
-  Acc* const leaves = dynamic_shared<Acc>();    // [span * lanes][width], and an eighth of it for the fold
-  const int all = span * stripe;
+  const int of_stripe = stripe / rows_of_vector;
+  Acc* const leaves =
+      dynamic_shared<Acc>();  // [span * lanes / rows_of_vector][width], and an eighth of it for the fold
+  const int all = span * of_stripe;
   const int64_t splits = splits_of_batch.divisor;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t batch = splits_of_batch.quotient(tile);
@@ -69,9 +90,13 @@ __global__ void __launch_bounds__(512)
           }
         }
       }
-      store_side(leaves + chunk * stripe + p, leaf);
+      if (rows_of_vector == 1) {
+        store_side(leaves + chunk * of_stripe + p, leaf);
+      } else {
+        fold_rows<O>(leaf, rows_of_vector, leaves + chunk * of_stripe + p / rows_of_vector);
+      }
     }
-    const int nodes = span * Pairwise::kLanes;
+    const int nodes = span * Pairwise::kLanes / rows_of_vector;
     const Acc* folded = columns::fold_rounds<O>(leaves, leaves + all, nodes, width, threadIdx.x, blockDim.x);
     __syncthreads();
     bool last = splits == 1;
@@ -80,8 +105,8 @@ __global__ void __launch_bounds__(512)
       __syncthreads();
       last = treduce::grid::arrive_last(counters + batch, static_cast<unsigned>(splits));
       if (last) {
-        folded = columns::fold_splits<O>(partials + batch * splits * width, splits, width, leaves, nodes, threadIdx.x,
-                                         blockDim.x);
+        folded = columns::fold_splits<O>(partials + batch * splits * width, static_cast<int>(splits), width, leaves,
+                                         nodes, threadIdx.x, blockDim.x);
         __syncthreads();
       }
     }
@@ -100,10 +125,11 @@ cudaError_t launch_one(const Call& call) {
     const Geometry& g = *call.geometry;
     const Schedule& s = *call.schedule;
     const int width = static_cast<int>(s.tile);
+    const int rows_of_vector = kSize % width == 0 ? kSize / width : 1;
     return launch(&kernel<O, kSize, decltype(source), decltype(placement)>, rows::shape_of(call), source,
                   Divider(Pairwise::kLanes * width / kSize), width, s.tiles, Divider(s.splits),
-                  static_cast<int>(s.span), g.length, static_cast<typename O::Acc*>(call.workspace), call.counter,
-                  call.result, placement);
+                  static_cast<int>(s.span), rows_of_vector, g.length, static_cast<typename O::Acc*>(call.workspace),
+                  call.counter, call.result, placement);
   });
 }
 

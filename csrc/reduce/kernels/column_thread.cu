@@ -41,7 +41,7 @@ TREDUCE_DEVICE typename columns::Side<O, Held::kSize>::Acc walk(const Source& x,
   } else {
     columns::Tree<O, kSize, 5> groups;
 #pragma unroll 1
-    for (int q = 0; q < columns::kGroupsAChunk; ++q) groups.push(columns::group<O>(x, own, rows, q, length));
+    for (int q = 0; q < columns::Tall::kGroupsAChunk; ++q) groups.push(columns::group<O>(x, own, rows, q, length));
     return groups.value();
   }
 }

@@ -120,48 +120,72 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Rows of 2, 4 or 8 elements that lie one after another, several in a vector: a thread folds them where they are.
-template <class O, class Source>
+// Rows of 2, 4 or 8 elements that lie one after another, several in a vector: a thread folds them where they are, and writes
+// their results side by side.
+template <int kLength, class O, class Source>
 __global__ void __launch_bounds__(256)
-    packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, TREDUCE_GRID_CONSTANT Result result) {
+    packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, TREDUCE_GRID_CONSTANT Result result) {
   using Acc = typename O::Acc;
   constexpr int kSize = vector_of<Source>;
-  const int rows = kSize / length;  // in a vector
-  const int log = __ffs(length) - 1;
-  const int64_t vectors = (outputs + rows - 1) / rows;
-  for (int64_t tile = blockIdx.x; tile * blockDim.x * kPacksAThread < vectors; tile += gridDim.x) {
+  constexpr int kRows = kSize / kLength;  // in a vector
+  const int64_t vectors = outputs / kRows;
+  const auto row_of = [](const auto& elements, int r) {
+    Acc value[kLength];
+#pragma unroll
+    for (int c = 0; c < kLength; ++c) value[c] = widen<Acc>(elements.at[r * kLength + c]);
+#pragma unroll
+    for (int s = 1; s < kLength; s *= 2) {
+#pragma unroll
+      for (int c = 0; c < kLength; c += 2 * s) value[c] = O::combine(value[c], value[c + s]);
+    }
+    return value[0];
+  };
+  for (int64_t tile = blockIdx.x; tile * blockDim.x * kPacksAThread * kRows < outputs; tile += gridDim.x) {
     const int64_t first = tile * blockDim.x * kPacksAThread + threadIdx.x;
     Pack<typename Source::Element, kSize> pack[kPacksAThread] = {};
+    if (first < vectors) {
+      // Past the last vector the last one is read again, and not written: no question stands before the loads.
 #pragma unroll
-    for (int p = 0; p < kPacksAThread; ++p) {
-      const int64_t v = first + p * blockDim.x;
-      if ((v + 1) * rows <= outputs) pack[p] = load_pack<kSize>(x, v * kSize);
-    }
-#pragma unroll
-    for (int p = 0; p < kPacksAThread; ++p) {
-      const int64_t v = first + p * blockDim.x;
-      if (v >= vectors) break;
-      Acc value[kSize];
-      const auto elements = pack[p].elements();
-      const bool whole = (v + 1) * rows <= outputs;
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) {
-        value[c] = whole                             ? widen<Acc>(elements.at[c])
-                   : v * rows + (c >> log) < outputs ? widen<Acc>(x.at(v * kSize + c))
-                                                     : O::identity();
-      }
-#pragma unroll
-      for (int s = 1; s < kSize; s *= 2) {
-        if (s == length) break;
-#pragma unroll
-        for (int c = 0; c < kSize; c += 2 * s) value[c] = O::combine(value[c], value[c + s]);
-      }
-#pragma unroll
-      for (int c = 0; c < kSize; ++c) {
-        const int64_t o = v * rows + (c >> log);
-        if ((c & (length - 1)) == 0 && o < outputs) result.store<O>(value[c], o);
+      for (int p = 0; p < kPacksAThread; ++p) {
+        const int64_t v = first + p * blockDim.x;
+        pack[p] = load_pack<kSize>(x, (v < vectors ? v : vectors - 1) * kSize);
       }
     }
+    as_stored<Acc>(result.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* const out = static_cast<T*>(result.data);
+#pragma unroll
+      for (int p = 0; p < kPacksAThread; ++p) {
+        const int64_t v = first + p * blockDim.x;
+        const auto elements = pack[p].elements();
+        Acc value[kRows], finished[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) value[r] = row_of(elements, r);
+        finish<O>(value, result, finished);
+        if (v < vectors) store_run(out + v * kRows, finished);
+      }
+    });
+    // The rows that fill no vector: a thread each.
+    const int64_t o = vectors * kRows + threadIdx.x;
+    if (tile == 0 && o < outputs) {
+      struct {
+        typename Source::Element at[kLength];
+      } elements;
+#pragma unroll
+      for (int c = 0; c < kLength; ++c) elements.at[c] = x.at(o * kLength + c);
+      result.store<O>(row_of(elements, 0), o);
+    }
+  }
+}
+
+// Calls body(integral_constant<kLength>) for a length below kSize.
+template <int kSize, int kLength = 2, class Body>
+cudaError_t dispatch_length(int length, Body body) {
+  if constexpr (kLength < kSize) {
+    if (length == kLength) return body(std::integral_constant<int, kLength>{});
+    return dispatch_length<kSize, 2 * kLength>(length, body);
+  } else {
+    return cudaErrorInvalidValue;  // see packs_rows
   }
 }
 
@@ -170,8 +194,11 @@ cudaError_t launch_one(const Call& call) {
   const int length = static_cast<int>(g.length);
   if (packs_rows(g, call.schedule->vectors, size_of(call.dtype))) {
     return dispatch_vectors<Sum>(call, [&](auto op, auto source) {
-      return launch(&packed_kernel<decltype(op), decltype(source)>, rows::shape_of(call), source, g.outputs, length,
-                    call.result);
+      using Source = decltype(source);
+      return dispatch_length<vector_of<Source>>(length, [&](auto of_row) {
+        return launch(&packed_kernel<decltype(of_row)::value, decltype(op), Source>, rows::shape_of(call), source,
+                      g.outputs, call.result);
+      });
     });
   }
   return dispatch_reads<Sum>(call, [&](auto op, auto source, auto vectors, auto walk) {

@@ -11,7 +11,11 @@
 
 namespace treduce::reduce::row_tile {
 
-template <class O, class Source>
+constexpr int kShortRow = 8;  // elements up to which a row is one node of eight: see kShort
+
+// kShort: rows of up to kShortRow elements whose results lie one after another. Then few instructions are left for each, where
+// they are what bounds the kernel.
+template <bool kShort, class O, class Source>
 __global__ void __launch_bounds__(kMaxBlock)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Extents out, Divider columns, int64_t batches,
            int batches_a_tile, int length, Result result) {
@@ -48,22 +52,37 @@ __global__ void __launch_bounds__(kMaxBlock)
     for (int i = threadIdx.x; i < head; i += blockDim.x) tile[shift + i] = source[i];
     for (int i = tail + threadIdx.x; i < elements; i += blockDim.x) tile[shift + i] = source[i];
     __syncthreads();
-    for (int o = threadIdx.x; o < count * width; o += blockDim.x) {
-      const int batch = static_cast<int>(columns.quotient(o));
-      const T* const row = tile + shift + batch * batch_size + (o - batch * width);
-      Neighbours<O, 4> eights;  // nodes over eight lanes: at most 16 of them
-      for (int e = 0; e < length; e += 8) {
-        Acc v[8];
+    const auto eight = [&](const T* from, int step, int there) {
+      Acc v[8];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] = e + k < length ? widen<Acc>(row[(e + k) * width]) : O::identity();
+      for (int k = 0; k < 8; ++k) v[k] = k < there ? widen<Acc>(from[k * step]) : O::identity();
 #pragma unroll
-        for (int s = 1; s < 8; s *= 2) {
+      for (int s = 1; s < 8; s *= 2) {
 #pragma unroll
-          for (int k = 0; k < 8; k += 2 * s) v[k] = O::combine(v[k], v[k + s]);
-        }
-        eights.push(v[0]);
+        for (int k = 0; k < 8; k += 2 * s) v[k] = O::combine(v[k], v[k + s]);
       }
-      result.store<O>(eights.value(), offset_of(out, first * width + o));
+      return v[0];
+    };
+    if constexpr (kShort) {
+      as_stored<Acc>(result.dtype, [&](auto zero) {
+        using Out = decltype(zero);
+        Out* const out = static_cast<Out*>(result.data) + first;
+#pragma unroll 2
+        for (int o = threadIdx.x; o < count; o += blockDim.x) {
+          const Acc value[1] = {eight(tile + shift + o * length, 1, length)};
+          Acc finished[1];
+          finish<O>(value, result, finished);
+          out[o] = round_to<Out>(finished[0]);
+        }
+      });
+    } else {
+      for (int o = threadIdx.x; o < count * width; o += blockDim.x) {
+        const int batch = static_cast<int>(columns.quotient(o));
+        const T* const row = tile + shift + batch * batch_size + (o - batch * width);
+        Neighbours<O, 4> eights;  // nodes over eight lanes: at most 16 of them
+        for (int e = 0; e < length; e += 8) eights.push(eight(row + e * width, width, length - e));
+        result.store<O>(eights.value(), offset_of(out, first * width + o));
+      }
     }
     __syncthreads();
   }
@@ -73,9 +92,12 @@ cudaError_t launch_one(const Call& call) {
   return dispatch_vectors<Sum>(call, [&](auto op, auto source) -> cudaError_t {
     const Geometry& g = *call.geometry;
     const Divider columns(call.schedule->tile);
-    return launch(&kernel<decltype(op), decltype(source)>, rows::shape_of(call), source, g.kept_out, columns,
-                  g.outputs / columns.divisor, static_cast<int>(call.schedule->span), static_cast<int>(g.length),
-                  call.result);
+    using O = decltype(op);
+    using Source = decltype(source);
+    const bool is_short = g.length <= kShortRow && columns.divisor == 1 && g.kept_out.is_dense();
+    return launch(is_short ? &kernel<true, O, Source> : &kernel<false, O, Source>, rows::shape_of(call), source,
+                  g.kept_out, columns, g.outputs / columns.divisor, static_cast<int>(call.schedule->span),
+                  static_cast<int>(g.length), call.result);
   });
 }
 
