@@ -92,11 +92,20 @@ inline View view_of(const Operand& o, bool any_direction) {
   return view;
 }
 
+// Slabs of 64 lines are contiguous along the lines; tiles of fewer lines read k.
+constexpr int64_t kSlabLines = 64;
+
+inline View view_a(const Problem& p, const void* a, int bytes) {
+  return view_of(operand_a(p, a, bytes), bytes == 2 && p.m >= kSlabLines);
+}
+inline View view_b(const Problem& p, const void* b, int bytes) {
+  return view_of(operand_b(p, b, bytes), bytes == 2 && p.n >= kSlabLines);
+}
+
 // Bytes of copies that both operands need, for rungs that read boxes.
 inline int64_t boxes_workspace(const Problem& p, DType dtype, const void* a, const void* b) {
   const int bytes = static_cast<int>(size_of(dtype));
-  return view_of(operand_a(p, a, bytes), bytes == 2).copied_bytes +
-         view_of(operand_b(p, b, bytes), bytes == 2).copied_bytes;
+  return view_a(p, a, bytes).copied_bytes + view_b(p, b, bytes).copied_bytes;
 }
 
 // Boxes are found by 32-bit coordinates.
