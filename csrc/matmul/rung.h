@@ -44,6 +44,16 @@ struct Tiles {
     const int64_t line = tile / across;
     return {line / down, line % down * kTileM, tile % across * kTileN};
   }
+
+  // The same tiles in bands of kBand down, within a band column by column: blocks that run together then read few rows of
+  // A and few columns of B, which come from the L2.
+  static constexpr int kBand = 8;
+  TREDUCE_HOST_DEVICE Place place_in_bands(int64_t tile) const {
+    const int64_t within = tile % (down * across);
+    const int64_t band = within / (kBand * across), rest = within % (kBand * across);
+    const int64_t height = down - band * kBand < kBand ? down - band * kBand : kBand;
+    return {tile / (down * across), (band * kBand + rest % height) * kTileM, rest / height * kTileN};
+  }
 };
 
 }  // namespace treduce::matmul
