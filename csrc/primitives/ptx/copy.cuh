@@ -1,0 +1,73 @@
+// Asynchronous copies from global to shared memory: no register holds the data, and no thread waits until it asks to. One
+// wrapper an instruction; the emulator delivers a copy when it is waited for, and no sooner. Chips before sm_80 copy at once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "../../common/macros.h"
+
+namespace treduce::ptx {
+
+// A place in shared memory, in bytes: 32 bits, so that a kernel that keeps one computes with one register.
+#ifdef TREDUCE_EMULATOR
+using SharedAddress = unsigned char*;
+TREDUCE_DEVICE SharedAddress shared_address(void* shared) { return static_cast<unsigned char*>(shared); }
+#else
+using SharedAddress = uint32_t;
+TREDUCE_DEVICE SharedAddress shared_address(void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+#endif
+
+// *to = value, at once.
+template <class T>
+TREDUCE_DEVICE void store_shared(SharedAddress to, T value) {
+#ifdef TREDUCE_EMULATOR
+  *reinterpret_cast<T*>(to) = value;
+#else
+  *static_cast<T*>(__cvta_shared_to_generic(to)) = value;
+#endif
+}
+
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later): 16 bytes pass by the L1.
+template <int kBytes>
+TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+#ifdef TREDUCE_EMULATOR
+  emulator::copy_async(to, global, kBytes);
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+  }
+#else
+  using Words = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t> >;
+  *static_cast<Words*>(__cvta_shared_to_generic(to)) = *static_cast<const Words*>(global);
+#endif
+}
+
+// Closes a group: this thread's copies since the last call, of which there may be none. cp.async.commit_group.
+TREDUCE_DEVICE void commit_copies() {
+#ifdef TREDUCE_EMULATOR
+  emulator::commit_copies();
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most the kLeft youngest groups of this thread are under way. The others' copies are there after a
+// __syncthreads() that follows. cp.async.wait_group.
+template <int kLeft>
+TREDUCE_DEVICE void wait_copies() {
+#ifdef TREDUCE_EMULATOR
+  emulator::wait_copies(kLeft);
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+}  // namespace treduce::ptx
