@@ -58,6 +58,6 @@ ReductionName = Literal[
     "cg",
 ]
 
-MatmulName = Literal["auto", "naive", "tiled", "persistent"]
+MatmulName = Literal["auto", "naive", "tiled", "wmma", "mma", "mma_f64", "wgmma", "warp_specialized", "persistent"]
 
 VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "operand.h"
+#include "staged.h"
 
 namespace treduce::matmul {
 namespace {
@@ -32,9 +33,8 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   Row row = make_row(name, summary, origin);
   row.order = "warp_group";
   row.order_text =
-      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, p "
-      "ascending; "
-      "its sums are cut, not rounded. The CPU adds in k order instead";
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
+      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead";
   row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
   row.capability = 90;
   row.one_chip = true;
@@ -42,6 +42,39 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   row.float32_bits = 11;
   row.workspace = &boxes_workspace;
   row.refusal = &boxes_refusal;
+  return row;
+}
+
+// A rung of matrix instructions that a warp issues: sm_80 and later.
+Row make_tensor_core_row(const char* name, const char* summary, const char* origin) {
+  Row row = make_row(name, summary, origin);
+  row.order = "tensor_core";
+  row.order_text =
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
+      "p ascending, rounding as the chip does. The CPU adds in k order instead";
+  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
+  row.capability = 80;
+  row.on_cpu = false;
+  row.float32_bits = 11;
+  return row;
+}
+
+Row with_stages(Row row) {
+  row.workspace = &staged_workspace;
+  row.refusal = &boxes_refusal;
+  return row;
+}
+
+Row make_mma_f64_row() {
+  Row row =
+      with_stages(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
+                                       "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS"));
+  row.order = "tensor_core_f64";
+  row.order_text =
+      "the tensor core adds 4 products at a time to a float64 accumulator, p ascending. "
+      "The CPU adds in k order instead";
+  row.dtypes = {DType::float64};
+  row.float32_bits = 24;
   return row;
 }
 
@@ -58,6 +91,16 @@ std::vector<Row> make_ladder() {
   return {
       make_row("naive", "one thread an output; row and column straight from global memory", kGuide),
       with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16),
+      make_tensor_core_row("wmma", "the first tensor cores: 16 x 16 fragments of tiles in shared memory",
+                           "NVIDIA, CUDA Programming Guide: warp matrix functions"),
+      with_stages(make_tensor_core_row("mma",
+                                       "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
+                                       "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS")),
+      make_mma_f64_row(),
+      make_hopper_row("wgmma", "the copy engine brings tiles, warp groups multiply them from shared memory",
+                      "NVIDIA, PTX ISA: warpgroup-level matrix instructions"),
+      make_hopper_row("warp_specialized", "one warp asks for tiles, two warp groups multiply; registers move to them",
+                      "M. Bauer, H. Cook, B. Khailany, CudaDMA; V. Thakkar et al., CUTLASS 3"),
       make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
                       "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels"),
       make_auto(),
