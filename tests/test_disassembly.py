@@ -1,4 +1,4 @@
-"""What was compiled, as the disassembler shows it: no local-memory spills, and the instructions that a rung is about."""
+"""What was compiled, as the disassembler shows it: no local-memory spills, and the instructions a rung is about."""
 
 import collections
 import functools

@@ -20,8 +20,8 @@ COMPILE = [*SANITIZE, "-std=c++17", "-g1", "-ffp-contract=off", "-DTREDUCE_EMULA
 COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parentheses"]
 
 
-# What a rung on tensor cores or the copy engine includes. Those are left out: their instructions work on fragments that a
-# whole warp holds, or on descriptors, and have no twin on the host.
+# What a rung on tensor cores or the copy engine includes. Those are left out: their instructions work on fragments that
+# a whole warp holds, or on descriptors, and have no twin on the host.
 NO_TWIN = ('"../hopper.cuh"', '"../staged.cuh"', "<mma.h>")
 
 
