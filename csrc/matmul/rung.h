@@ -45,14 +45,14 @@ struct Tiles {
     return {line / down, line % down * kTileM, tile % across * kTileN};
   }
 
-  // The same tiles in bands of kBand down, within a band column by column: blocks that run together then read few rows of
-  // A and few columns of B, which come from the L2.
-  static constexpr int kBand = 8;
-  TREDUCE_HOST_DEVICE Place place_in_bands(int64_t tile) const {
-    const int64_t within = tile % (down * across);
-    const int64_t band = within / (kBand * across), rest = within % (kBand * across);
-    const int64_t height = down - band * kBand < kBand ? down - band * kBand : kBand;
-    return {tile / (down * across), (band * kBand + rest % height) * kTileM, rest / height * kTileN};
+  // As place, but kGroup rows of tiles are walked down before the next column: tiles that are computed at the same time then
+  // form a block and not a line, and need fewer rows of A and columns of B among them.
+  template <int kGroup>
+  TREDUCE_HOST_DEVICE Place place_in_groups(int64_t tile) const {
+    const int64_t batch = tile / (down * across), within = tile % (down * across);
+    const int64_t first = within / (kGroup * across) * kGroup, in_group = within % (kGroup * across);
+    const int64_t rows = down - first < kGroup ? down - first : kGroup;
+    return {batch, (first + in_group % rows) * kTileM, in_group / rows * kTileN};
   }
 };
 

@@ -19,6 +19,7 @@ struct Shape {
   static constexpr int kTileM = 128, kTileN = 128, kMostStages = 4;
   static constexpr int kWarpM = 64, kWarpN = 32;  // outputs of a warp
   static constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32;
+  static constexpr int kGroup = 8;  // rows of tiles that are walked down together
   static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
   static constexpr int kSteps = 4;  // multiplications along the k of a stage, 4 each
 };
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int place_a = place_of_lane<kAAlongK>(warp_m), place_b = place_of_lane<kBAlongK>(warp_n);
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place_in_bands(tile);
+    const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     double acc[kM][kN][4] = {};
     double from_a[2][kM][2], from_b[2][kN];

@@ -27,6 +27,7 @@ struct Shape {
   static constexpr int kTileM = 128, kTileN = 128, kDepth = 32;
   static constexpr int kWarpM = 64, kWarpN = 32;  // outputs of a warp
   static constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32;
+  static constexpr int kGroup = 8;   // rows of tiles that are walked down together
   static constexpr int kBlocks = 2;  // a multiprocessor
 };
 
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int warp_n = warp % (Shape::kTileN / Shape::kWarpN) * Shape::kWarpN;
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place_in_bands(tile);
+    const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
     const Offsets at = offsets_of(p, place.batch);
     const T* from_a = TileA::first(a, at.a, place.row);
     const T* from_b = TileB::first(b, at.b, place.column);
