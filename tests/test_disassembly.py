@@ -1,4 +1,4 @@
-"""What was compiled, as the disassembler shows it: no local-memory spills, and 16-byte loads where promised."""
+"""What was compiled, as the disassembler shows it: no local-memory spills, and the instructions a rung is about."""
 
 import collections
 import functools
@@ -71,14 +71,18 @@ def resources():
     return found
 
 
+MEMORY = re.compile(r"\b((?:LDG|LDL|STL|LD|ST)[.A-Z0-9_]*)\s")
+MATRIX = re.compile(r"\b((?:HMMA|DMMA|HGMMA|UTMALDG|USETMAXREG)[.A-Zx0-9_]*)\s")
+
+
 @functools.cache
 def loads():
-    """Kernel -> how many of each kind of memory instruction it has."""
+    """Kernel -> how many of each kind of memory and matrix instruction it has."""
     counts, current = {}, None
     for line in dump("--dump-sass").splitlines():
         if match := re.search(r"Function : (\S+)", line):
             current = counts.setdefault(match.group(1), collections.Counter())
-        elif current is not None and (match := re.search(r"\b((?:LDG|LDL|STL|LD|ST)[.A-Z0-9_]*)\s", line)):
+        elif current is not None and (match := MEMORY.search(line) or MATRIX.search(line)):
             current[match.group(1)] += 1
     return {symbol: counter for symbol, counter in counts.items() if symbol.startswith("_ZN7treduce")}
 
@@ -208,6 +212,30 @@ def test_scalar_rungs_load_one_element(rung):
     """Otherwise the check above would say nothing."""
     for counts in kernels_of("reduce", rung, loads()).values():
         assert not any(".128" in name for name in counts)
+
+
+# Rung of tensor cores -> the instructions that its section in docs/ladder.md is about, and those that it does without.
+CORES = {
+    "wmma": ({"HMMA"}, {"LDGSTS", "HGMMA"}),
+    "mma": ({"HMMA", "LDSM", "LDGSTS"}, {"HGMMA", "UTMALDG"}),
+    "mma_f64": ({"DMMA", "LDS", "LDGSTS"}, {"LDSM", "UTMALDG"}),
+    "wgmma": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS", "USETMAXREG"}),
+    "warp_specialized": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "persistent": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
+}
+
+
+@pytest.mark.parametrize("rung", CORES)
+def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
+    if tables.row("matmul", rung).one_chip and "9.0a" not in torch_reduce.build_info().architectures:
+        pytest.skip("built without code for 9.0a")
+    kernels = {s: c for s, c in kernels_of("matmul", rung, loads()).items() if parts(s)[2] == "kernel"}
+    assert kernels
+    has, lacks = CORES[rung]
+    for symbol, counts in kernels.items():
+        opcodes = {name.split(".")[0] for name in counts}
+        assert has <= opcodes, f"{symbol} lacks {has - opcodes}"
+        assert not lacks & opcodes, f"{symbol} has {lacks & opcodes}"
 
 
 def test_every_chip_asked_for_is_there():

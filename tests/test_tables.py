@@ -169,7 +169,10 @@ def test_order_classes():
     assert {row.name for row in tables.PAIRWISE} == {
         name for name in by_name if name.startswith(("row_", "column_")) or name in ("thread", "auto")
     }
-    assert len({row.order for row in MATMUL_VARIANTS}) == 1
+    matmul = {row.name: row.order for row in MATMUL_VARIANTS}
+    assert matmul["naive"] == matmul["tiled"] == "k_order"
+    assert matmul["wmma"] == matmul["mma"] == "tensor_core"
+    assert matmul["wgmma"] == matmul["warp_specialized"] == matmul["persistent"] == "warp_group"
 
 
 def test_only_atomic_gives_up_its_order():

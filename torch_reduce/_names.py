@@ -67,6 +67,11 @@ MatmulName = Literal[
     "vectorized",
     "warp_tiled",
     "pipelined",
+    "wmma",
+    "mma",
+    "mma_f64",
+    "wgmma",
+    "warp_specialized",
     "persistent",
     "split_fp16",
 ]

@@ -96,6 +96,69 @@ struct Broadcast {
 
 inline Broadcast broadcast_of(const Boxes& boxes) { return {boxes.batch_size[0] == 1, boxes.batch_size[1] == 1}; }
 
+// What a kernel is compiled for: the type that the tensor cores read, the type of the results, and along which dimension
+// the boxes of A and of B lie.
+template <class T_, class Out_, bool kAAlongK_, bool kBAlongK_>
+struct Form {
+  using T = T_;
+  using Out = Out_;
+  static constexpr bool kAAlongK = kAAlongK_, kBAlongK = kBAlongK_;
+};
+
+template <class T, class Out, class Body>
+cudaError_t launch_with_type(const Call& call, Body&& body) {
+  const Problem& p = call.problem;
+  constexpr int kBytes = kElementBytes<T>;
+  View read_a = view_a(p, call.a, kBytes), read_b = view_b(p, call.b, kBytes);
+  char* workspace = static_cast<char*>(call.workspace);
+  cudaError_t error = pack(operand_a(p, call.a, kBytes), read_a, workspace, call.stream);
+  if (error == cudaSuccess) error = pack(operand_b(p, call.b, kBytes), read_b, workspace, call.stream);
+  if (error != cudaSuccess) return error;
+  const Boxes &a = read_a.boxes, &b = read_b.boxes;
+  if constexpr (kBytes == 2) {
+    if (!a.along_k && !b.along_k) return body(Form<T, Out, false, false>{}, a, b);
+    if (!a.along_k) return body(Form<T, Out, false, true>{}, a, b);
+    if (!b.along_k) return body(Form<T, Out, true, false>{}, a, b);
+  }
+  return body(Form<T, Out, true, true>{}, a, b);
+}
+
+// Calls body(Form, boxes of A, boxes of B), which launches the kernel: the boxes are where the operands lie, or copies
+// that are made in the call's workspace. k is at least 1 there.
+template <class Body>
+cudaError_t launch_form(const Call& call, Body&& body) {
+  const Problem& p = call.problem;
+  if (p.k == 0) return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(call.dtype), call.stream);
+  switch (call.dtype) {
+    case DType::float16: return launch_with_type<float16, float16>(call, body);
+    case DType::bfloat16: return launch_with_type<bfloat16, bfloat16>(call, body);
+    default: return launch_with_type<ptx::tfloat32, float>(call, body);
+  }
+}
+
+// Describes the boxes of one operand for copies of whole tiles.
+template <class Tile>
+cudaError_t encode_tiles(const Boxes& boxes, CUtensorMap* map) {
+  return encode(boxes, kMapType<typename Tile::Element>, Tile::kBoxInner, Tile::kBoxOuter, true, map);
+}
+
+// Starts acc += A B over one stage for 64 rows of A from `line` and all columns of B; step 0 overwrites acc. The tensor
+// cores are done when wgmma_wait says so; until then nothing else may touch acc or the tiles.
+// Who calls: the threads of a warp group.
+template <class TileA, class TileB, int kN>
+TREDUCE_DEVICE void multiply_stage(float (&acc)[kN], const char* tile_a, const char* tile_b, int line, int step) {
+  using T = typename TileA::Element;
+  ptx::wgmma_touch(acc);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kDepth<T> / kStep<T>; ++i) {
+    ptx::Wgmma<T, kN * 2, TileA::kTransposed, TileB::kTransposed>::multiply(
+        acc, TileA::descriptor(tile_a, line, i), TileB::descriptor(tile_b, 0, i), step + i > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_touch(acc);
+}
+
 // Waits for the kThreads threads that name the same barrier (1 to 15) of the block.
 template <int kThreads>
 TREDUCE_DEVICE void named_barrier(int id) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "operand.h"
+#include "split.h"
+#include "staged.h"
 
 namespace treduce::matmul {
 namespace {
@@ -35,9 +37,8 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   Row row = make_row(name, summary, origin);
   row.order = "warp_group";
   row.order_text =
-      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, p "
-      "ascending; "
-      "its sums are cut, not rounded. The CPU adds in k order instead";
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
+      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead";
   row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
   row.capability = 90;
   row.one_chip = true;
@@ -48,8 +49,55 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   return row;
 }
 
+// A rung of matrix instructions that a warp issues: sm_80 and later.
+Row make_tensor_core_row(const char* name, const char* summary, const char* origin) {
+  Row row = make_row(name, summary, origin);
+  row.order = "tensor_core";
+  row.order_text =
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
+      "p ascending, rounding as the chip does. The CPU adds in k order instead";
+  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
+  row.capability = 80;
+  row.on_cpu = false;
+  row.float32_bits = 11;
+  return row;
+}
+
+Row with_stages(Row row) {
+  row.workspace = &staged_workspace;
+  row.refusal = &boxes_refusal;
+  return row;
+}
+
+Row make_mma_f64_row() {
+  Row row =
+      with_stages(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
+                                       "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS"));
+  row.order = "tensor_core_f64";
+  row.order_text =
+      "the tensor core adds 4 products at a time to a float64 accumulator, p ascending. "
+      "The CPU adds in k order instead";
+  row.dtypes = {DType::float64};
+  row.float32_bits = 24;
+  return row;
+}
+
+Row make_split_row() {
+  Row row = make_hopper_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
+                            "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores");
+  row.order = "split_fp16";
+  row.order_text =
+      "three products of float16 pairs, summed over 64 steps of k by the tensor core; these sums are added in float32, "
+      "p ascending, then every 2048 steps of k. The CPU adds in k order instead";
+  row.dtypes = {DType::float32};
+  row.float32_bits = 22;
+  row.workspace = &split_workspace;
+  return row;
+}
+
 Row make_auto() {
-  Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0, 8, 128);
+  Row row =
+      with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0, 8, 128);
   row.order = "chosen";
   row.order_text = "that of the rung it picks, which for one dtype, k and GPU has one order class; on the CPU k order";
   row.on_cpu = false;
@@ -67,8 +115,19 @@ std::vector<Row> make_ladder() {
       make_row("warp_tiled", "a tile for the block, for each warp and for each thread", kCutlass),
       // The rows of a block's tile; 0: as large as the number of outputs allows.
       with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass), 0, 32, 128),
+      make_tensor_core_row("wmma", "the first tensor cores: 16 x 16 fragments of tiles in shared memory",
+                           "NVIDIA, CUDA Programming Guide: warp matrix functions"),
+      with_stages(make_tensor_core_row("mma",
+                                       "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
+                                       "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS")),
+      make_mma_f64_row(),
+      make_hopper_row("wgmma", "the copy engine brings tiles, warp groups multiply them from shared memory",
+                      "NVIDIA, PTX ISA: warpgroup-level matrix instructions"),
+      make_hopper_row("warp_specialized", "one warp asks for tiles, two warp groups multiply; registers move to them",
+                      "M. Bauer, H. Cook, B. Khailany, CudaDMA; V. Thakkar et al., CUTLASS 3"),
       make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
                       "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels"),
+      make_split_row(),
       make_auto(),
   };
 }

@@ -93,8 +93,10 @@ cudaError_t pack_words(const Operand& o, const Boxes& to, void* workspace, cudaS
 inline cudaError_t pack(const Operand& o, View& view, char*& workspace, cudaStream_t stream) {
   if (view.reading == Reading::direct) return cudaSuccess;
   view.boxes.data = workspace;
-  const cudaError_t error = o.element_bytes == 4 ? pack_words<uint32_t>(o, view.boxes, workspace, stream)
-                                                 : pack_words<uint16_t>(o, view.boxes, workspace, stream);
+  const auto words = o.element_bytes == 8   ? &pack_words<uint64_t>
+                     : o.element_bytes == 4 ? &pack_words<uint32_t>
+                                            : &pack_words<uint16_t>;
+  const cudaError_t error = words(o, view.boxes, workspace, stream);
   workspace += view.copied_bytes;
   return error;
 }

@@ -32,6 +32,8 @@ constexpr int kStep = 32 / kElementBytes<T>;
 template <class T, int kLines, bool kAlongK>
 struct Tile {
   static_assert(kAlongK || (kElementBytes<T> == 2 && kLines % 64 == 0), "slabs are 64 lines of 16 bits");
+  using Element = T;
+  static constexpr bool kTransposed = !kAlongK;  // as a multiplication sees it
   static constexpr int kBytes = kLines * kRowBytes;
   static constexpr int kSlabBytes = 64 * kRowBytes;
 

@@ -20,11 +20,20 @@ COMPILE = [*SANITIZE, "-std=c++17", "-g1", "-ffp-contract=off", "-DTREDUCE_EMULA
 COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parentheses"]
 
 
+# What a rung on tensor cores or the copy engine includes. Those are left out: their instructions work on fragments that
+# a whole warp holds, or on descriptors, and have no twin on the host.
+NO_TWIN = ('"../hopper.cuh"', '"../staged.cuh"', "<mma.h>")
+
+
+def has_twin(source: Path) -> bool:
+    text = source.read_text()
+    return not any(f"#include {header}" in text for header in NO_TWIN)
+
+
 MACHINE = [HERE / "emulator.cpp", HERE / "fiber.cpp"]
 SOURCES = {
     "driver": [
-        # The rungs on tensor cores and the copy engine are left out: their instructions have no twin on the host.
-        *(f for f in sorted(ROOT.glob("csrc/**/*.cu")) if '"../hopper.cuh"' not in f.read_text()),
+        *filter(has_twin, sorted(ROOT.glob("csrc/**/*.cu"))),
         # What the kernels' ladders are made of: host code without torch.
         *sorted(ROOT.glob("csrc/*/ladder.cpp")),
         ROOT / "csrc/reduce/plan.cpp",

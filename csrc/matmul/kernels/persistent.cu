@@ -94,15 +94,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
         const char* const tile_a = stages + turn.stage * S::kStageBytes;
         const char* const tile_b = tile_a + TileA::kBytes;
-        ptx::wgmma_touch(acc);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < kDepth<T> / kStep<T>; ++i) {
-          ptx::Wgmma<T, S::kTileN, !kAAlongK, !kBAlongK>::multiply(acc, TileA::descriptor(tile_a, consumer * 64, i),
-                                                                   TileB::descriptor(tile_b, 0, i), step + i > 0);
-        }
-        ptx::wgmma_commit();
-        ptx::wgmma_touch(acc);
+        multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step);
         ptx::wgmma_wait<1>();
         if (last >= 0) release(last);
         last = turn.stage;
@@ -148,9 +140,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::kBoxOuter, true, &map_a);
-  if (error != cudaSuccess) return error;
-  error = encode(b, kMapType<T>, PartB::kBoxInner, PartB::kBoxOuter, true, &map_b);
+  cudaError_t error = encode_tiles<TileA>(a, &map_a);
+  if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
@@ -180,22 +171,14 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
                 static_cast<Out*>(call.c));
 }
 
-template <class T, class Out, class S>
+template <class Form, class S>
 cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
+  using T = typename Form::T;
+  using Out = typename Form::Out;
   if constexpr (S::kTransposed) {
-    if constexpr (kElementBytes<T> == 2) {
-      if (!b.along_k) return launch_shape<T, Out, S, false, true>(call, b, a);
-    }
-    return launch_shape<T, Out, S, true, true>(call, b, a);
+    return launch_shape<T, Out, S, Form::kBAlongK, true>(call, b, a);
   } else {
-    if constexpr (kElementBytes<T> == 2) {
-      if constexpr (S::kTileN >= kSlabLines) {
-        if (!a.along_k && !b.along_k) return launch_shape<T, Out, S, false, false>(call, a, b);
-        if (!b.along_k) return launch_shape<T, Out, S, true, false>(call, a, b);
-      }
-      if (!a.along_k) return launch_shape<T, Out, S, false, true>(call, a, b);
-    }
-    return launch_shape<T, Out, S, true, true>(call, a, b);
+    return launch_shape < T, Out, S, Form::kAAlongK, Form::kBAlongK || S::kTileN<kSlabLines>(call, a, b);
   }
 }
 
@@ -209,39 +192,29 @@ double cycles(const Problem& p, int multiprocessors, int element_bytes, double s
   return rounds * (double(S::kTileM) * S::kTileN * p.k * element_bytes / (4096 * speed) + besides);
 }
 
-template <class T, class Out>
-cudaError_t launch_type(const Call& call) {
+template <class Form>
+cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
   const Problem& p = call.problem;
-  constexpr int kBytes = kElementBytes<T>;
-  const Operand operand_of_a = operand_a(p, call.a, kBytes), operand_of_b = operand_b(p, call.b, kBytes);
-  View a = view_a(p, call.a, kBytes), b = view_b(p, call.b, kBytes);
-  char* workspace = static_cast<char*>(call.workspace);
-  cudaError_t error = pack(operand_of_a, a, workspace, call.stream);
-  if (error == cudaSuccess) error = pack(operand_of_b, b, workspace, call.stream);
-  if (error != cudaSuccess) return error;
-
-  if (p.m <= 16) return launch_layout<T, Out, Rows16>(call, a.boxes, b.boxes);
-  if (p.m <= 32) return launch_layout<T, Out, Rows32>(call, a.boxes, b.boxes);
-  if (p.n <= 16) return launch_layout<T, Out, Strip16>(call, a.boxes, b.boxes);
-  if (p.n <= 32) return launch_layout<T, Out, Strip32>(call, a.boxes, b.boxes);
+  if (p.m <= 16) return launch_layout<Form, Rows16>(call, a, b);
+  if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
+  if (p.n <= 16) return launch_layout<Form, Strip16>(call, a, b);
+  if (p.n <= 32) return launch_layout<Form, Strip32>(call, a, b);
+  constexpr int kBytes = kElementBytes<typename Form::T>;
   const int sms = call.multiprocessors;
-  const double large = cycles<Large>(p, sms, kBytes, 1.0, 2500), medium = cycles<Medium>(p, sms, kBytes, 0.85, 2000);
-  const double wide = cycles<Wide>(p, sms, kBytes, 0.92, 2200);
-  const double narrow = cycles<Narrow>(p, sms, kBytes, 0.75, 1000), square = cycles<Square>(p, sms, kBytes, 0.6, 700);
+  const double large = cycles<Large>(p, sms, kBytes, 1.0, 2500), wide = cycles<Wide>(p, sms, kBytes, 0.92, 2200);
+  const double medium = cycles<Medium>(p, sms, kBytes, 0.85, 2000), narrow = cycles<Narrow>(p, sms, kBytes, 0.75, 1000);
+  const double square = cycles<Square>(p, sms, kBytes, 0.6, 700);
   const double least = std::min({large, wide, medium, narrow, square});
-  if (least == large) return launch_layout<T, Out, Large>(call, a.boxes, b.boxes);
-  if (least == wide) return launch_layout<T, Out, Wide>(call, a.boxes, b.boxes);
-  if (least == medium) return launch_layout<T, Out, Medium>(call, a.boxes, b.boxes);
-  if (least == narrow) return launch_layout<T, Out, Narrow>(call, a.boxes, b.boxes);
-  return launch_layout<T, Out, Square>(call, a.boxes, b.boxes);
+  if (least == large) return launch_layout<Form, Large>(call, a, b);
+  if (least == wide) return launch_layout<Form, Wide>(call, a, b);
+  if (least == medium) return launch_layout<Form, Medium>(call, a, b);
+  if (least == narrow) return launch_layout<Form, Narrow>(call, a, b);
+  return launch_layout<Form, Square>(call, a, b);
 }
 
 cudaError_t launch_one(const Call& call) {
-  switch (call.dtype) {
-    case DType::float16: return launch_type<float16, float16>(call);
-    case DType::bfloat16: return launch_type<bfloat16, bfloat16>(call);
-    default: return launch_type<ptx::tfloat32, float>(call);
-  }
+  return launch_form(
+      call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_best<decltype(form)>(call, a, b); });
 }
 
 const Rung<launch_one> rung("persistent");

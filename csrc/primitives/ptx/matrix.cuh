@@ -1,5 +1,5 @@
 // Moves between the registers of a warp and 8 x 8 matrices of 16-bit elements in shared memory (sm_90 for stores). One
-// wrapper an instruction.
+// wrapper an instruction. Rows are 16 bytes, so that wider elements can be loaded as well: four words a row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,6 +16,23 @@ TREDUCE_DEVICE void store_matrices(void* row, const uint32_t (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
+}
+
+// Loads four matrices: row r of matrix i from the 16 bytes that lane 8 i + r names, and lane l gets, in words[i], word l % 4
+// of row l / 4. kTransposed: of 16-bit elements, rows l % 4 * 2 and one more of column l / 4.
+template <bool kTransposed>
+TREDUCE_DEVICE void load_matrices(uint32_t (&words)[4], uint32_t row) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(row)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(row)
+                 : "memory");
+  }
 }
 
 }  // namespace treduce::ptx

@@ -1,0 +1,101 @@
+// Idea: warps with one task each. A producer asks for tiles as soon as a stage is free; two consumers, warp groups, do
+// nothing but multiply. They meet only at barriers in shared memory, never all at once.
+//
+// After:   wgmma, where the thread that asked for tiles had to meet all others first.
+// Mapping: a block a tile of 128 x 256 outputs: consumer g holds rows 64 g to 64 g + 63 of all 256 columns in 128 registers
+//          a thread, more than an even share. The producer's warp group hands registers back, the consumers take them.
+//          Each stage has two barriers: full counts bytes, empty counts the warps that are done with it.
+// Bound:   the ends of a block: nothing is multiplied while the first tiles come and the results leave, and only one
+//          block fits a multiprocessor. Blocks beside each other ask the L2 for the same tiles.
+// Next:    persistent keeps the block and starts on the next tile's copies while the results leave.
+// Source:  M. Bauer, H. Cook, B. Khailany, CudaDMA: Optimizing GPU memory bandwidth via warp specialization;
+//          V. Thakkar et al., CUTLASS 3.
+#include "../hopper.cuh"
+
+namespace treduce::matmul::warp_specialized {
+
+using namespace hopper;
+
+struct Shape {
+  static constexpr int kTileM = 128, kTileN = 256, kStages = 4;
+  static constexpr int kConsumers = kTileM / 64;
+  static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
+  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
+  // Of the 168 registers a thread that the launch gives, rounded to what can be asked for.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+
+template <class Form>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Grid grid,
+           Broadcast broadcast_a, Broadcast broadcast_b, typename Form::Out* c) {
+#ifdef TREDUCE_SM90A
+  using T = typename Form::T;
+  using TileA = Tile<T, Shape::kTileM, Form::kAAlongK>;
+  using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
+  __shared__ Ring<Shape::kStages> ring;
+  char* const stages = aligned_tiles(dynamic_shared<char>());
+  const int group = threadIdx.x / kWarpGroup;
+  const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
+  const auto place = grid.place(blockIdx.x, Shape::kTileM, Shape::kTileN);
+  if (threadIdx.x == 0) ring.init(Shape::kConsumers * 4);
+  __syncthreads();
+
+  Turn<Shape::kStages> turn;
+  if (group == 0) {
+    ptx::release_registers<Shape::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+    for (int step = 0; step < steps; ++step, turn.next()) {
+      ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);  // the first round waits for nobody
+      uint64_t* const full = ring.full + turn.stage;
+      char* const tile_a = stages + turn.stage * Shape::kStageBytes;
+      ptx::mbarrier_arrive_expect(full, Shape::kStageBytes);
+      TileA::load(tile_a, &map_a, place.row, step * kDepth<T>, batch_a, full);
+      TileB::load(tile_a + TileA::kBytes, &map_b, place.column, step * kDepth<T>, batch_b, full);
+    }
+  } else {
+    ptx::take_registers<Shape::kConsumerRegisters>();
+    const int consumer = group - 1;
+    const bool speaks = threadIdx.x % 32 == 0;
+    float acc[Shape::kTileN / 2];
+    int last = 0;  // the stage of the step before
+    for (int step = 0; step < steps; ++step, turn.next()) {
+      ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
+      const char* const tile_a = stages + turn.stage * Shape::kStageBytes;
+      multiply_stage<TileA, TileB>(acc, tile_a, tile_a + TileA::kBytes, consumer * 64, step);
+      ptx::wgmma_wait<1>();
+      if (speaks && step > 0) ptx::mbarrier_arrive(ring.empty + last);
+      last = turn.stage;
+    }
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_touch(acc);
+    store_registers<typename Form::Out, Shape::kTileN>(acc, c + place.index * grid.m * grid.n,
+                                                       place.row + consumer * 64, place.column, grid.m, grid.n);
+  }
+#endif
+}
+
+cudaError_t launch_one(const Call& call) {
+  return launch_form(call, [&](auto form, const Boxes& a, const Boxes& b) {
+    using Form = decltype(form);
+    using T = typename Form::T;
+    CUtensorMap map_a, map_b;
+    cudaError_t error = encode_tiles<Tile<T, Shape::kTileM, Form::kAAlongK>>(a, &map_a);
+    if (error == cudaSuccess) error = encode_tiles<Tile<T, Shape::kTileN, Form::kBAlongK>>(b, &map_b);
+    if (error != cudaSuccess) return error;
+
+    const Grid grid = grid_of(call.problem, Shape::kTileM, Shape::kTileN);
+    Launch shape;
+    shape.grid = grid.count;
+    shape.block = Shape::kThreads;
+    shape.shared_bytes = Shape::kStages * Shape::kStageBytes + kTileAlignment;
+    shape.stream = call.stream;
+    return launch(&kernel<Form>, shape, map_a, map_b, grid, broadcast_of(a), broadcast_of(b),
+                  static_cast<typename Form::Out*>(call.c));
+  });
+}
+
+const Rung<launch_one> rung("warp_specialized");
+
+}  // namespace treduce::matmul::warp_specialized

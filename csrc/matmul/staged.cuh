@@ -1,0 +1,223 @@
+// What the rungs of one warp's matrix instructions share (sm_80 and later): tiles of the operands in shared memory, how
+// cp.async brings them there stage by stage, and how fragments become outputs. The counterpart of tile.cuh, without its
+// copy engine: here threads compute every address.
+//
+// A tile is rows of 128 bytes, each of eight 16-byte chunks. Where an operand is contiguous along k, a row is a line and its
+// chunks are steps of k; else a row is a step of k over a slab of as many lines as fit it. Chunk c of row r lies at
+// c ^ swizzle(r), so that neither a row of chunks, as copies write, nor a column, as fragments are read, meets a bank twice.
+#pragma once
+
+#include "../primitives/ptx/copy_part.cuh"
+#include "../primitives/ptx/matrix.cuh"
+#include "../primitives/ptx/mma.cuh"
+#include "../primitives/shared.cuh"
+#include "pack.cuh"
+#include "rung.h"
+#include "staged.h"
+
+namespace treduce::matmul::staged {
+
+constexpr int kRowBytes = 128;
+constexpr int kChunkBytes = 16;
+
+// k of a tile, and lines of a slab.
+template <class T>
+constexpr int kDepth = kRowBytes / sizeof(T);
+
+// A fragment's read takes 16 bytes of each of 8 rows; of float64, 32 bytes of each of 4.
+template <class T>
+TREDUCE_DEVICE int swizzle(int row) {
+  return sizeof(T) == 8 ? row % 4 * 2 : row % 8;
+}
+
+// An operand as a kernel reads it: the matrix of batch (x, y) begins at data + x * batch_pitch[0] + y * batch_pitch[1].
+struct Source {
+  const void* data;
+  int lines, depth;
+  int64_t pitch, batch_pitch[2];
+};
+
+inline Source source_of(const Boxes& boxes) {
+  Source source{boxes.data,
+                static_cast<int>(boxes.along_k ? boxes.outer : boxes.inner),
+                static_cast<int>(boxes.along_k ? boxes.inner : boxes.outer),
+                boxes.pitch,
+                {}};
+  for (int d = 0; d < 2; ++d) source.batch_pitch[d] = boxes.batch_size[d] == 1 ? 0 : boxes.batch_pitch[d];
+  return source;
+}
+
+// One thread's share of the copies of a tile, of all steps along k in turn: chunk threadIdx.x % 8 of every kRowsAtOnce-th
+// row. What lies past an edge becomes zero.
+template <class T, int kLines, bool kAlongK, int kThreads>
+class Copies {
+  static constexpr int kChunk = kChunkBytes / sizeof(T);
+  static constexpr int kRowsAtOnce = kThreads / (kRowBytes / kChunkBytes);
+
+ public:
+  static constexpr int kBytes = kLines * kRowBytes;  // of a tile
+  static constexpr int kCount = kLines / kRowsAtOnce;
+  static_assert(kLines % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
+  static_assert(kRowsAtOnce % kDepth<T> == 0 || kDepth<T> % kRowsAtOnce == 0);
+
+  TREDUCE_DEVICE Copies(const Source& source, int64_t line, int64_t batch_x, int64_t batch_y) : pitch_(source.pitch) {
+    const int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
+    to_ = row * kRowBytes + (chunk ^ swizzle<T>(row)) * kChunkBytes;
+    const int64_t inner = kAlongK ? chunk * kChunk : line + row / kDepth<T> * kDepth<T> + chunk * kChunk;
+    const int64_t outer = kAlongK ? line + row : row % kDepth<T>;
+    from_ = static_cast<const T*>(source.data) + batch_x * source.batch_pitch[0] + batch_y * source.batch_pitch[1] +
+            outer * source.pitch + inner;
+    inner_left_ = static_cast<int>((kAlongK ? source.depth : source.lines) - inner);
+    outer_left_ = static_cast<int>((kAlongK ? source.lines : source.depth) - outer);
+  }
+
+  // Starts copy i of kCount into the tile at `tile`.
+  TREDUCE_DEVICE void start(int i, ptx::SharedAddress tile) const {
+    const int rows = i * kRowsAtOnce;
+    const int inner = kAlongK ? 0 : rows / kDepth<T> * kDepth<T>;
+    const int outer = kAlongK ? rows : rows % kDepth<T>;
+    const int count = outer < outer_left_ ? min(max(inner_left_ - inner, 0), kChunk) : 0;
+    ptx::copy_async_part(tile + to_ + rows * kRowBytes, from_ + outer * pitch_ + inner,
+                         count * static_cast<int>(sizeof(T)));
+  }
+
+  // On to the next step along k.
+  TREDUCE_DEVICE void next() {
+    from_ += kAlongK ? kDepth<T> : kDepth<T> * pitch_;
+    (kAlongK ? inner_left_ : outer_left_) -= kDepth<T>;
+  }
+
+ private:
+  const T* from_;
+  int64_t pitch_;
+  int inner_left_, outer_left_;  // elements and rows from the thread's first chunk to the edges
+  uint32_t to_;
+};
+
+// Writes one fragment of 16 x 8 outputs (see ptx/mma.cuh), whose element 0 is at (row, column) for this lane, and nothing
+// past the edges. `pairs`: the address of an even column is a multiple of two elements.
+template <class T, class Acc>
+TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64_t column, int64_t m, int64_t n,
+                                   bool pairs) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half, row += 8) {
+    if (row >= m || column >= n) return;
+    T* const to = c + row * n + column;
+    const T pair[2] = {round_to<T>(acc[half * 2]), round_to<T>(acc[half * 2 + 1])};
+    if (pairs) {
+      using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, std::conditional_t<sizeof(T) == 4, uint2, uint4>>;
+      Pair word;
+      memcpy(&word, pair, sizeof(word));
+      *reinterpret_cast<Pair*>(to) = word;
+    } else {
+      to[0] = pair[0];
+      if (column + 1 < n) to[1] = pair[1];
+    }
+  }
+}
+
+// Waits until at most stages - 2 groups of this thread's copies are under way, `stages` being 2 to 4.
+TREDUCE_DEVICE void wait_for_next_stage(int stages) {
+  if (stages == 4) {
+    ptx::wait_copies<2>();
+  } else if (stages == 3) {
+    ptx::wait_copies<1>();
+  } else {
+    ptx::wait_copies<0>();
+  }
+}
+
+// Walks along k in two interleaved pipelines: copies run stages - 1 stages ahead, and the fragments of a multiplication are
+// loaded while the one before runs. load(buffer, stage, step) loads those of step 0 to kSteps - 1 of the stage at that
+// offset of shared memory into buffer 0 or 1, multiply(buffer) uses them. A stage is a tile of A, then one of B.
+// Who calls: all threads of the block; nobody reads the ring after a barrier that follows.
+template <int kSteps, class CopiesA, class CopiesB, class Load, class Multiply>
+TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddress shared, int stages, int depth_steps,
+                             Load&& load, Multiply&& multiply) {
+  constexpr uint32_t kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
+  constexpr int kCopies = CopiesA::kCount + CopiesB::kCount;
+  constexpr int kCopiesAStep = (kCopies + kSteps - 2) / (kSteps - 1);  // none in the last step, which waits
+  const uint32_t ring_bytes = stages * kStageBytes;
+  const auto after = [&](uint32_t stage) { return stage + kStageBytes == ring_bytes ? 0 : stage + kStageBytes; };
+  uint32_t filling = 0, reading = 0;  // the stages that copies go to and fragments come from
+  int filled = 0;
+  const auto copy = [&](int i) {
+    if (i < CopiesA::kCount) {
+      copies_a.start(i, shared + filling);
+    } else {
+      copies_b.start(i - CopiesA::kCount, shared + filling + CopiesA::kBytes);
+    }
+  };
+  const auto close = [&] {  // a group a stage, empty past the end of k, so that waiting may count them
+    copies_a.next();
+    copies_b.next();
+    ptx::commit_copies();
+    filling = after(filling);
+    ++filled;
+  };
+
+  while (filled < stages - 1) {
+    if (filled < depth_steps) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) copy(i);
+    }
+    close();
+  }
+  wait_for_next_stage(stages);
+  __syncthreads();
+  load(0, reading, 0);
+  for (int left = depth_steps; left > 0; --left) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - 1) {
+        // The next stage is there; and of this one all warps have what they need, so that the next round may fill it.
+        wait_for_next_stage(stages);
+        __syncthreads();
+        reading = after(reading);
+      }
+      load((step + 1) % 2, reading, (step + 1) % kSteps);
+      if (step < kSteps - 1) {
+        if (filled < depth_steps) {
+#pragma unroll
+          for (int i = step * kCopiesAStep; i < min((step + 1) * kCopiesAStep, kCopies); ++i) copy(i);
+        }
+        if (step == kSteps - 2) close();
+      }
+      multiply(step % 2);
+    }
+  }
+}
+
+// As many stages of that size, up to `most`, as a block of the current device can have.
+inline cudaError_t stages_that_fit(int stage_bytes, int most, int* stages) {
+  int device = 0, bytes = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  *stages = std::min(most, bytes / stage_bytes);
+  return error == cudaSuccess && *stages < 2 ? cudaErrorNotSupported : error;
+}
+
+// Calls body(kAAlongK, kBAlongK, source of A, source of B), the first two constants, which launches the kernel: the sources
+// are where the operands lie, or copies that are made in the call's workspace.
+template <class T, class Body>
+cudaError_t launch_layout(const Call& call, Body&& body) {
+  const Problem& p = call.problem;
+  constexpr int kBytes = sizeof(T);
+  View read_a = staged_a(p, call.a, kBytes), read_b = staged_b(p, call.b, kBytes);
+  char* workspace = static_cast<char*>(call.workspace);
+  cudaError_t error = pack(operand_a(p, call.a, kBytes), read_a, workspace, call.stream);
+  if (error == cudaSuccess) error = pack(operand_b(p, call.b, kBytes), read_b, workspace, call.stream);
+  if (error != cudaSuccess) return error;
+  const Source a = source_of(read_a.boxes), b = source_of(read_b.boxes);
+  const bool a_along_k = read_a.boxes.along_k, b_along_k = read_b.boxes.along_k;
+  if constexpr (staged_any_direction(kBytes)) {
+    if (!a_along_k && !b_along_k) return body(std::false_type{}, std::false_type{}, a, b);
+    if (!a_along_k) return body(std::false_type{}, std::true_type{}, a, b);
+    if (!b_along_k) return body(std::true_type{}, std::false_type{}, a, b);
+  }
+  return body(std::true_type{}, std::true_type{}, a, b);
+}
+
+}  // namespace treduce::matmul::staged

@@ -1,0 +1,84 @@
+// Matrix multiply-accumulate by one warp, d += A B, with A, B and d spread over the registers of its lanes (sm_80 and
+// later). One wrapper an instruction.
+//
+// Registers: lane l is g = l / 4, t = l % 4.
+//            d, m x 8:  0, 1: row g, columns 2 t and 2 t + 1; 2, 3: row g + 8, the same columns.
+//            A, of 32-bit words along k: word 0: row g, word t of the first half of k; 1: row g + 8; 2, 3: the second half.
+//            B likewise: word 0: column g, word t of the first half of k; 1: the second half.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../common/float16.h"
+#include "../../common/macros.h"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define TREDUCE_MMA 1
+#endif
+
+namespace treduce::ptx {
+
+// 16 x 16 times 16 x 8, two elements a word. mma.m16n8k16.
+TREDUCE_DEVICE void multiply([[maybe_unused]] float16 type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                             uint32_t b1) {
+#ifdef TREDUCE_MMA
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+TREDUCE_DEVICE void multiply([[maybe_unused]] bfloat16 type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                             uint32_t b1) {
+#ifdef TREDUCE_MMA
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// 16 x 8 times 8 x 8, one float32 a word, of which ten bits of fraction are read: see round_to_tfloat32. mma.m16n8k8.
+TREDUCE_DEVICE void multiply([[maybe_unused]] float type, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                             uint32_t b1) {
+#ifdef TREDUCE_MMA
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// Rounds a float32 to the ten bits of fraction that the tensor cores read, to nearest, halves away from zero.
+// cvt.rna.tf32.
+TREDUCE_DEVICE uint32_t round_to_tfloat32(uint32_t word) {
+#ifdef TREDUCE_MMA
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(word)));
+  return rounded;
+#else
+  return word;
+#endif
+}
+
+// 16 x 4 times 4 x 8 of float64. A: 0: row g, k t; 1: row g + 8. B: k t, column g. mma.m16n8k4.f64 (sm_90 and later),
+// elsewhere two of mma.m8n8k4.f64.
+TREDUCE_DEVICE void multiply(double (&d)[4], const double (&a)[2], double b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+      : "d"(a[0]), "d"(a[1]), "d"(b));
+#elif defined(TREDUCE_MMA)
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(d[half * 2]), "+d"(d[half * 2 + 1])
+        : "d"(a[half]), "d"(b));
+  }
+#endif
+}
+
+}  // namespace treduce::ptx
