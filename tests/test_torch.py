@@ -337,6 +337,7 @@ def test_schemas():
     expected["matmul"] = (
         'treduce::matmul(Tensor self, Tensor other, str variant="auto", *, int? tile_size=None) -> Tensor'
     )
+    expected["linear"] = 'treduce::linear(Tensor input, Tensor weight, Tensor? bias=None, str variant="auto") -> Tensor'
     expected["vector_add"] = (
         'treduce::vector_add(Tensor self, Tensor other, str variant="auto", *, int? block_size=None) -> Tensor'
     )
