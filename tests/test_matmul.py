@@ -18,6 +18,7 @@ from bounds import UNIT
 from cases import generator
 from tables import every_dtype, every_matmul_variant
 
+from torch_reduce import _C
 from torch_reduce._check import chosen, tensor_core_error
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -257,6 +258,23 @@ def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
     assert len(expected) == hashlib.sha256().digest_size * 2
     for child in children:
         assert child.communicate()[0].strip() == expected and child.returncode == 0
+
+
+# What `auto` picks.
+
+
+def test_auto_picks_what_runs_and_keeps_to_one_order():
+    """On any chip, without one here: a rung that takes the dtype and runs there; of one order class for all m and n."""
+    shapes = ((1, 1), (1, 4096), (16, 11008), (100, 100), (4096, 4096), (8192, 50257), (65_536, 1))
+    for name, tfloat32 in itertools.product(tables.row("matmul", "naive").dtypes, (False, True)):
+        for capability in (0, 75, 80, 86, 89, 90, 100, 120):
+            for k in (0, 1, 100, 4096, 65_536):
+                rows = [tables.row("matmul", _C.matmul_choice(name, m, n, k, capability, tfloat32)) for m, n in shapes]
+                for row in rows:
+                    assert name in row.dtypes and row.name != "auto"
+                    assert row.on_cpu if capability == 0 else row.runs_on(divmod(capability, 10))
+                    assert name != "float32" or tfloat32 or row.float32_bits > 11
+                assert len({row.order for row in rows}) == 1, f"{name} k {k}: {[row.name for row in rows]}"
 
 
 # Ranks and layouts.

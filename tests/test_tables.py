@@ -266,6 +266,7 @@ def test_the_package_is_typed_and_says_its_version(root):
         "amax",
         "amin",
         "matmul",
+        "linear",
         "vector_add",
         "variants",
         "resolve",

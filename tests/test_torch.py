@@ -62,6 +62,12 @@ def test_opcheck_of_matmul(device):
         ((leaf(3, 4, dtype=torch.float64, device=device), leaf(4, dtype=torch.float64, device=device)), {}),
         ((torch.arange(6, device=device).view(2, 3), torch.arange(3, device=device)), {}),
     ]
+    for row in tables.MATMUL_VARIANTS:
+        if tables.runs(row, device, torch.float16):
+            half = torch.float16
+            samples.append(
+                ((leaf(5, 8, dtype=half, device=device), leaf(3, 8, dtype=half, device=device).t(), row.name), {})
+            )
     for args, kwargs in samples:
         torch.library.opcheck(ops.matmul.default, args, kwargs)
 
