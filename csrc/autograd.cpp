@@ -10,6 +10,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "matmul/schema.h"
 #include "reduce/dims.h"
 #include "reduce/schema.h"
 
@@ -36,7 +37,7 @@ void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
   TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), op, " has no forward-mode derivative");
 }
 
-using Binary = at::Tensor(const at::Tensor&, const at::Tensor&, std::string_view, std::optional<int64_t>);
+using Binary = matmul::MatmulSchema;  // vector_add has it too, with a block size
 
 using reduce::find_op;
 
@@ -170,6 +171,48 @@ struct MatmulBackward : Node {
   std::string name() const override { return "TreduceMatmulBackward"; }
 };
 
+// y = x W^T + b: dx = G W and dW = G^T x through the same variant, with views and no copies; db is the sum of G along the
+// leading dims.
+struct LinearBackward : Node {
+  SavedVariable input, weight;  // each only where the other's gradient is wanted
+  bool input_is_vector = false, weight_is_vector = false;
+  std::string variant;
+
+  variable_list apply(variable_list&& grads) override {
+    static const auto product = find_op<Binary>("treduce::matmul");
+    static const auto sum = find_op<reduce::SumSchema>("treduce::sum");
+    variable_list result(3);
+    const at::Tensor& g = grads[0];
+    if (!g.defined()) return result;
+    if (task_should_compute_output(0)) {
+      const at::Tensor w = weight.unpack();
+      result[0] = weight_is_vector ? product.call(g.unsqueeze(-1), w.unsqueeze(0), variant, std::nullopt)
+                                   : product.call(g, w, variant, std::nullopt);
+    }
+    if (task_should_compute_output(1)) {
+      const at::Tensor x = input.unpack();
+      const at::Tensor rows = input_is_vector ? x.unsqueeze(0) : x.flatten(0, -2);
+      const at::Tensor left = weight_is_vector  ? g.flatten()
+                              : input_is_vector ? g.unsqueeze(-1)
+                                                : g.flatten(0, -2).mT();
+      result[1] = product.call(left, rows, variant, std::nullopt);
+    }
+    if (task_should_compute_output(2)) {
+      at::DimVector leading;
+      for (int64_t d = 0; d < g.dim() - !weight_is_vector; ++d) leading.push_back(d);
+      result[2] = leading.empty() ? g
+                                  : sum.call(g, "auto", at::IntArrayRef(leading), /*keepdim=*/false, std::nullopt,
+                                             std::nullopt, std::nullopt);
+    }
+    return result;
+  }
+  void release_variables() override {
+    input.reset_data();
+    weight.reset_data();
+  }
+  std::string name() const override { return "TreduceLinearBackward"; }
+};
+
 struct AddBackward : Node {
   std::vector<c10::SymInt> self_sizes, other_sizes;
 
@@ -224,8 +267,8 @@ at::Tensor extremum(c10::DispatchKeySet keys, const at::Tensor& self, std::strin
   return result;
 }
 
-at::Tensor matmul(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                  std::optional<int64_t> tile_size) {
+at::Tensor recorded_matmul(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other,
+                           std::string_view variant, std::optional<int64_t> tile_size) {
   static const auto op = find_op<Binary>("treduce::matmul");
   const bool records = torch::autograd::compute_requires_grad(self, other);
   refuse_forward_mode(self, "treduce::matmul");
@@ -238,6 +281,29 @@ at::Tensor matmul(c10::DispatchKeySet keys, const at::Tensor& self, const at::Te
     node->other = SavedVariable(other, /*is_output=*/false);
     node->variant = std::string(variant);
     node->tile_size = tile_size;
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
+at::Tensor recorded_linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                           const std::optional<at::Tensor>& bias, std::string_view variant) {
+  using torch::autograd::compute_requires_grad;
+  static const auto op = find_op<matmul::LinearSchema>("treduce::linear");
+  const at::Tensor b = bias.value_or(at::Tensor());
+  const bool records = compute_requires_grad(input, weight, b);
+  refuse_forward_mode(input, "treduce::linear");
+  refuse_forward_mode(weight, "treduce::linear");
+  if (b.defined()) refuse_forward_mode(b, "treduce::linear");
+  at::Tensor result = below_autograd(op, keys, records, input, weight, bias, variant);
+  if (records) {
+    auto node = make_node<LinearBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(input, weight, b));
+    if (compute_requires_grad(weight)) node->input = SavedVariable(input, /*is_output=*/false);
+    if (compute_requires_grad(input)) node->weight = SavedVariable(weight, /*is_output=*/false);
+    node->input_is_vector = input.dim() == 1;
+    node->weight_is_vector = weight.dim() == 1;
+    node->variant = std::string(variant);
     torch::autograd::set_history(result, node);
   }
   return result;
@@ -267,7 +333,8 @@ TORCH_LIBRARY_IMPL(treduce, Autograd, m) {
   m.impl("mean", sum_like<kMean>);
   m.impl("amax", extremum<kAmax>);
   m.impl("amin", extremum<kAmin>);
-  m.impl("matmul", matmul);
+  m.impl("matmul", recorded_matmul);
+  m.impl("linear", recorded_linear);
   m.impl("vector_add", vector_add);
 }
 

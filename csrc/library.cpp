@@ -1,4 +1,4 @@
-// Every op of the project, on one page. Kernels: */cpu.cpp, */cuda.cpp, meta.cpp, autograd.cpp.
+// Every op of the project, on one page. Kernels: */cpu.cpp, */cuda.cpp, meta.cpp, autograd.cpp, autocast.cpp.
 #include <torch/library.h>
 
 TORCH_LIBRARY(treduce, m) {
@@ -15,6 +15,7 @@ TORCH_LIBRARY(treduce, m) {
       "amin(Tensor self, str variant=\"auto\", *, int[1]? dim=None, bool keepdim=False, int? block_size=None, "
       "int? num_blocks=None) -> Tensor");
   m.def("matmul(Tensor self, Tensor other, str variant=\"auto\", *, int? tile_size=None) -> Tensor");
+  m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, str variant=\"auto\") -> Tensor");
   m.def("vector_add(Tensor self, Tensor other, str variant=\"auto\", *, int? block_size=None) -> Tensor");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

@@ -31,9 +31,17 @@ at::Tensor extremum_meta(const at::Tensor& self, std::string_view variant, at::O
 
 at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                        std::optional<int64_t> tile_size) {
-  matmul::checked_operands(self, other);
-  as_value_error([&] { return matmul::resolve(variant, tile_size); });
+  const DType dtype = matmul::checked_operands({&self, &other});
+  matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, tile_size); }).row, dtype);
   return at::empty_symint(matmul::result_sizes(self, other), self.options().memory_format(std::nullopt));
+}
+
+at::Tensor linear_meta(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       std::string_view variant) {
+  const std::vector<c10::SymInt> sizes = matmul::checked_linear(input, weight, bias);
+  matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, std::nullopt); }).row,
+                      *dtype_of(input.scalar_type()));
+  return at::empty_symint(sizes, input.options().memory_format(std::nullopt));
 }
 
 at::Tensor vector_add_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
@@ -55,6 +63,7 @@ TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   m.impl("amax", extremum_meta<reduce::Op::amax>);
   m.impl("amin", extremum_meta<reduce::Op::amin>);
   m.impl("matmul", matmul_meta);
+  m.impl("linear", linear_meta);
   m.impl("vector_add", vector_add_meta);
   m.impl("thread_indices_", thread_indices_meta);
 }

@@ -5,7 +5,7 @@
 namespace treduce {
 namespace {
 
-constexpr const char* kOps[] = {"sum", "mean", "amax", "amin", "matmul", "vector_add", "thread_indices_"};
+constexpr const char* kOps[] = {"sum", "mean", "amax", "amin", "matmul", "linear", "vector_add", "thread_indices_"};
 
 void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),

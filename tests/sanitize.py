@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 import torch_reduce
+from torch_reduce import _check
 
 LENGTHS = (0, 1, 2, 31, 33, 255, 1025, 5003)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool)
@@ -103,14 +104,25 @@ def along_dims(failures: list[str], few: bool) -> int:
 
 def products(failures: list[str], _few: bool) -> int:
     count = 0
+    capability = torch.cuda.get_device_capability()
     for variant in torch_reduce.variants("matmul"):
-        for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
-            for m, n, k in ((1, 1, 1), (0, 3, 2), (5, 7, 0), (33, 17, 9), (40, 65, 31)):
+        if not variant.runs_on(capability):
+            continue
+        for dtype in (getattr(torch, name) for name in variant.dtypes):
+            shapes = [(1, 1, 1), (0, 3, 2), (5, 7, 0), (33, 17, 9), (40, 65, 31)]
+            # Tiles of tensor cores are larger.
+            shapes += [] if variant.on_cpu else [(129, 70, 65), (64, 264, 200)]
+            for m, n, k in shapes:
                 a, b = (torch.randn(2, m, k) * 5).to(dtype), (torch.randn(n, k) * 5).to(dtype).t()
+                there = a.cuda(), b.cuda()
                 for size in variant.sizes or (None,):
-                    got = ops.matmul(a.cuda(), b.cuda(), variant.name, tile_size=size)
+                    got = ops.matmul(*there, variant.name, tile_size=size)
                     count += 1
-                    if not same_bits(got, ops.matmul(a, b, variant.name, tile_size=size)):
+                    if _check.chosen(variant.name, *there).on_cpu:
+                        right = same_bits(got, ops.matmul(a, b, variant.name, tile_size=size))
+                    else:
+                        right = bool(_check.check("matmul", variant.name, got, there, _check.truth("matmul", *there)))
+                    if not right:
                         failures.append(f"matmul {variant.name} {dtype} {m}x{n}x{k} tile {size}")
     return count
 

@@ -7,12 +7,14 @@ import torch
 from cases import EVERY_DTYPE, REDUCTIONS
 
 import torch_reduce
+from torch_reduce import _check
 
 DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in EVERY_DTYPE}
 
 REDUCE_VARIANTS = tuple(torch_reduce.variants("sum"))
 MATMUL_VARIANTS = tuple(torch_reduce.variants("matmul"))
 IN_K_ORDER = tuple(v for v in MATMUL_VARIANTS if v.on_cpu)  # on CUDA as on the CPU
+ON_CORES = tuple(v for v in MATMUL_VARIANTS if not v.on_cpu)  # tensor cores, and `auto`, which may pick them
 ADD_VARIANTS = tuple(torch_reduce.variants("vector_add"))
 
 
@@ -90,6 +92,18 @@ def needs_dtype(variant, dtype):
 @functools.cache
 def can_run(capability):
     return torch.cuda.get_device_capability() >= capability
+
+
+def runs(variant, device, dtype=torch.float32):
+    """Whether a variant takes a dtype and runs on this machine's device of that type."""
+    if str(dtype).removeprefix("torch.") not in variant.dtypes:
+        return False
+    return device == "cpu" or variant.runs_on(torch.cuda.get_device_capability())
+
+
+def has_cpus_bits(variant, a, b):
+    """Whether a variant of matmul promises the CPU's bits for these operands; `auto` by what it picks."""
+    return not a.is_cuda or _check.chosen(variant.name, a, b).on_cpu
 
 
 def needs_chip(variant):

@@ -264,7 +264,8 @@ def test_any_shapes_multiply_as_torchs(shapes, dtype):
     a, b = (torch.randn(shape, dtype=torch.float64).mul(10).to(dtype) for shape in shapes)
     expected = torch.matmul(a, b)
     for variant in tables.MATMUL_VARIANTS:
-        torch.testing.assert_close(torch.ops.treduce.matmul(a, b, variant.name), expected)
+        if tables.runs(variant, "cpu", dtype):
+            torch.testing.assert_close(torch.ops.treduce.matmul(a, b, variant.name), expected)
     meta = torch.ops.treduce.matmul(a.to("meta"), b.to("meta"))
     assert meta.shape == expected.shape and meta.dtype == expected.dtype
 

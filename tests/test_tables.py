@@ -169,6 +169,12 @@ def test_order_classes():
     assert {row.name for row in tables.PAIRWISE} == {
         name for name in by_name if name.startswith(("row_", "column_")) or name in ("thread", "auto")
     }
+    assert {row.order for row in tables.IN_K_ORDER} == {"k_order"}
+    assert all(row.order != "k_order" for row in MATMUL_VARIANTS if not row.on_cpu)
+    assert MATMUL_VARIANTS[-1].order == "chosen" and not any(row.order == "chosen" for row in MATMUL_VARIANTS[:-1])
+    texts = {}
+    for row in MATMUL_VARIANTS:
+        assert texts.setdefault(row.order, row.order_text) == row.order_text
     matmul = {row.name: row.order for row in MATMUL_VARIANTS}
     assert matmul["naive"] == matmul["tiled"] == "k_order"
     assert matmul["wmma"] == matmul["mma"] == "tensor_core"
@@ -266,6 +272,7 @@ def test_the_package_is_typed_and_says_its_version(root):
         "amax",
         "amin",
         "matmul",
+        "linear",
         "vector_add",
         "variants",
         "resolve",

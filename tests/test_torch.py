@@ -62,6 +62,12 @@ def test_opcheck_of_matmul(device):
         ((leaf(3, 4, dtype=torch.float64, device=device), leaf(4, dtype=torch.float64, device=device)), {}),
         ((torch.arange(6, device=device).view(2, 3), torch.arange(3, device=device)), {}),
     ]
+    for row in tables.MATMUL_VARIANTS:
+        if tables.runs(row, device, torch.float16):
+            half = torch.float16
+            samples.append(
+                ((leaf(5, 8, dtype=half, device=device), leaf(3, 8, dtype=half, device=device).t(), row.name), {})
+            )
     for args, kwargs in samples:
         torch.library.opcheck(ops.matmul.default, args, kwargs)
 
@@ -337,6 +343,7 @@ def test_schemas():
     expected["matmul"] = (
         'treduce::matmul(Tensor self, Tensor other, str variant="auto", *, int? tile_size=None) -> Tensor'
     )
+    expected["linear"] = 'treduce::linear(Tensor input, Tensor weight, Tensor? bias=None, str variant="auto") -> Tensor'
     expected["vector_add"] = (
         'treduce::vector_add(Tensor self, Tensor other, str variant="auto", *, int? block_size=None) -> Tensor'
     )

@@ -94,9 +94,9 @@ def test_training_in_parts(example, device, parts):
             kept.append((losses, hidden, *torch.autograd.grad(losses, [first, outputs], share)))
         losses, hidden, first_grad, output_grad = (torch.cat(rows) for rows in zip(*kept, strict=True))
         grads = {
-            "weight_1": torch_reduce.matmul(x.t(), first_grad),
+            "weight_1": torch_reduce.matmul(x.t(), first_grad, variant=example.PRODUCTS),
             "bias_1": torch_reduce.sum(first_grad, 0),
-            "weight_2": torch_reduce.matmul(hidden.t(), output_grad),
+            "weight_2": torch_reduce.matmul(hidden.t(), output_grad, variant=example.PRODUCTS),
             "bias_2": torch_reduce.sum(output_grad, 0),
         }
         example.descend(parameters, [grads[name] for name in parameters])

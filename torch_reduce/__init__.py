@@ -10,12 +10,13 @@ except ImportError as error:
         "`pip install --no-build-isolation .` in the repository"
     ) from error
 
+from . import _flops  # noqa: F401  (tells torch.utils.flop_counter what a product costs)
 from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built, device_info
 from ._names import MatmulName, OpName, ReductionName, VectorAddName
 from ._plan import Plan, plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
-from .ops import amax, amin, matmul, mean, sum, vector_add
+from .ops import amax, amin, linear, matmul, mean, sum, vector_add
 
 __all__ = [
     "Bandwidth",
@@ -34,6 +35,7 @@ __all__ = [
     "build_info",
     "cuda_built",
     "device_info",
+    "linear",
     "matmul",
     "mean",
     "plan",

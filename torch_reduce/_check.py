@@ -324,8 +324,8 @@ def chosen(variant: str, x: Tensor, other: Tensor) -> Variant:
 
 
 def tensor_core_error(variant: str, x: Tensor, other: Tensor) -> float:
-    """What a rung on tensor cores may lose beside rounding, as a part of |A| @ |B|: sums that are cut where rounding would
-    lose half as much, and the bits of float32 operands that do not enter the products."""
+    """What a rung on tensor cores may lose beside rounding, as a part of |A| @ |B|: sums that are cut where rounding
+    would lose half as much, and the bits of float32 operands that do not enter the products."""
     if not x.is_cuda:
         return 0.0
     row = chosen(variant, x, other)

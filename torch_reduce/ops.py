@@ -23,6 +23,7 @@ _mean = torch.ops.treduce.mean.default
 _amax = torch.ops.treduce.amax.default
 _amin = torch.ops.treduce.amin.default
 _matmul = torch.ops.treduce.matmul.default
+_linear = torch.ops.treduce.linear.default
 _vector_add = torch.ops.treduce.vector_add.default
 
 
@@ -223,11 +224,17 @@ def amin(
 def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_size: int | None = None) -> Tensor:
     """The matrix product, as `torch.matmul(input, other)`.
 
+    Under `torch.autocast` it does what torch's does: floating-point operands but float64 are cast to
+    `torch.get_autocast_dtype` of their device. It has no `out=`.
+
     Args:
         input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
             int32 or int64. Transposed and strided operands are read where they lie.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
-        variant: a rung of the ladder; `variants("matmul")` lists them.
+        variant: a rung of the ladder; `variants("matmul")` lists them, with the dtypes and the chip that each takes.
+            `"auto"` picks the fastest that keeps what the dtype promises; with
+            `torch.backends.cuda.matmul.fp32_precision = "tf32"` (or `allow_tf32`), float32 promises tfloat32. A
+            variant that is named wins over that setting.
         tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128, and
             without it as many as suit the shape. No size changes the result.
 
@@ -236,13 +243,16 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
         bfloat16 are accumulated in float32 and rounded once; integers wrap.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown variant, or a tile size that it does not take.
-        TypeError: a dtype that is not listed above, or two dtypes.
+        ValueError: shapes that do not fit or that the named variant does not take, an unknown variant, or a tile size
+            that it does not take.
+        TypeError: a dtype that is not listed above or that the named variant does not take, or two dtypes.
         NotImplementedError: a sparse tensor, a variant that this GPU cannot run, or a CUDA tensor in a build without
             CUDA.
 
     Determinism:
-        Each element is a chain of fused multiply-adds over k in order, in every variant: the same bits everywhere.
+        On the CPU, and for variants of the order class `"k_order"`, each element is a chain of fused multiply-adds over
+        k in order: the same bits everywhere. The tensor-core variants have orders of their own, which depend on k and
+        the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's.
 
     Source:
         csrc/matmul: the table in ladder.cpp, a file for each rung in kernels.
@@ -250,6 +260,38 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     if tile_size is None:
         return _matmul(input, other, variant)
     return _matmul(input, other, variant, tile_size=tile_size)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant: MatmulName = "auto") -> Tensor:
+    """A linear layer, as `torch.nn.functional.linear(input, weight, bias)`: `matmul(input, weight.t()) + bias`.
+
+    The weight is read as it lies. Gradients of input and weight are `matmul` of the same variant over transposed views,
+    that of the bias is `sum` along the leading dimensions. Under `torch.autocast` as `matmul`; the bias is cast too. It
+    has no `out=`.
+
+    Args:
+        input: (..., in_features); the dtypes of `matmul`.
+        weight: (out_features, in_features), or (in_features); of the same dtype.
+        bias: (out_features), or () for a weight (in_features); of the same dtype. None: nothing is added.
+        variant: a rung of matmul; `variants("matmul")` lists them.
+
+    Returns:
+        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands. The product is
+        rounded to that dtype, as `matmul` rounds it, before the bias is added: float16 and bfloat16 round twice.
+
+    Raises:
+        ValueError: shapes that do not fit or that the named variant does not take, tensors on different devices, or an
+            unknown variant.
+        TypeError: a dtype that matmul or the named variant does not take, or different ones.
+        NotImplementedError: as `matmul`.
+
+    Determinism:
+        As `matmul`; the bias is one addition more.
+
+    Source:
+        csrc/matmul.
+    """
+    return _linear(input, weight, bias, variant)
 
 
 def vector_add(

@@ -1,5 +1,6 @@
 // matmul on the CPU: all variants are one, because all have the same bits.
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -24,8 +25,20 @@ at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::stri
   return r.result;
 }
 
+at::Tensor linear_cpu(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                      std::string_view variant) {
+  checked_linear(input, weight, bias);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  at::Tensor result = matmul_cpu(input, weight.t(), variant, std::nullopt);
+  if (bias.has_value() && bias->defined()) result.add_(*bias);
+  return result;
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treduce, CPU, m) { m.impl("matmul", matmul_cpu); }
+TORCH_LIBRARY_IMPL(treduce, CPU, m) {
+  m.impl("matmul", matmul_cpu);
+  m.impl("linear", linear_cpu);
+}
 
 }  // namespace treduce::matmul

@@ -1,5 +1,6 @@
 // matmul on CUDA: checks, device guard, stream, launch.
 #include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -18,7 +19,7 @@ bool tfloat32_allowed() {
 
 at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                        std::optional<int64_t> tile_size) {
-  checked_operands(self, other);
+  checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Target target{chip_facts(self.get_device()).capability, tfloat32_allowed()};
   const Request r = request(self, other, variant, tile_size, target);
@@ -47,8 +48,20 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
   return r.result;
 }
 
+at::Tensor linear_cuda(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       std::string_view variant) {
+  checked_linear(input, weight, bias);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  at::Tensor result = matmul_cuda(input, weight.t(), variant, std::nullopt);
+  if (bias.has_value() && bias->defined()) result.add_(*bias);
+  return result;
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treduce, CUDA, m) { m.impl("matmul", matmul_cuda); }
+TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
+  m.impl("matmul", matmul_cuda);
+  m.impl("linear", linear_cuda);
+}
 
 }  // namespace treduce::matmul

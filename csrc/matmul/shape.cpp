@@ -61,7 +61,7 @@ bool describe_batch(Problem& p, c10::IntArrayRef sizes, const at::Tensor& a, con
 
 // Matrices of A that lie one below the other and meet the same B are one matrix with more rows, and so are their products.
 void merge_batch_into_rows(Problem& p) {
-  while (p.batch_dims > 0 && p.m > 0) {
+  while (p.batch_dims > 0 && p.m > 0 && p.batches > 0) {
     const int last = p.batch_dims - 1;
     const bool stacked = p.m == 1 || p.a_batch[last] == p.m * p.a_row;
     if (p.b_batch[last] != 0 || !stacked) return;
@@ -80,6 +80,19 @@ at::Tensor expanded_copy(const at::Tensor& operand, c10::IntArrayRef batch) {
   return operand.expand(sizes).contiguous();
 }
 
+// "a, b and c": what `fact` says about each operand.
+template <class Fact>
+std::string listed(std::initializer_list<const at::Tensor*> operands, Fact fact) {
+  std::string text;
+  for (const at::Tensor* const* operand = operands.begin(); operand != operands.end(); ++operand) {
+    if (operand != operands.begin()) text += operand + 1 == operands.end() ? " and " : ", ";
+    text += c10::str(fact(**operand));
+  }
+  return text;
+}
+
+}  // namespace
+
 void check_dtype(const Row& row, DType dtype) {
   if (std::find(row.dtypes.begin(), row.dtypes.end(), dtype) != row.dtypes.end()) return;
   std::string all;
@@ -87,32 +100,63 @@ void check_dtype(const Row& row, DType dtype) {
   TORCH_CHECK_TYPE(false, "variant '", row.name, "' of matmul takes ", all, ", got ", name_of(dtype));
 }
 
-}  // namespace
-
-DType checked_operands(const at::Tensor& self, const at::Tensor& other) {
-  for (const at::Tensor* operand : {&self, &other}) {
-    TORCH_CHECK_NOT_IMPLEMENTED(operand->layout() == at::kStrided,
-                                "treduce::matmul takes dense tensors, got one of layout ", operand->layout());
+DType checked_operands(std::initializer_list<const at::Tensor*> operands, const char* op) {
+  const at::Tensor& first = **operands.begin();
+  for (const at::Tensor* operand : operands) {
+    TORCH_CHECK_NOT_IMPLEMENTED(operand->layout() == at::kStrided, "treduce::", op,
+                                " takes dense tensors, got one of layout ", operand->layout());
     const std::optional<DType> dtype = dtype_of(operand->scalar_type());
     TORCH_CHECK_TYPE(
         dtype.has_value() && std::find(std::begin(kDTypes), std::end(kDTypes), *dtype) != std::end(kDTypes),
-        "treduce::matmul takes float32, float64, float16, bfloat16, int32 and int64, got ", operand->scalar_type());
+        "treduce::", op, " takes float32, float64, float16, bfloat16, int32 and int64, got ", operand->scalar_type());
   }
-  TORCH_CHECK_TYPE(self.scalar_type() == other.scalar_type(), "treduce::matmul takes two tensors of one dtype, got ",
-                   self.scalar_type(), " and ", other.scalar_type());
-  TORCH_CHECK_VALUE(self.device() == other.device(), "treduce::matmul takes two tensors on one device, got ",
-                    self.device(), " and ", other.device());
-  return *dtype_of(self.scalar_type());
+  for (const at::Tensor* operand : operands) {
+    TORCH_CHECK_TYPE(operand->scalar_type() == first.scalar_type(), "treduce::", op,
+                     " takes tensors of one dtype, got ",
+                     listed(operands, [](const at::Tensor& t) { return t.scalar_type(); }));
+    TORCH_CHECK_VALUE(operand->device() == first.device(), "treduce::", op, " takes tensors on one device, got ",
+                      listed(operands, [](const at::Tensor& t) { return t.device(); }));
+  }
+  return *dtype_of(first.scalar_type());
 }
 
 std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& other) {
   return sizes_of<c10::SymInt>(self.sym_sizes(), other.sym_sizes());
 }
 
+std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tensor& weight,
+                                        const std::optional<at::Tensor>& bias) {
+  const bool has_bias = bias.has_value() && bias->defined();
+  if (has_bias) {
+    checked_operands({&input, &weight, &*bias}, "linear");
+  } else {
+    checked_operands({&input, &weight}, "linear");
+  }
+  const auto shapes = [&] {
+    std::string text = c10::str(input.sym_sizes(), has_bias ? ", " : " and ", weight.sym_sizes());
+    return has_bias ? text + c10::str(" and ", bias->sym_sizes()) : text;
+  };
+  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 1 || weight.dim() == 2),
+                    "treduce::linear takes an input (..., in_features) and a weight (out_features, in_features) or "
+                    "(in_features), got shapes ",
+                    shapes());
+  TORCH_CHECK_VALUE(must_equal(input.sym_size(-1), weight.sym_size(-1)), "treduce::linear cannot apply shapes ",
+                    shapes(), ": the in_features of input and weight, ", input.sym_size(-1), " and ",
+                    weight.sym_size(-1), ", differ");
+  std::vector<c10::SymInt> sizes = input.sym_sizes().slice(0, input.dim() - 1).vec();
+  if (weight.dim() == 2) sizes.push_back(weight.sym_size(0));
+  if (has_bias) {
+    TORCH_CHECK_VALUE(
+        bias->dim() == weight.dim() - 1 && (bias->dim() == 0 || must_equal(bias->sym_size(0), weight.sym_size(0))),
+        "treduce::linear takes a bias (out_features), or () for a weight (in_features), got shapes ", shapes());
+  }
+  return sizes;
+}
+
 Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                 std::optional<int64_t> tile_size, const Target& target) {
   Request r;
-  r.dtype = checked_operands(self, other);
+  r.dtype = checked_operands({&self, &other});
   const Resolved asked = as_value_error([&] { return resolve(variant, tile_size); });
   check_dtype(*asked.row, r.dtype);
   const std::vector<int64_t> sizes = sizes_of<int64_t>(self.sizes(), other.sizes());

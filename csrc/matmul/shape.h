@@ -3,6 +3,8 @@
 
 #include <c10/core/SymInt.h>
 
+#include <initializer_list>
+#include <optional>
 #include <vector>
 
 #include "../common/checks.h"
@@ -10,12 +12,20 @@
 
 namespace treduce::matmul {
 
-// The common dtype of the operands. TypeError for a dtype that matmul does not take or two different ones, ValueError
-// for two devices.
-DType checked_operands(const at::Tensor& self, const at::Tensor& other);
+// The common dtype of the operands of `op`. TypeError for a dtype that it does not take or different ones, ValueError for
+// different devices.
+DType checked_operands(std::initializer_list<const at::Tensor*> operands, const char* op = "matmul");
+
+// TypeError, with all that it takes, where the rung does not take the dtype.
+void check_dtype(const Row& row, DType dtype);
 
 // The shape of torch.matmul(self, other), without looking at data. ValueError, with both shapes, where there is none.
 std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& other);
+
+// The shape of torch.nn.functional.linear(input, weight, bias), after all checks of the operands; ValueError, with the
+// shapes, where there is none.
+std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tensor& weight,
+                                        const std::optional<at::Tensor>& bias);
 
 // Everything that a kernel needs to know, after all checks. The operands are those of the call, except where a view
 // cannot be read through strides (lazy negation; more than kMaxBatchDims batch dimensions that do not merge): then

@@ -1,0 +1,55 @@
+// Under torch.autocast, matmul and linear do what torch's do: floating-point operands of that device are cast to its autocast
+// dtype, weights once for the whole region; float64 and integers stay as they are.
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include "matmul/schema.h"
+#include "reduce/schema.h"
+
+namespace treduce {
+namespace {
+
+using reduce::find_op;
+
+// Within it, calls are not cast again; `cast` is what autocast makes of an operand.
+template <c10::DeviceType kDevice>
+class Autocast {
+ public:
+  at::Tensor cast(const at::Tensor& tensor) const { return at::autocast::cached_cast(dtype_, tensor, kDevice); }
+  std::optional<at::Tensor> cast(const std::optional<at::Tensor>& tensor) const {
+    return at::autocast::cached_cast(dtype_, tensor, kDevice);
+  }
+
+ private:
+  const c10::impl::ExcludeDispatchKeyGuard guard_{at::autocast::get_autocast_dispatch_key_from_device_type(kDevice)};
+  const at::ScalarType dtype_ = at::autocast::get_autocast_dtype(kDevice);
+};
+
+template <c10::DeviceType kDevice>
+at::Tensor cast_matmul(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                       std::optional<int64_t> tile_size) {
+  static const auto op = find_op<matmul::MatmulSchema>("treduce::matmul");
+  const Autocast<kDevice> autocast;
+  return op.call(autocast.cast(self), autocast.cast(other), variant, tile_size);
+}
+
+template <c10::DeviceType kDevice>
+at::Tensor cast_linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       std::string_view variant) {
+  static const auto op = find_op<matmul::LinearSchema>("treduce::linear");
+  const Autocast<kDevice> autocast;
+  return op.call(autocast.cast(input), autocast.cast(weight), autocast.cast(bias), variant);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, AutocastCPU, m) {
+  m.impl("matmul", cast_matmul<c10::DeviceType::CPU>);
+  m.impl("linear", cast_linear<c10::DeviceType::CPU>);
+}
+TORCH_LIBRARY_IMPL(treduce, AutocastCUDA, m) {
+  m.impl("matmul", cast_matmul<c10::DeviceType::CUDA>);
+  m.impl("linear", cast_linear<c10::DeviceType::CUDA>);
+}
+
+}  // namespace treduce

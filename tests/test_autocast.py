@@ -1,0 +1,140 @@
+"""matmul and linear under torch.autocast: what torch's do, for every dtype that goes in."""
+
+import itertools
+
+import pytest
+import torch
+from bits import assert_same_bits
+from torch.nn.functional import linear as torchs_linear
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_reduce
+
+ops = torch.ops.treduce
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
+LOW = (torch.bfloat16, torch.float16)
+every_low = pytest.mark.parametrize("low", LOW, ids=["bfloat16", "float16"])
+
+
+def pair(dtypes, device):
+    a, b = torch.randn(5, 4, device=device) * 3, torch.randn(4, 6, device=device) * 3
+    return a.to(dtypes[0]), b.to(dtypes[1])
+
+
+def outcome(function, *operands):
+    """The dtype of the result, or that there is none."""
+    try:
+        return function(*operands).dtype
+    except (RuntimeError, TypeError):
+        return "refused"
+
+
+@every_low
+def test_result_dtypes_are_torchs(low, device):
+    """For every pair of dtypes: floats are cast, float64 and integers are not, and what then differs is refused."""
+    for dtypes in itertools.product(DTYPES, repeat=2):
+        a, b = pair(dtypes, device)
+        if device == "cuda" and not (a.is_floating_point() and b.is_floating_point()):
+            continue  # torch has no integer product on CUDA
+        with torch.autocast(device, dtype=low):
+            assert torch.get_autocast_dtype(device) == low
+            assert outcome(ops.matmul, a, b) == outcome(torch.matmul, a, b), dtypes
+            assert outcome(ops.linear, a, b.t()) == outcome(torchs_linear, a, b.t()), dtypes
+            bias = torch.randn(6, device=device).to(dtypes[0])
+            assert outcome(ops.linear, a, b.t(), bias) == outcome(torchs_linear, a, b.t(), bias), dtypes
+
+
+@every_low
+def test_values_are_those_of_cast_operands(low, device):
+    a, b = pair((torch.float32, torch.float32), device)
+    bias = torch.randn(6, device=device)
+    product, layer = ops.matmul(a.to(low), b.to(low)), ops.linear(a.to(low), b.t().to(low), bias.to(low))
+    with torch.autocast(device, dtype=low):
+        assert_same_bits(torch_reduce.matmul(a, b), product)
+        assert_same_bits(torch_reduce.matmul(a, b.to(low)), product)
+        assert_same_bits(
+            torch_reduce.matmul(a.to(low), b, variant="tiled", tile_size=8), ops.matmul(a.to(low), b.to(low), "tiled")
+        )
+        assert_same_bits(torch_reduce.linear(a, b.t(), bias), layer)
+        with torch.autocast(device, enabled=False):
+            assert torch_reduce.matmul(a, b).dtype == torch.float32
+            assert torch_reduce.linear(a, b.t(), bias).dtype == torch.float32
+    assert torch_reduce.matmul(a, b).dtype == torch.float32
+
+
+def test_another_devices_autocast_changes_nothing():
+    a, b = pair((torch.float32, torch.float32), "cpu")
+    with torch.autocast("cuda", dtype=torch.float16, enabled=torch.cuda.is_available()):
+        assert ops.matmul(a, b).dtype == torch.float32
+
+
+@every_low
+def test_gradients_are_torchs(low, device):
+    """Leaves of float32 get gradients of float32, through the casts."""
+    results = []
+    for matmul, linear in ((torch.matmul, torchs_linear), (ops.matmul, ops.linear)):
+        torch.manual_seed(0)
+        x, w, v, bias = (torch.randn(s, device=device, requires_grad=True) for s in ((7, 8), (6, 8), (6, 5), (6,)))
+        with torch.autocast(device, dtype=low):
+            y = matmul(linear(x, w, bias).relu(), v)
+        assert y.dtype == low
+        results.append(torch.autograd.grad(y.float().square().mean(), (x, w, v, bias)))
+    for theirs, ours in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
+
+
+def test_a_weight_is_cast_once_in_a_region(device):
+    class Casts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += func is torch.ops.aten._to_copy.default
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3, 8, device=device).bfloat16()
+    w, bias = torch.randn(8, 8, device=device, requires_grad=True), torch.randn(8, device=device, requires_grad=True)
+    with torch.autocast(device, dtype=torch.bfloat16), Casts() as casts:
+        for _ in range(3):
+            x = ops.linear(x, w, bias).detach()
+    assert casts.count == 2
+
+
+def test_integers_stay_integers(device):
+    a, b = torch.arange(6, device=device).view(2, 3), torch.arange(12, device=device).view(3, 4)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for dtype in (torch.int32, torch.int64):
+            assert_same_bits(ops.matmul(a.to(dtype), b.to(dtype)), ops.matmul(a.to(dtype), b.to(dtype), "naive"))
+            assert ops.linear(a.to(dtype), b.t().to(dtype)).dtype == dtype
+        with pytest.raises(TypeError, match="one dtype, got Long and BFloat16"):
+            ops.matmul(a, b.float())
+        with pytest.raises(TypeError, match="one dtype, got BFloat16, BFloat16 and Int"):
+            ops.linear(a.float(), b.t().float(), torch.ones(4, dtype=torch.int32, device=device))
+        with pytest.raises(TypeError, match="one dtype, got Double and BFloat16"):
+            ops.matmul(a.double(), b.float())
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+def test_an_autocast_dtype_that_torch_refuses():
+    """torch warns and disables autocast for a dtype that it does not cast to, such as an integer."""
+    a, b = pair((torch.float32, torch.float32), "cpu")
+    with torch.autocast("cpu", dtype=torch.int32):
+        assert ops.matmul(a, b).dtype == torch.matmul(a, b).dtype == torch.float32
+
+
+def test_compile(device):
+    def region(x, w, bias):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return torch_reduce.matmul(torch_reduce.linear(x, w, bias).relu(), w)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(region, fullgraph=True, backend="aot_eager", dynamic=True)
+    w, bias = torch.randn(8, 8, device=device, requires_grad=True), torch.randn(8, device=device, requires_grad=True)
+    for rows in (3, 17):
+        x = torch.randn(rows, 8, device=device)
+        found = compiled(x, w, bias)
+        assert_same_bits(found, region(x, w, bias))
+        ours = torch.autograd.grad(found.float().sum(), (w, bias))
+        for a, b in zip(ours, torch.autograd.grad(region(x, w, bias).float().sum(), (w, bias)), strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+    torch._dynamo.reset()

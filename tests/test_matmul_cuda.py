@@ -1,0 +1,388 @@
+"""Products on a GPU: tensor cores against exact and float64 products, memory around the result, rows and columns that
+do not depend on what lies beside them, streams and graphs, and what `auto` picks."""
+
+import itertools
+
+import pytest
+import tables
+import torch
+from bits import assert_same_bits
+from cases import generator
+from tables import MATMUL_VARIANTS, ON_CORES
+from test_cuda import captured
+from test_matmul import attempt, product, strided_operands
+
+from torch_reduce import _C, _check
+
+pytestmark = pytest.mark.cuda
+
+SIDES = (1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+DEPTHS = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 4096 + 5)
+ROWS = (1, 2, 3, 8, 16, 17, 63, 64, 65, 100, 128, 129, 255, 256, 257, 1000, 4096, 8192)
+
+
+def of_every_dtype(variants, some=tuple):
+    """Parameters: each variant with each dtype that it takes."""
+    pairs = [(v, tables.DTYPE_NAMES[name]) for v in variants for name in some(v.dtypes)]
+    ids = [f"{v.name}-{str(dtype).removeprefix('torch.')}" for v, dtype in pairs]
+    return pytest.mark.parametrize(("variant", "dtype"), pairs, ids=ids)
+
+
+def floats(dtypes):
+    return tuple(name for name in dtypes if "float" in name)
+
+
+every_core = of_every_dtype(ON_CORES)
+every_float_core = of_every_dtype(ON_CORES, floats)
+every_pair = of_every_dtype(MATMUL_VARIANTS)
+
+
+@pytest.fixture(autouse=True)
+def needs_chip(request):
+    variant = request.node.callspec.params.get("variant") if hasattr(request.node, "callspec") else None
+    if variant is not None:
+        tables.needs_chip(variant)
+
+
+BACKEND = torch.backends.cuda.matmul
+
+
+@pytest.fixture
+def as_found():
+    """Puts back how torch multiplies float32, by the old setting and the new one."""
+    before = BACKEND.fp32_precision
+    yield
+    BACKEND.allow_tf32 = before == "tf32"
+    BACKEND.fp32_precision = before
+
+
+def by_precision(tfloat32):
+    BACKEND.fp32_precision = "tf32" if tfloat32 else "ieee"
+
+
+def by_permission(tfloat32):
+    BACKEND.allow_tf32 = tfloat32
+
+
+def by_global_precision(tfloat32):
+    torch.set_float32_matmul_precision("high" if tfloat32 else "highest")
+
+
+every_setting = pytest.mark.parametrize("ask", [by_precision, by_permission, by_global_precision])
+
+
+def random(*shape, dtype, seed=0):
+    """Normal numbers, or integers whose products of any depth here stay below 2^31, on the GPU."""
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=g, device="cuda", dtype=torch.float32).to(dtype)
+    return torch.randint(-100, 101, shape, generator=g, device="cuda", dtype=dtype)
+
+
+def into_poison(a, b, variant):
+    """The product, where all that it does not write is NaN. (Within `poisoned`, cuBLAS would be refused.)"""
+    with _check.poisoned():
+        return product(a, b, variant)
+
+
+def assert_right(result, a, b, variant, what=""):
+    checked = _check.check("matmul", variant.name, result, (a, b), _check.truth("matmul", a, b))
+    assert checked, f"{what}: {checked.reason}"
+
+
+# Values.
+
+
+@every_core
+def test_small_integers_are_exact(variant, dtype):
+    """Every product and every partial sum of them is a number of every format, so any order gives the exact sum."""
+    for m, n, k in ((1, 1, 1), (17, 33, 9), (64, 64, 64), (129, 257, 65), (200, 100, 1000), (65, 63, 4101)):
+        g = generator(m + n + k)
+        a, b = (torch.randint(-8, 9, shape, generator=g).double().cuda() for shape in ((m, k), (k, n)))
+        expected = (a @ b + 0.0).to(dtype)  # + 0: no -0
+        a, b = a.to(dtype), b.to(dtype)
+        assert_same_bits(into_poison(a, b, variant), expected, f"{(m, n, k)}")
+        assert_same_bits(into_poison(a, b.t().contiguous().t(), variant), expected, f"{(m, n, k)}, b^T")
+
+
+@every_core
+def test_values_around_the_edges_of_tiles(variant, dtype, poison):
+    poison()
+    shapes = [(m, n, 40 + (m + n) % 50) for m, n in itertools.product(SIDES, SIDES)]
+    shapes += [(m, n, k) for m, n in ((65, 129), (257, 100)) for k in SIDES]
+    for m, n, k in shapes:
+        a, b = random(m, k, dtype=dtype, seed=m), random(k, n, dtype=dtype, seed=1000 + n)
+        assert_right(into_poison(a, b, variant), a, b, variant, f"{(m, n, k)}")
+
+
+@every_core
+def test_values_of_every_depth(variant, dtype, poison):
+    poison()
+    for k in DEPTHS:
+        for m, n in ((1, 1), (65, 129), (128, 256), (7, 1000)):
+            a, b = random(m, k, dtype=dtype, seed=k), random(k, n, dtype=dtype, seed=k + 1)
+            result = into_poison(a, b, variant)
+            assert_right(result, a, b, variant, f"{(m, n, k)}")
+            if k == 0:
+                assert_same_bits(result, torch.zeros(m, n, dtype=dtype, device="cuda"))
+
+
+@every_core
+def test_layouts_change_no_bit(variant, dtype):
+    """An operand that is unaligned, strided or transposed may be read in another way; the additions are the same."""
+    for name, (a, b) in strided_operands("cuda", dtype).items():
+        result = into_poison(a, b, variant)
+        assert_same_bits(result, product(a.contiguous(), b.contiguous(), variant), name)
+        assert_right(result, a, b, variant, name)
+    base = random(300, 300, dtype=dtype)
+    for offset, (m, n, k) in itertools.product((0, 1, 3, 8), ((65, 130, 77), (128, 128, 64), (1, 200, 129))):
+        a, b = base[offset : offset + m, 1 : 1 + k], base[2 : 2 + k, offset : offset + n]
+        expected = product(a.clone(), b.clone(), variant)
+        for left, right in itertools.product((a, a.t().contiguous().t()), (b, b.t().contiguous().t())):
+            assert_same_bits(product(left, right, variant), expected, f"{(m, n, k)} at {offset}")
+
+
+@every_float_core
+def test_nan_and_infinity_stay_in_their_row_and_column(variant, dtype):
+    m, n, k = 130, 270, 200
+    a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    clean = product(a, b, variant)
+    assert clean.isfinite().all()
+    for row, column, depth in ((0, 0, 0), (67, 131, 199), (129, 269, 100)):
+        for value in (float("nan"), float("inf"), -float("inf")):
+            left, right = a.clone(), b.clone()
+            left[row, depth] = value
+            c = product(left, b, variant)
+            expected = left[row].double() @ b.double()
+            assert torch.equal(c[row].isnan(), expected.isnan()) and not c[row].isfinite().any()
+            assert torch.equal(c[row].isinf() & (c[row] > 0), expected.isinf() & (expected > 0))
+            c[row] = clean[row]
+            assert_same_bits(c, clean, f"{value} in row {row}")
+            right[depth, column] = value
+            c = product(a, right, variant)
+            assert not c[:, column].isfinite().any()
+            c[:, column] = clean[:, column]
+            assert_same_bits(c, clean, f"{value} in column {column}")
+
+
+class Raw:
+    """Device memory by its address, as torch.as_tensor reads it."""
+
+    def __init__(self, address, size):
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+@every_pair
+def test_nothing_is_written_beside_the_result(variant, dtype):
+    """The result lies between two blocks of 0xff, in a block of 0xff: NaN in every format, which nobody computes."""
+    for m, n, k in ((1, 1, 3), (5, 7, 70), (63, 65, 33), (64, 64, 64), (129, 127, 100), (200, 257, 65)):
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        expected = product(a, b, variant).clone()
+        size = m * n * dtype.itemsize
+        room = -(-size // 512) * 512  # what the allocator gives out
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        blocks = [torch.empty(room, dtype=torch.uint8, device="cuda") for _ in range(12)]
+        blocks.sort(key=torch.Tensor.data_ptr)
+        places = [block.data_ptr() for block in blocks]
+        middle = next(i for i in range(1, 11) if places[i + 1] - places[i - 1] == 2 * room)
+        memory = torch.as_tensor(Raw(places[middle - 1], 3 * room), device="cuda")
+        assert memory.data_ptr() == places[middle - 1]
+        memory.fill_(0xFF)
+        blocks[middle] = None  # free: the next tensor of its size lies there
+        c = product(a, b, variant)
+        assert c.data_ptr() == places[middle], "the allocator took other memory"
+        assert_same_bits(c, expected, f"{(m, n, k)}")
+        assert memory[:room].eq(0xFF).all(), f"{(m, n, k)}: written before the result"
+        assert memory[room + size :].eq(0xFF).all(), f"{(m, n, k)}: written behind the result"
+
+
+# Independence of the batch.
+
+
+@every_pair
+def test_rows_do_not_depend_on_the_rows_beside_them(variant, dtype, poisoned):
+    for k in (200, 4101):
+        a, b = random(max(ROWS) + 40, k, dtype=dtype), random(k, 96, dtype=dtype, seed=1)
+        whole = product(a, b, variant)
+        for m, start in itertools.product(ROWS, (0, 37)):
+            part = product(a[start : start + m], b, variant)
+            assert_same_bits(part, whole[start : start + m], f"rows {start} to {start + m}, k {k}")
+
+
+@every_pair
+def test_columns_do_not_depend_on_the_columns_beside_them(variant, dtype, poisoned):
+    for k in (200, 4101):
+        a, b = random(96, k, dtype=dtype), random(k, max(ROWS) + 40, dtype=dtype, seed=1)
+        whole = product(a, b, variant)
+        for n, start in itertools.product(ROWS, (0, 37)):
+            part = product(a, b[:, start : start + n], variant)
+            assert_same_bits(part, whole[:, start : start + n].contiguous(), f"columns {start} to {start + n}, k {k}")
+
+
+@every_pair
+def test_one_row_of_a_large_product(variant, dtype, poisoned):
+    """Where a rung cuts k to fill the chip for one row, and does not for many."""
+    k, n = 8192 + 24, 1000
+    a, b = random(300, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    whole = product(a, b, variant)
+    for i in (0, 150, 299):
+        assert_same_bits(product(a[i], b, variant), whole[i], f"row {i}")
+        assert_same_bits(product(a[i : i + 1], b, variant)[0], whole[i], f"row {i}")
+    for j in (0, 500, 999):
+        assert_same_bits(product(a, b[:, j].contiguous(), variant), whole[:, j].contiguous(), f"column {j}")
+
+
+@every_pair
+def test_a_matrix_does_not_depend_on_its_batch(variant, dtype, poisoned):
+    a, b = random(3, 5, 70, 90, dtype=dtype), random(5, 90, 65, dtype=dtype, seed=1)
+    whole = product(a, b, variant)
+    for i, j in itertools.product(range(3), range(5)):
+        assert_same_bits(whole[i, j], product(a[i, j], b[j], variant), f"{(i, j)}")
+    shared = product(a, b[0], variant)
+    for i, j in itertools.product(range(3), range(5)):
+        assert_same_bits(shared[i, j], product(a[i, j], b[0], variant), f"{(i, j)}, shared")
+    stacked = attempt(a.transpose(0, 1), b[:, None], variant)
+    if stacked is not None:
+        assert_same_bits(stacked.transpose(0, 1).contiguous(), whole)
+
+
+# Streams, load, graphs.
+
+
+@every_pair
+def test_runs_do_not_differ_under_load(variant, dtype):
+    """Two streams of products at once, beside torch's."""
+    shapes = ((300, 260, 1000), (3, 700, 5000))
+    pairs = [(random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)) for m, n, k in shapes]
+    expected = [product(a, b, variant) for a, b in pairs]
+    streams = [torch.cuda.Stream() for _ in pairs]
+    load = torch.cuda.Stream()
+    big = torch.randn(2048, 2048, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(5):
+        with torch.cuda.stream(load):
+            for _ in range(5):
+                big = (big @ big).clamp_(-1, 1)
+        results = [[], []]
+        for _ in range(10):
+            for (a, b), stream, found in zip(pairs, streams, results, strict=True):
+                with torch.cuda.stream(stream):
+                    found.append(product(a, b, variant))
+        torch.cuda.synchronize()
+        for one, found in zip(expected, results, strict=True):
+            for result in found:
+                assert_same_bits(result, one)
+
+
+@every_pair
+def test_the_current_stream_is_used(variant, dtype):
+    side = torch.cuda.Stream()
+    source, other = random(130, 70, dtype=dtype), random(70, 60, dtype=dtype, seed=1)
+    expected = product(source, other, variant)
+    x = torch.zeros_like(source)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        x.copy_(source)
+        result = product(x, other, variant)
+    side.synchronize()
+    assert_same_bits(result, expected)
+
+
+@every_pair
+def test_a_graph_has_the_bits_of_a_call(variant, dtype):
+    """Captured once, replayed with other values: what a rung keeps beside the operands is written anew each time."""
+    x = [(random(130, 200, dtype=dtype), random(200, 70, dtype=dtype)) for _ in range(2)]
+    x[1] = x[1][0][:, :199], random(70, 199, dtype=dtype).t()  # through copies, where a rung makes them
+    graph, results = captured(lambda: [product(a, b, variant) for a, b in x])
+    for seed in range(4):
+        x[0][0].copy_(random(130, 200, dtype=dtype, seed=seed))
+        graph.replay()
+        for (a, b), replayed in zip(x, results, strict=True):
+            assert_same_bits(replayed, product(a, b, variant), f"replay {seed}")
+
+
+def test_linear_in_a_graph_and_its_gradients():
+    x, w = torch.randn(33, 70, device="cuda"), torch.randn(50, 70, device="cuda", requires_grad=True)
+    bias = torch.randn(50, device="cuda", requires_grad=True)
+
+    def step():
+        loss = torch.ops.treduce.mean(torch.ops.treduce.linear(x, w, bias).square())
+        return torch.autograd.grad(loss, (w, bias))
+
+    graph, grads = captured(step)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        for replayed, eager in zip(grads, step(), strict=True):
+            assert_same_bits(replayed, eager)
+
+
+# What `auto` picks.
+
+
+def picked(dtype, m=64, n=64, k=64, tfloat32=False):
+    major, minor = torch.cuda.get_device_capability()
+    name = _C.matmul_choice(str(dtype).removeprefix("torch."), m, n, k, 10 * major + minor, tfloat32)
+    return tables.row("matmul", name)
+
+
+@pytest.mark.parametrize("tfloat32", [False, True])
+def test_auto_has_the_bits_of_what_it_picks(tfloat32, as_found):
+    by_precision(tfloat32)
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        for m, n, k in ((1, 1, 1), (3, 5, 0), (64, 64, 64), (1, 300, 200), (300, 257, 129), (1000, 70, 1000)):
+            row = picked(dtype, m, n, k, tfloat32)
+            assert tables.runs(row, "cuda", dtype)
+            a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+            assert_same_bits(product(a, b, None), product(a, b, row), f"{row.name} of {dtype} {(m, n, k)}")
+
+
+@every_setting
+def test_auto_keeps_float32_accurate_unless_tfloat32_is_asked_for(ask, as_found):
+    a, b = random(200, 300, dtype=torch.float32), random(300, 100, dtype=torch.float32, seed=1)
+    truth = a.double() @ b.double()
+    scale = a.double().abs() @ b.double().abs()
+    accurate, fast = (picked(torch.float32, 200, 100, 300, tfloat32) for tfloat32 in (False, True))
+    named = {}
+    for tfloat32, row in ((False, accurate), (True, fast), (False, accurate)):
+        ask(tfloat32)
+        result = product(a, b, None)
+        assert_same_bits(result, product(a, b, row), f"{row.name}, tfloat32 {tfloat32}")
+        error = ((result.double() - truth).abs() / scale).max().item()
+        if not tfloat32:
+            assert error < 2e-6
+        elif fast.float32_bits == 11:
+            assert 1e-5 < error < 2e-3
+        # A rung that is named wins over the setting.
+        for variant in MATMUL_VARIANTS[:-1]:
+            if tables.runs(variant, "cuda"):
+                found = product(a, b, variant)
+                assert_same_bits(found, named.setdefault(variant.name, found), variant.name)
+        # So does linear.
+        bias = torch.ones(100, device="cuda")
+        assert_same_bits(torch.ops.treduce.linear(a, b.t(), bias), result + bias)
+
+
+def test_a_chip_that_does_not_run_a_rung_is_told_so():
+    """Before anything is launched, with the capability that it needs."""
+    x = torch.ones(16, 16, device="cuda", dtype=torch.float16)
+    for row in MATMUL_VARIANTS:
+        if not row.runs_on(torch.cuda.get_device_capability()):
+            need = f"{row.capability[0]}.{row.capability[1]}"
+            with pytest.raises(NotImplementedError, match=f"'{row.name}' needs a GPU of compute capability {need}"):
+                product(x, x, row)
+
+
+def test_auto_takes_what_a_rung_refuses():
+    """Batch dimensions that do not merge go to a rung that takes them, in silence; the named rung says so."""
+    a = torch.randn(2, 1, 3, 1, 2, 20, 30, device="cuda", dtype=torch.float16)
+    b = torch.randn(1, 2, 1, 3, 1, 30, 25, device="cuda", dtype=torch.float16)
+    assert_right(product(a, b, None), a, b, MATMUL_VARIANTS[-1])
+    for row in MATMUL_VARIANTS:
+        if tables.runs(row, "cuda", torch.float16):
+            result = attempt(a, b, row)
+            assert result is not None or not row.on_cpu
+            if result is not None:
+                assert_right(result, a, b, row, row.name)
