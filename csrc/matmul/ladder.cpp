@@ -46,6 +46,7 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   row.float32_bits = 11;
   row.workspace = &boxes_workspace;
   row.refusal = &boxes_refusal;
+  row.batch_dims = kBoxBatchDims;
   return row;
 }
 
@@ -66,6 +67,7 @@ Row make_tensor_core_row(const char* name, const char* summary, const char* orig
 Row with_stages(Row row) {
   row.workspace = &staged_workspace;
   row.refusal = &boxes_refusal;
+  row.batch_dims = kBoxBatchDims;
   return row;
 }
 
@@ -145,6 +147,9 @@ constexpr AutoRule kAutoTable[] = {
     {INT64_MAX, "pipelined", 0},
 };
 
+// float32 with fewer steps of k than that: k order is as accurate there, and as fast.
+constexpr int64_t kSplitDepth = 128;
+
 const Ladder<Row>& table() {
   static const Ladder<Row> ladder("matmul", make_ladder());
   return ladder;
@@ -164,10 +169,12 @@ Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size) {
 Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, const Target& target) {
   if (resolved.row != &ladder().back()) return resolved;
   const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
-  const bool cores = half || (dtype == DType::float32 && target.tfloat32);
-  if (cores) {
-    const Row& row = find("persistent");
-    if (runs_on(row, target.capability) && built_for(row) && row.refusal(problem) == nullptr) return {&row, 0};
+  const Row* const cores = half || (dtype == DType::float32 && target.tfloat32)  ? &find("persistent")
+                           : dtype == DType::float32 && problem.k >= kSplitDepth ? &find("split_fp16")
+                                                                                 : nullptr;
+  if (cores != nullptr && runs_on(*cores, target.capability) && built_for(*cores) &&
+      cores->refusal(problem) == nullptr) {
+    return {cores, 0};
   }
   const int64_t outputs = problem.batches * problem.m * problem.n;
   const AutoRule* rule = kAutoTable;

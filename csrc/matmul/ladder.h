@@ -14,6 +14,7 @@ struct Call;
 struct Row : LadderRow<Call> {
   // Bytes of memory that the rung needs beside its operands and result; null: none.
   int64_t (*workspace)(const Problem&, DType, const void* a, const void* b) = nullptr;
+  int batch_dims = kMaxBatchDims;  // that do not merge; operands with more are copied
   // What the rung takes, in words, where that is not this problem; null: it takes it, or everything.
   const char* (*refusal)(const Problem&) = nullptr;
 };

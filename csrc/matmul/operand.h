@@ -108,12 +108,12 @@ inline int64_t boxes_workspace(const Problem& p, DType dtype, const void* a, con
   return view_a(p, a, bytes).copied_bytes + view_b(p, b, bytes).copied_bytes;
 }
 
+constexpr int kBoxBatchDims = 2;  // that an Operand has
+
 // Boxes are found by 32-bit coordinates.
 inline const char* boxes_refusal(const Problem& p) {
-  if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX || p.batches > INT32_MAX) {
-    return "sizes below 2^31";
-  }
-  return p.batch_dims > 2 ? "operands whose batch dimensions merge into two" : nullptr;
+  const bool fits = p.m <= INT32_MAX && p.n <= INT32_MAX && p.k <= INT32_MAX && p.batches <= INT32_MAX;
+  return fits ? nullptr : "sizes below 2^31";
 }
 
 }  // namespace treduce::matmul

@@ -166,23 +166,28 @@ Request request(const at::Tensor& self, const at::Tensor& other, std::string_vie
   r.self = resolved(self);
   r.other = resolved(other);
   Problem& p = r.problem;
-  if (!describe_batch(p, batch, r.self, r.other)) {
+  const auto describe = [&] {
+    const bool fits = describe_batch(p, batch, r.self, r.other);
+    p.m = a_vector ? 1 : self.size(-2);
+    p.n = b_vector ? 1 : other.size(-1);
+    p.k = self.size(-1);
+    p.a_row = a_vector ? 0 : r.self.stride(-2);
+    p.a_column = r.self.stride(-1);
+    p.b_row = r.other.stride(b_vector ? -1 : -2);
+    p.b_column = b_vector ? 0 : r.other.stride(-1);
+    p.batches = c10::multiply_integers(batch);
+    if (fits) merge_batch_into_rows(p);
+    return fits;
+  };
+  bool fits = describe();
+  Resolved chosen = choose(asked, r.dtype, p, target);
+  if (!fits || p.batch_dims > chosen.row->batch_dims) {
+    // In memory of their own the matrices of a batch lie one after another.
     r.self = a_vector ? r.self : expanded_copy(r.self, batch);
     r.other = b_vector ? r.other : expanded_copy(r.other, batch);
-    describe_batch(p, batch, r.self, r.other);
+    describe();
+    chosen = choose(asked, r.dtype, p, target);
   }
-  p.m = a_vector ? 1 : self.size(-2);
-  p.n = b_vector ? 1 : other.size(-1);
-  p.k = self.size(-1);
-  p.a_row = a_vector ? 0 : r.self.stride(-2);
-  p.a_column = r.self.stride(-1);
-  p.b_row = r.other.stride(b_vector ? -1 : -2);
-  p.b_column = b_vector ? 0 : r.other.stride(-1);
-  p.batches = c10::multiply_integers(batch);
-
-  merge_batch_into_rows(p);
-
-  const Resolved chosen = choose(asked, r.dtype, p, target);
   if (chosen.row->refusal != nullptr) {
     const char* const refusal = chosen.row->refusal(p);
     TORCH_CHECK_VALUE(refusal == nullptr, "variant '", chosen.row->name, "' takes ", refusal, ", got shapes ",

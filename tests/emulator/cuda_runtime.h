@@ -258,6 +258,7 @@ inline cudaError_t emulator_grid(const cudaLaunchConfig_t& config, emulator::Gri
   for (unsigned a = 0; a < config.numAttrs; ++a) {
     const cudaLaunchAttribute& attribute = config.attrs[a];
     switch (attribute.id) {
+      case cudaLaunchAttributeProgrammaticStreamSerialization: break;  // launches follow each other here
       case cudaLaunchAttributeCooperative: grid->cooperative = attribute.val.cooperative != 0; break;
       case cudaLaunchAttributeClusterDimension:
         if (attribute.val.clusterDim.y != 1 || attribute.val.clusterDim.z != 1) return cudaErrorNotSupported;
