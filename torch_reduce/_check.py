@@ -331,7 +331,7 @@ def tensor_core_error(variant: str, x: Tensor, other: Tensor) -> float:
     row = chosen(variant, x, other)
     if row.on_cpu:
         return 0.0
-    cut = gamma(2 * x.shape[-1], unit_roundoff(torch.float32))
+    cut = gamma(2 * x.shape[-1], unit_roundoff(accumulator(x.dtype)))
     return cut + (2.0 ** (1 - row.float32_bits) if x.dtype == torch.float32 else 0.0)
 
 

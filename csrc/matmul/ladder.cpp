@@ -71,6 +71,17 @@ Row with_stages(Row row) {
   return row;
 }
 
+Row make_wmma_row() {
+  Row row = make_tensor_core_row("wmma", "the first tensor cores: 16 x 16 fragments of tiles in shared memory",
+                                 "NVIDIA, CUDA Programming Guide: warp matrix functions");
+  row.order = "wmma";
+  row.order_text =
+      "the tensor core adds a fragment's products to a float32 accumulator, p ascending, in the steps that the "
+      "compiler "
+      "makes of a fragment. The CPU adds in k order instead";
+  return row;
+}
+
 Row make_mma_f64_row() {
   Row row =
       with_stages(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
@@ -117,8 +128,7 @@ std::vector<Row> make_ladder() {
       make_row("warp_tiled", "a tile for the block, for each warp and for each thread", kCutlass),
       // The rows of a block's tile; 0: as large as the number of outputs allows.
       with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass), 0, 32, 128),
-      make_tensor_core_row("wmma", "the first tensor cores: 16 x 16 fragments of tiles in shared memory",
-                           "NVIDIA, CUDA Programming Guide: warp matrix functions"),
+      make_wmma_row(),
       with_stages(make_tensor_core_row("mma",
                                        "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
                                        "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS")),
@@ -171,6 +181,7 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
   const Row* const cores = half || (dtype == DType::float32 && target.tfloat32)  ? &find("persistent")
                            : dtype == DType::float32 && problem.k >= kSplitDepth ? &find("split_fp16")
+                           : dtype == DType::float64                             ? &find("mma_f64")
                                                                                  : nullptr;
   if (cores != nullptr && runs_on(*cores, target.capability) && built_for(*cores) &&
       cores->refusal(problem) == nullptr) {

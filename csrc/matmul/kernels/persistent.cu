@@ -1,7 +1,14 @@
-// Idea: as many blocks as the chip has multiprocessors walk over the tiles, so that while one tile's results leave, the
-// copies for the next are under way, and two blocks of a cluster share what they read.
+// Idea: as many blocks as the chip holds walk over the tiles. While the consumers of a block write one tile, its producer
+// already fetches the next; and two blocks of a cluster, one below the other, each fetch half of the columns of B that
+// both multiply (multicast).
 //
-// After:   warp_specialized.
+// After:   warp_specialized; the same multiplications in the same order, hence the same bits.
+// Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
+//          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Results
+//          of 16 bits leave through shared memory: as boxes by the copy engine, or where rows are not aligned as words.
+// Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
+//          chain of dependent multiplications, which the order of k does not allow to cut.
+// Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
 #include "../hopper.cuh"
 
 namespace treduce::matmul::persistent {
