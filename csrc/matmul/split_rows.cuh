@@ -11,20 +11,22 @@ namespace treduce::matmul::split_rows {
 using namespace hopper;
 using split::Operand16;
 
-// kConsumers warp groups, each with 64 columns of C, share the rows.
-template <int kRows_, int kStages_, int kConsumers_, int kBlocks_>
+// kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and only what they add
+// to the sums, which pass from one to the next through shared memory, is done in order.
+template <int kRows_, int kStages_, int kTurns_>
 struct Shape {
-  static constexpr int kRows = kRows_, kStages = kStages_, kConsumers = kConsumers_, kBlocks = kBlocks_;
-  static constexpr int kColumns = 64 * kConsumers;  // of C
+  static constexpr int kRows = kRows_, kStages = kStages_, kTurns = kTurns_;
+  static constexpr int kColumns = 64;  // of C
   // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
-  static constexpr bool kHandOver = kConsumers == 2;
-  static constexpr int kThreads = kConsumers * kWarpGroup + (kHandOver ? kWarpGroup : 32);
+  static constexpr bool kHandOver = kRows == 128;
+  static constexpr int kThreads = kTurns * kWarpGroup + (kHandOver ? kWarpGroup : 32);
   static constexpr int kPart = kRows < 64 ? kRows : 64;  // rows that are multiplied together
-  static constexpr int kBytesW = 64 * kSegment * 4;      // a consumer's float32 tile
+  static constexpr int kBytesW = 64 * kSegment * 4;      // the float32 tile
   static constexpr int kBytesX = kRows * kRowBytes;      // one half
   static constexpr int kScaleBytes = kRows * 4;
-  static constexpr int kCopiedBytes = kConsumers * kBytesW + 2 * kBytesX + kScaleBytes;
-  static constexpr int kStageBytes = kConsumers * kBytesW + 2 * kBytesX + kTileAlignment;
+  static constexpr int kCopiedBytes = kBytesW + 2 * kBytesX + kScaleBytes;
+  static constexpr int kStageBytes = kBytesW + 2 * kBytesX + kTileAlignment;
+  static constexpr int kSumBytes = kWarpGroup * kRows / 2 * 4;
 };
 
 // This lane's numbers of column `column` of the float32 tile, in the order of a multiplication's first operand: steps of k
@@ -60,7 +62,7 @@ struct Work {
 };
 
 template <class S, bool kAlongK>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+__global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
            Work work, int depth, float* c) {
 #ifdef TREDUCE_SM90A
@@ -76,11 +78,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
-    ring.init(S::kConsumers * 4);
+    ring.init(4);  // the warps of one turn
   }
   __syncthreads();
 
-  constexpr int kCopier = S::kConsumers * kWarpGroup;
+  constexpr int kCopier = S::kTurns * kWarpGroup;
   if (threadIdx.x >= kCopier) {
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x != kCopier) return;
@@ -90,18 +92,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       uint64_t* const full = ring.full + turn.stage;
       char* const to = stages + turn.stage * S::kStageBytes;
       ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
-      char* const x_tile = to + S::kConsumers * S::kBytesW;
+      char* const x_tile = to + S::kBytesW;
       const int k = step * kSegment;
 #pragma unroll
       for (int box = 0; box < 2; ++box) {
-#pragma unroll
-        for (int part = 0; part < S::kConsumers; ++part) {
-          const int first = column + part * 64;
-          ptx::load_box(
-              to + part * S::kBytesW + box * (64 * kRowBytes), &map_w,
-              kAlongK ? ptx::Coordinates{k + box * 32, first, 0, 0} : ptx::Coordinates{first + box * 32, k, 0, 0},
-              full);
-        }
+        ptx::load_box(
+            to + box * (64 * kRowBytes), &map_w,
+            kAlongK ? ptx::Coordinates{k + box * 32, column, 0, 0} : ptx::Coordinates{column + box * 32, k, 0, 0},
+            full);
       }
       // What is split already comes from the launch before; the rest need not wait for that.
       if (step == begin) ptx::wait_for_launch_before();
@@ -113,16 +111,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   if constexpr (S::kHandOver) ptx::take_registers<232>();
-  const int lane = threadIdx.x % 32, consumer = threadIdx.x / kWarpGroup;
-  // Of the consumer's 64 columns: this one, and eight on.
-  const int mine = threadIdx.x % kWarpGroup / 32 * 16 + lane / 4;
-  const int64_t first_column = column + consumer * 64;
+  const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
+  const int own_turn = threadIdx.x / kWarpGroup;
+  // Of the 64 columns: this one, and eight on.
+  const int mine = thread / 32 * 16 + lane / 4;
+  float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
+  constexpr int kTurnBarrier = 1;
+  if (own_turn == S::kTurns - 1) named_arrive<2 * kWarpGroup>(kTurnBarrier);
   float acc[S::kRows / 2] = {};
   Turn<S::kStages> turn;
-  for (int step = begin; step < end; ++step, turn.next()) {
+  for (int skipped = 0; skipped < own_turn; ++skipped) turn.next();
+  for (int step = begin + own_turn; step < end; step += S::kTurns) {
     ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
     const char* const stage = stages + turn.stage * S::kStageBytes;
-    const char* const x_high = stage + S::kConsumers * S::kBytesW;
+    const char* const x_high = stage + S::kBytesW;
     const char* const x_low = x_high + S::kBytesX;
     const float* const x_scale = reinterpret_cast<const float*>(x_low + S::kBytesX);
     const int present = min(kSegment, depth - step * kSegment);
@@ -133,12 +135,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float numbers[16];
-      read_line<kAlongK>(stage + consumer * S::kBytesW, mine + half * 8, numbers);
+      read_line<kAlongK>(stage, mine + half * 8, numbers);
       uint32_t h[8], l[8];
       unsigned char flags;
       split::split_segment<16, 4>(numbers, present, h, l, scale[half], flags);
-      if (lane % 4 == 0 && first_column + mine + half * 8 < work.n) {
-        w.flags[int64_t(step) * w.shape.lines_padded + first_column + mine + half * 8] = flags;
+      if (lane % 4 == 0 && column + mine + half * 8 < work.n) {
+        w.flags[int64_t(step) * w.shape.lines_padded + column + mine + half * 8] = flags;
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -170,6 +172,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(high);
       ptx::wgmma_touch(rest);
+      if (part == 0) {
+        named_barrier<2 * kWarpGroup>(kTurnBarrier + own_turn);
+#pragma unroll
+        for (int i = 0; i < S::kRows / 2; ++i) acc[i] = step == begin ? 0.0f : sums[i * kWarpGroup + thread];
+      }
 #pragma unroll
       for (int i = 0; i < S::kPart / 8; ++i) {
         const float2 of_rows = reinterpret_cast<const float2*>(x_scale + part)[i * 4 + lane % 4];
@@ -181,8 +188,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     }
     if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
+    for (int passed = 0; passed < S::kTurns; ++passed) turn.next();
+    if (step + 1 == end) break;  // the sums are complete, in this group's registers
+#pragma unroll
+    for (int i = 0; i < S::kRows / 2; ++i) sums[i * kWarpGroup + thread] = acc[i];
+    named_arrive<2 * kWarpGroup>(kTurnBarrier + (own_turn + 1) % S::kTurns);
   }
-  store_transposed<float, S::kRows>(acc, c + group * work.outputs, first_column, 0, work.m, work.n);
+  if (own_turn != (end - 1 - begin) % S::kTurns) return;
+  store_transposed<float, S::kRows>(acc, c + group * work.outputs, column, 0, work.m, work.n);
 #endif
 }
 
@@ -212,7 +225,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& 
   Launch shape;
   shape.block = S::kThreads;
   shape.grid = int64_t(work.across) * work.groups;
-  shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
+  shape.shared_bytes = S::kStages * S::kStageBytes + S::kSumBytes + kTileAlignment;
   shape.stream = call.stream;
   shape.overlapping = true;
   const auto function = &kernel<S, kAlongK>;
@@ -231,11 +244,11 @@ inline cudaError_t run(const Call& call, const Operand& b, const Operand16& spli
                        float* partials) {
   const Boxes boxes = view_of(b, true).boxes;
   const int64_t m = call.problem.m;
-  if (m <= 8) return launch_layout<Shape<8, 3, 1, 3>>(call, boxes, split_a, split_b, partials);
-  if (m <= 16) return launch_layout<Shape<16, 3, 1, 3>>(call, boxes, split_a, split_b, partials);
-  if (m <= 32) return launch_layout<Shape<32, 4, 1, 2>>(call, boxes, split_a, split_b, partials);
-  if (m <= 64) return launch_layout<Shape<64, 3, 1, 2>>(call, boxes, split_a, split_b, partials);
-  return launch_layout<Shape<128, 3, 2, 1>>(call, boxes, split_a, split_b, partials);
+  if (m <= 8) return launch_layout<Shape<8, 8, 4>>(call, boxes, split_a, split_b, partials);
+  if (m <= 16) return launch_layout<Shape<16, 8, 3>>(call, boxes, split_a, split_b, partials);
+  if (m <= 32) return launch_layout<Shape<32, 6, 3>>(call, boxes, split_a, split_b, partials);
+  if (m <= 64) return launch_layout<Shape<64, 5, 2>>(call, boxes, split_a, split_b, partials);
+  return launch_layout<Shape<128, 3, 2>>(call, boxes, split_a, split_b, partials);
 }
 
 }  // namespace treduce::matmul::split_rows

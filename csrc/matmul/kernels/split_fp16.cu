@@ -96,10 +96,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     __syncthreads();
   }
 
+  ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
+
   if (group == 0) {
     if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
     if (threadIdx.x == 0) {
-      ptx::wait_for_launch_before();
       Turn<S::kStages> turn;
       for (int64_t index = first; index < work.units; index += stride) {
         const auto unit = work.unit(index);
