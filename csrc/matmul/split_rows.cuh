@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         }
       }
     }
+    __syncwarp();  // every lane has read its scales
     if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
   }
   store_transposed<float, S::kRows>(acc, c + group * work.outputs, first_column, 0, work.m, work.n);
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 // Whether the problem is one for this kernel: few rows, one matrix, and a B that the copy engine can read.
 inline bool takes(const Problem& p, const Operand& b) {
-  return p.m <= kFewRows && p.k > 0 && p.batches == 1 && view_of(b, true).reading == Reading::direct;
+  return p.m <= kFewRows && p.batches == 1 && view_of(b, true).reading == Reading::direct;
 }
 
 template <class S, bool kAlongK>
