@@ -293,7 +293,8 @@ TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* m
 #pragma unroll
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    if (elected) ptx::wait_stores_read<1>();
+    // This buffer's last store is the last but one, or where the tile begins maybe the very last.
+    if (elected) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
     stage_columns<T>(acc + chunk * 32, buffer, barrier);
     ptx::fence_async_proxy();
     named_barrier<kWarpGroup>(barrier);

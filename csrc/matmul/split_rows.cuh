@@ -187,6 +187,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
       }
     }
+    __syncwarp();  // every lane has read its scales
     if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
     for (int passed = 0; passed < S::kTurns; ++passed) turn.next();
     if (step + 1 == end) break;  // the sums are complete, in this group's registers
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 // Whether the problem is one for this kernel: few rows, one matrix, and a B that the copy engine can read.
 inline bool takes(const Problem& p, const Operand& b) {
-  return p.m <= kFewRows && p.k > 0 && p.batches == 1 && view_of(b, true).reading == Reading::direct;
+  return p.m <= kFewRows && p.batches == 1 && view_of(b, true).reading == Reading::direct;
 }
 
 template <class S, bool kAlongK>
