@@ -440,3 +440,78 @@ def matmul(a, b):
     for k in range(left.shape[1]):
         total = fused_multiply_add(left[:, k, None], right[None, k, :], total)
     return canonical(torch.from_numpy(total).to(a.dtype))
+
+
+# float32 as pairs of float16: the rung split_fp16. Written from the comments of split.h.
+
+SEGMENT, GROUP = 64, 2048  # steps of k that share a scale; whose segments are added one after another
+CLEAN, DENSE = 1, 2
+
+
+def magnitude_exponent(x):
+    """floor(log2 |x|) as the bits of float32 have it: -127 for zero and subnormals, 128 for infinity and NaN."""
+    return (x.view(np.uint32) >> 23 & 0xFF).astype(np.int64) - 127
+
+
+@np.errstate(all="ignore")
+def split_lines(lines):
+    """Lines (L, k) of float32 as (high, low, scale, flags): two arrays (L, S, 64) of float16 and two (L, S)."""
+    count, k = lines.shape
+    segments = -(-k // SEGMENT)
+    x = np.zeros((count, segments * SEGMENT), np.float32)
+    x[:, :k] = lines
+    x = x.reshape(count, segments, SEGMENT)
+    wanted = magnitude_exponent(x).max(axis=2) - 14  # brings the largest magnitude to 2^14
+    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -63, 63))
+    scaled = np.ldexp(x, -exponent[:, :, None]).astype(np.float32)
+    high = scaled.astype(np.float16)
+    rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
+    low = rest.astype(np.float32).astype(np.float16)
+    size = np.abs(x.astype(np.float64))
+    clean = ((size == 0) | (size >= np.ldexp(1.0, exponent - 13)[:, :, None])).all(axis=2)
+    present = np.minimum(SEGMENT, k - SEGMENT * np.arange(segments))
+    dense = 2 * (np.abs(high) >= 32).sum(axis=2) > present
+    flags = np.where(wanted <= 63, clean * CLEAN | dense * DENSE, 0)
+    return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
+
+
+def line_flags(lines):
+    """What every segment of a line says: outputs whose lines have none in common are computed in k order."""
+    return np.bitwise_and.reduce(split_lines(lines)[3], axis=1)
+
+
+def joined(lines):
+    """The numbers that the pairs stand for, as float32."""
+    high, low, scale, _ = split_lines(lines)
+    value = fused_multiply_add(low.astype(np.float32), np.float32(2**-11), high.astype(np.float32))
+    return (value * scale[:, :, None]).reshape(len(lines), -1)[:, : lines.shape[1]]
+
+
+def in_pairs(a, b):
+    """Which outputs of a product come from the pairs and not from k order."""
+    return (line_flags(a)[:, None] & line_flags(np.ascontiguousarray(b.T))[None, :]) != 0
+
+
+@np.errstate(all="ignore")
+def split_matmul(a, b):
+    """The product of two float32 matrices as split_fp16 has it, but for what the tensor core does within a segment:
+    here the 64 products are added in float64 and rounded once."""
+    left, right = a.detach().cpu().numpy(), np.ascontiguousarray(b.detach().cpu().numpy().T)
+    (high_a, low_a, scale_a, _), (high_b, low_b, scale_b, _) = split_lines(left), split_lines(right)
+
+    def product(x, y, s):
+        return x[:, s].astype(np.float64) @ y[:, s].astype(np.float64).T
+
+    groups = []
+    for s in range(scale_a.shape[1]):
+        if s % (GROUP // SEGMENT) == 0:
+            groups.append(np.zeros((len(left), len(right)), np.float32))
+        high = product(high_a, high_b, s).astype(np.float32)
+        rest = (product(high_a, low_b, s) + product(low_a, high_b, s)).astype(np.float32)
+        total = fused_multiply_add(rest, np.float32(2**-11), high)
+        groups[-1] = fused_multiply_add(total, scale_a[:, s, None] * scale_b[None, :, s], groups[-1])
+    result = in_turn(np.stack(groups))
+    pairs = in_pairs(left, right.T)
+    if not pairs.all():
+        result = np.where(pairs, result, matmul(a, b).numpy())
+    return canonical(torch.from_numpy(result))

@@ -1,0 +1,627 @@
+"""split_fp16, float32 on tensor cores: the model of its halves (orders.py), and on a GPU accuracy beside torch's own
+float32, which outputs are computed in k order, and rows and columns that do not depend on what lies beside them."""
+
+import itertools
+import math
+
+import numpy as np
+import orders
+import pytest
+import tables
+import torch
+from bits import assert_same_bits, same_bits
+from orders import CLEAN, DENSE, SEGMENT
+from tables import row
+from test_cuda import captured
+from test_matmul import product
+from test_matmul_cuda import into_poison
+
+SPLIT, K_ORDER = row("matmul", "split_fp16"), row("matmul", "pipelined")
+
+DEPTHS = (1, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4100)
+NAN, INF = float("nan"), float("inf")
+
+# Each launches another kernel, or reads B in another way: (m, n, batch, layouts of A and B: see in_layout).
+KERNELS = {
+    "rows 8": (5, 260, (), "NN"),
+    "rows 8, B transposed": (8, 130, (), "NT"),
+    "rows 16": (13, 100, (), "NN"),
+    "rows 16, B transposed": (16, 132, (), "NT"),
+    "rows 32": (32, 96, (), "NN"),
+    "rows 32, B transposed": (17, 68, (), "NT"),
+    "rows 64": (50, 132, (), "NN"),
+    "rows 64, B transposed": (64, 200, (), "NT"),
+    "rows 128": (128, 260, (), "NN"),
+    "rows 128, B transposed": (65, 129, (), "NT"),
+    "rows 128, A transposed": (100, 128, (), "TN"),
+    "tiles": (257, 260, (), "NN"),
+    "tiles, transposed": (300, 129, (), "TT"),
+    "tiles, unaligned": (130, 131, (), "UU"),
+    "few rows, unaligned": (3, 67, (), "UU"),
+    "some rows, unaligned": (100, 97, (), "UU"),
+    "batch": (33, 70, (3,), "NN"),
+    "batch, transposed": (130, 66, (2,), "TT"),
+    "large batch": (128, 128, (200,), "NT"),
+}
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def needs_chip(request):
+    if request.node.get_closest_marker("cuda"):
+        tables.needs_chip(SPLIT)
+
+
+# Values: functions of a shape (..., lines, k), where lines are rows of A or columns of B.
+
+
+def normal(shape, g):
+    return torch.randn(shape, generator=g, device=g.device)
+
+
+def uniform(shape, g):
+    return torch.rand(shape, generator=g, device=g.device) * 2 - 1
+
+
+def positive(shape, g):
+    return torch.rand(shape, generator=g, device=g.device)
+
+
+def exponents(shape, g, low, high):
+    """Normal numbers times powers of two."""
+    return torch.ldexp(normal(shape, g), torch.randint(low, high + 1, shape, generator=g, device=g.device))
+
+
+def wide(shape, g):
+    """Anything that a product of two can be without leaving float32, in one line."""
+    return exponents(shape, g, -60, 55)
+
+
+def full_range(shape, g):
+    """The full range within each line; the other operand is small enough."""
+    return exponents(shape, g, -126, 120)
+
+
+def below_one(shape, g):
+    return exponents(shape, g, -20, -8)
+
+
+def some_wide(shape, g):
+    x = normal(shape, g)
+    x[..., ::7, :] = wide(x[..., ::7, :].shape, g)
+    return x
+
+
+def scaled_lines(shape, g):
+    """Every line has a scale of its own."""
+    scale = torch.randint(-50, 51, (*shape[:-1], 1), generator=g, device=g.device)
+    return torch.ldexp(normal(shape, g), scale)
+
+
+def scaled_segments(shape, g):
+    """So has each part of a line."""
+    scale = torch.randint(-50, 51, (*shape[:-1], -(-shape[-1] // 50)), generator=g, device=g.device)
+    return torch.ldexp(normal(shape, g), scale.repeat_interleave(50, dim=-1)[..., : shape[-1]])
+
+
+def relu(shape, g):
+    return normal(shape, g).clamp(min=0)
+
+
+def sparse(shape, g):
+    return normal(shape, g) * (torch.rand(shape, generator=g, device=g.device) < 0.03)
+
+
+def denormal(shape, g):
+    return exponents(shape, g, -140, -128)
+
+
+def large(shape, g):
+    return exponents(shape, g, 95, 100)
+
+
+def tiny(shape, g):
+    return exponents(shape, g, -80, -60)
+
+
+def outliers(shape, g):
+    """Activations as models have them: a few numbers a thousand times the rest."""
+    x = normal(shape, g)
+    return torch.where(torch.rand(shape, generator=g, device=g.device) < 0.01, x * 1000, x)
+
+
+def skewed(shape, g):
+    """Log-normal: many small numbers, few large."""
+    return normal(shape, g) * (normal(shape, g) * 3).exp()
+
+
+# Name -> the values of A and of B.
+DISTRIBUTIONS = {
+    "normal": (normal, normal),
+    "uniform": (uniform, uniform),
+    "positive": (positive, positive),
+    "wide": (wide, wide),
+    "full range": (full_range, below_one),
+    "some wide": (some_wide, some_wide),
+    "scaled lines": (scaled_lines, scaled_lines),
+    "scaled segments": (scaled_segments, scaled_segments),
+    "relu": (relu, normal),
+    "sparse": (sparse, sparse),
+    "denormal": (denormal, large),
+    "denormal with normal": (normal, denormal),
+    "underflow": (tiny, tiny),
+    "outliers": (outliers, normal),
+    "skewed": (skewed, skewed),
+}
+every_distribution = pytest.mark.parametrize("kind", DISTRIBUTIONS)
+
+
+def operands(kind, m, n, k, batch=(), layout="NN", device="cuda", seed=0):
+    """A and B in a layout: N: as torch.matmul's, T: the other dimension contiguous, U: no row aligned."""
+    g = torch.Generator(device=device).manual_seed(seed + 1000 * m + 100 * n + k)
+    of_a, of_b = DISTRIBUTIONS[kind]
+    a, b = of_a((*batch, m, k), g), of_b((*batch, n, k), g).mT.contiguous()
+    return in_layout(a, layout[0]), in_layout(b, layout[1])
+
+
+def in_layout(x, layout):
+    if layout == "T":
+        return x.mT.contiguous().mT
+    if layout == "U":
+        room = x.new_zeros(*x.shape[:-1], x.shape[-1] + 3)
+        room[..., 1:-2] = x
+        return room[..., 1:-2]
+    return x
+
+
+def of_magnitude(error, scale):
+    """The worst component beside |A| |B|; where that is nothing, nothing may be wrong."""
+    assert error.isfinite().all()
+    assert (error[scale == 0] == 0).all()
+    return (error / scale)[scale > 0].max().item() if (scale > 0).any() else 0.0
+
+
+def errors(c, a, b):
+    """Relative to the true product in the Frobenius norm, and the worst component beside |A| |B|."""
+    a, b = a.double(), b.double()
+    truth = a @ b
+    error = c.double() - truth
+    size = truth.norm().item()
+    return error.norm().item() / size if size > 0 else error.norm().item(), of_magnitude(error.abs(), a.abs() @ b.abs())
+
+
+# Where a sum has few terms it counts that three products of halves are up to 2^-22 away from the product, and one of
+# float32 2^-24: in short sums, which `auto` leaves to other rungs, and where both operands are mostly zeros.
+FEW_TERMS = ("sparse",)
+SHORT = 128
+
+
+def assert_accurate(c, a, b, references, kind, what=""):
+    """No worse than the worst of `references`: torch's float32 product, and k order where outputs are computed so."""
+    few = kind in FEW_TERMS or (a.shape[-1] < SHORT and what != "auto")
+    allowed = (2.0**-22, 2.0**-21) if few else (2.0**-24, 2.0**-24)
+    found, known = errors(c, a, b), [errors(reference, a, b) for reference in references]
+    for i, name in enumerate(("Frobenius", "worst")):
+        most = max(errors_of_one[i] for errors_of_one in known)
+        shapes = f"{kind} {tuple(a.shape)} @ {tuple(b.shape)} {what}"
+        assert found[i] <= most + allowed[i], f"{shapes}: {name} error {found[i]:.3g}, not {most:.3g}"  # NaN fails
+
+
+# All of whose outputs the tensor cores compute.
+IN_PAIRS = ("normal", "uniform", "positive", "scaled lines", "relu", "sparse")
+
+
+def references_of(kind, a, b):
+    return [a @ b] if kind in IN_PAIRS and a.shape[-1] >= SHORT else [a @ b, product(a, b, K_ORDER)]
+
+
+def some(rows, columns, shape, device="cuda"):
+    """A mask of outputs in these rows or columns."""
+    mask = torch.zeros(shape, dtype=torch.bool, device=device)
+    mask[..., rows, :] = True
+    mask[..., columns] = True
+    return mask
+
+
+def in_pairs(a, b):
+    """Which outputs the tensor cores compute, as the model has it."""
+    pairs = [
+        torch.from_numpy(orders.in_pairs(*(x.cpu().numpy() for x in matrices)))
+        for matrices in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True)
+    ]
+    return torch.stack(pairs).reshape(*a.shape[:-1], b.shape[-1]).to(a.device)
+
+
+# The model, which needs no GPU.
+
+
+def lines_of(kind, count, k, seed=0):
+    return DISTRIBUTIONS[kind][0]((count, k), torch.Generator().manual_seed(seed)).numpy()
+
+
+@every_distribution
+def test_halves_keep_22_bits_of_what_is_clean(kind):
+    for k in (1, 63, 64, 65, 200):
+        x = lines_of(kind, 20, k)
+        high, low, scale, flags = orders.split_lines(x)
+        assert high.shape == low.shape == (20, -(-k // SEGMENT), SEGMENT) and scale.shape == flags.shape
+        assert (np.log2(scale) % 1 == 0).all()
+        exact = x.astype(np.float64)
+        error = np.abs(orders.joined(x).astype(np.float64) - exact)
+        clean = np.repeat(flags & CLEAN != 0, SEGMENT, axis=1)[:, :k]
+        assert (error <= 2.0**-23 * np.abs(exact))[clean].all()
+        # What is dense loses less than a part of 2^-35 of a large number.
+        dense = np.repeat(flags & DENSE != 0, SEGMENT, axis=1)[:, :k]
+        units = np.repeat(scale, SEGMENT, axis=1)[:, :k].astype(np.float64)
+        assert (error <= np.maximum(2.0**-23 * np.abs(exact), 2.0**-36 * units))[dense | clean].all()
+
+
+def test_flags_of_segments():
+    """What a segment says, case by case."""
+    ones = np.ones((1, SEGMENT), np.float32)
+
+    def flags(**at):
+        x = ones.copy()
+        for place, value in at.items():
+            x[0, int(place[1:])] = value
+        return int(orders.line_flags(x)[0])
+
+    assert flags() == CLEAN | DENSE
+    assert flags(_3=0) == CLEAN | DENSE
+    assert flags(_3=2.0**-27) == CLEAN | DENSE  # 2^14 and 2^-13, scaled
+    assert flags(_3=np.nextafter(np.float32(2.0**-27), np.float32(0))) == DENSE
+    assert flags(_63=2.0**-60) == DENSE
+    assert flags(_0=2.0**20) == CLEAN  # the ones are 2^-6, scaled
+    assert flags(_0=2.0**30) == 0
+    assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
+    assert orders.line_flags(ones * np.float32(2.0**77)) == CLEAN | DENSE
+    assert orders.line_flags(ones * np.float32(2.0**78)) == 0
+    assert orders.line_flags(ones * 0) == CLEAN
+    assert orders.line_flags(ones * np.float32(2.0**-76)) == CLEAN
+    assert orders.line_flags(ones * np.float32(2.0**-77)) == 0
+    assert orders.line_flags(ones * np.float32(2.0**-140)) == 0
+    half = ones.copy()
+    half[0, :32] = 2.0**-30
+    assert orders.line_flags(half) == 0  # 32 of 64 are not more than half
+    assert orders.line_flags(half[:, 1:]) == DENSE  # of 63 they are
+    # A line says what all of its segments say.
+    assert orders.line_flags(np.concatenate([ones * 0, ones], axis=1)) == CLEAN
+    assert orders.line_flags(np.concatenate([half[:, 1:], ones], axis=1)) == DENSE  # 33 ones and 31
+    assert orders.line_flags(np.concatenate([ones, np.full((1, 1), NAN, np.float32)], axis=1)) == 0
+
+
+@every_distribution
+@pytest.mark.parametrize("k", [64, 128, 500, 2049, 4100])
+def test_model_is_as_accurate_as_k_order(kind, k):
+    """Where a sum of 64 products is rounded once. The tensor core's own is cut: see the tests on a GPU."""
+    a, b = operands(kind, 24, 20, k, device="cpu")
+    assert_accurate(orders.split_matmul(a, b), a, b, [orders.matmul(a, b)], kind)
+
+
+def test_model_of_integers_is_exact():
+    g = torch.Generator().manual_seed(0)
+    for k in (1, 65, 4100):
+        a, b = (torch.randint(-30, 31, shape, generator=g).float() for shape in ((9, k), (k, 7)))
+        assert_same_bits(orders.split_matmul(a, b), (a.double() @ b.double()).float() + 0.0)
+
+
+@np.errstate(all="ignore")
+def test_model_leaves_what_has_no_flag_to_k_order():
+    a, b = operands("normal", 20, 17, 300, device="cpu")
+    plain, k_order = orders.split_matmul(a, b), orders.matmul(a, b)
+    assert not same_bits(plain, k_order)
+    for value in (NAN, INF, -INF, 2.0**100):
+        left, right = a.clone(), b.clone()
+        left[3, 64], right[299, 5] = value, value
+        c = orders.split_matmul(left, right)
+        touched = some([3], [5], c.shape, "cpu")
+        assert_same_bits(c[touched], orders.matmul(left, right)[touched])
+        assert_same_bits(c[~touched], plain[~touched])
+
+
+# Halves on the GPU, seen through products with one number a line, which the tensor cores compute exactly.
+
+
+@pytest.mark.cuda
+@every_distribution
+def test_halves_are_the_models(kind):
+    """C = A I and C = I B are what the halves stand for, where they are used, and A or B itself where they are not."""
+    for k, lines, layout in itertools.product((64, 100, 260, 2112), (7, 40, 130), ("NN", "TT", "UU", "NT")):
+        g = torch.Generator(device="cuda").manual_seed(k + lines)
+        x = DISTRIBUTIONS[kind][0]((lines, k), g)
+        values = x.cpu().numpy()
+        used = (orders.line_flags(values) & CLEAN != 0)[:, None]  # which the lines of I have in all of their segments
+        expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
+        eye = torch.eye(k, device="cuda")
+        what = f"{kind}, k {k}, {lines} lines, {layout}"
+        found = product(in_layout(x, layout[0]), in_layout(eye, layout[1]), SPLIT)
+        assert_same_bits(found.cpu(), expected, f"A of {what}")
+        found = product(in_layout(eye, layout[0]), in_layout(x.mT.contiguous(), layout[1]), SPLIT)
+        assert_same_bits(found.cpu(), expected.mT.contiguous(), f"B of {what}")
+        # One row of I at a time: B is split as it is read.
+        for i in (0, 63, k - 1):
+            found = product(eye[i : i + 1], in_layout(x.mT.contiguous(), layout[1]), SPLIT)
+            assert_same_bits(found.cpu()[0], expected[:, i].contiguous(), f"step {i} of B of {what}")
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_products_are_near_the_models(kernel):
+    """Within what the tensor core's sums of 64 products lose."""
+    m, n, batch, layout = KERNELS[kernel]
+    m, n, batch = min(m, 140), min(n, 140), batch and (2,)
+    for k in (64, 200, 2100):
+        a, b = operands("normal", m, n, k, batch, layout)
+        c = product(a, b, SPLIT)
+        matrices = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c)]
+        for left, right, found in zip(*matrices, strict=True):
+            expected = orders.split_matmul(left, right).to("cuda")
+            error = of_magnitude((found - expected).abs().double(), left.double().abs() @ right.double().abs())
+            assert error <= 2.0**-21, f"{kernel}, k {k}: {error:.3g}"
+
+
+# Accuracy.
+
+
+@pytest.mark.cuda
+@every_distribution
+@every_kernel
+def test_as_accurate_as_torch(kernel, kind, poison):
+    poison()
+    m, n, batch, layout = KERNELS[kernel]
+    for k in (64, 500, 2049, 4100) if len(batch) == 0 or batch[0] < 100 else (64, 500):
+        a, b = operands(kind, m, n, k, batch, layout)
+        assert_accurate(product(a, b, SPLIT), a, b, references_of(kind, a, b), kind, layout)
+
+
+SHAPES = ((5, 260, "NN"), (40, 100, "NT"), (200, 130, "NN"), (70, 9, "UU"))  # m, n and layout
+
+
+@pytest.mark.cuda
+@every_distribution
+def test_as_accurate_as_torch_at_every_depth(kind):
+    for k, (m, n, layout) in itertools.product(DEPTHS, SHAPES):
+        a, b = operands(kind, m, n, k, (), layout)
+        references = references_of(kind, a, b)
+        assert_accurate(product(a, b, SPLIT), a, b, references, kind, layout)
+        assert_accurate(product(a, b, None), a, b, references, kind, "auto")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("k", [16384, 65536])
+@pytest.mark.parametrize("m", [3, 64, 128, 300])
+def test_as_accurate_as_torch_where_nothing_cancels(m, k):
+    for kind in ("positive", "relu", "normal"):
+        a, b = operands(kind, m, 260, k)
+        assert_accurate(product(a, b, SPLIT), a, b, references_of(kind, a, b), kind)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("m", [4, 100, 300])
+def test_as_accurate_as_torch_where_nearly_all_cancels(m):
+    """B is orthogonal to A but for its last bits: the error counts beside |A| |B|, the truth being next to nothing."""
+    for k in (256, 2048, 6000):
+        a, b = operands("normal", m, 128, k // 2)
+        a, b = torch.cat([a, a], dim=1), torch.cat([b, -b * (1 + 2.0**-20)], dim=0)
+        c, reference = product(a, b, SPLIT), a @ b
+        scale, truth = a.double().abs() @ b.double().abs(), a.double() @ b.double()
+        assert truth.norm() < 1e-5 * scale.norm()
+        found, torchs = ((x.double() - truth).abs() for x in (c, reference))
+        assert found.norm() <= torchs.norm() + 2.0**-24 * scale.norm(), f"k {k}: {found.norm()}, {torchs.norm()}"
+        assert of_magnitude(found, scale) <= of_magnitude(torchs, scale) + 2.0**-24
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_integers_are_exact(kernel):
+    m, n, batch, layout = KERNELS[kernel]
+    for k in DEPTHS:
+        g = torch.Generator(device="cuda").manual_seed(k)
+        a, b = (
+            torch.randint(-30, 31, shape, generator=g, device="cuda").float()
+            for shape in ((*batch[:1], m, k), (*batch[:1], k, n))
+        )
+        expected = (a.double() @ b.double()).float() + 0.0
+        found = into_poison(in_layout(a, layout[0]), in_layout(b, layout[1]), SPLIT)
+        assert_same_bits(found, expected, f"{kernel}, k {k}")
+
+
+@pytest.mark.cuda
+def test_zeros_and_nothing(poisoned):
+    """No terms, zeros and negative zeros: +0, as k order gives."""
+    for m, n, k in itertools.product((1, 9, 65, 130), (1, 4, 129), (0, 1, 64, 130, 2049)):
+        for value in (0.0, -0.0):
+            a = torch.full((m, k), value, device="cuda")
+            assert_same_bits(product(a, torch.ones(k, n, device="cuda"), SPLIT), torch.zeros(m, n, device="cuda"))
+            b = torch.full((k, n), value, device="cuda")
+            assert_same_bits(product(torch.ones(m, k, device="cuda"), b, SPLIT), torch.zeros(m, n, device="cuda"))
+    assert product(torch.ones(0, 5, device="cuda"), torch.ones(5, 3, device="cuda"), SPLIT).shape == (0, 3)
+
+
+# Which outputs are computed in k order.
+
+
+@pytest.mark.cuda
+@every_kernel
+@every_distribution
+def test_k_order_where_lines_have_no_flag_in_common(kernel, kind):
+    """Bit for bit there, and only there: elsewhere random sums of halves differ from k order somewhere."""
+    m, n, batch, layout = KERNELS[kernel]
+    batch = batch and (2,)
+    a, b = operands(kind, m, n, 333, batch, layout)
+    c, k_order, pairs = product(a, b, SPLIT), product(a, b, K_ORDER), in_pairs(a, b)
+    assert_same_bits(c[~pairs], k_order[~pairs], f"{kernel}, {kind}")
+    if kind in ("normal", "uniform", "positive", "scaled lines"):
+        assert pairs.all()
+    if kind in ("denormal", "denormal with normal", "full range"):
+        assert not pairs.any()
+    if pairs.sum() > 200 and kind not in ("sparse", "underflow"):
+        assert not same_bits(c[pairs], k_order[pairs])
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_infinity_and_nan_at_the_edges_of_segments(kernel):
+    m, n, batch, layout = KERNELS[kernel]
+    batch = batch and (2,)
+    k = 2048 + 129
+    a, b = operands("normal", m, n, k, batch, "NN")
+    a, b = in_layout(a, layout[0]), in_layout(b, layout[1])
+    plain = product(a, b, SPLIT)
+    lines = itertools.cycle([(0, 0), (m - 1, n - 1), (m // 2, n // 2), (m // 3, min(64, n - 1))])
+    for depth in (0, 63, 64, 127, 2047, 2048, 2111, 2112, k - 1):
+        for value, (i, j) in zip((INF, -INF, NAN), lines, strict=False):
+            left, right = a.clone(), b.clone()
+            left[..., i, depth] = value
+            right[..., depth, j] = value
+            left, right = in_layout(left, layout[0]), in_layout(right, layout[1])
+            for x, y, touched in (
+                (left, b, some([i], [], plain.shape)),
+                (a, right, some([], [j], plain.shape)),
+                (left, right, some([i], [j], plain.shape)),
+            ):
+                c, k_order = product(x, y, SPLIT), product(x, y, K_ORDER)
+                assert_same_bits(c[touched], k_order[touched], f"{kernel}: {value} at {depth} of lines {i}, {j}")
+                assert not c[touched].isfinite().any()
+                assert_same_bits(c[~touched], plain[~touched], f"{kernel}: beside {value} at {depth} of {i}, {j}")
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_a_wide_line_changes_its_own_outputs_only(kernel):
+    """A number in a thousand of the line is so large that the rest are 2^-60 of it."""
+    m, n, batch, layout = KERNELS[kernel]
+    batch = batch and (2,)
+    for k, depth in ((64, 5), (300, 299), (2500, 2060)):
+        a, b = operands("normal", m, n, k, batch, layout)
+        plain = product(a, b, SPLIT)
+        i, j = m - 1, n // 2
+        left, right = a.clone(), b.clone()
+        left[..., i, depth] = 2.0**60
+        right[..., depth, j] = 2.0**60
+        left, right = in_layout(left, layout[0]), in_layout(right, layout[1])
+        for x, y, touched in (
+            (left, b, some([i], [], plain.shape)),
+            (a, right, some([], [j], plain.shape)),
+            (left, right, some([i], [j], plain.shape)),
+        ):
+            assert torch.equal(in_pairs(x, y), ~touched)
+            c = product(x, y, SPLIT)
+            assert_same_bits(c[touched], product(x, y, K_ORDER)[touched], f"{kernel}, k {k}")
+            assert_same_bits(c[~touched], plain[~touched], f"{kernel}, k {k}, beside")
+
+
+@pytest.mark.cuda
+def test_every_line_wide_is_k_order_everywhere():
+    for m, n in ((3, 100), (70, 64), (200, 300)):
+        a, b = operands("full range", m, n, 2100)
+        assert_same_bits(product(a, b, SPLIT), product(a, b, K_ORDER), f"{(m, n)}")
+
+
+# Independent of what lies beside.
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["normal", "some wide"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "UU", "TN"])
+@pytest.mark.parametrize("k", [64, 500, 2048, 2049, 6000])
+def test_rows_do_not_depend_on_their_number(k, layout, kind, poison):
+    poison()
+    for n in (64, 100, 260):
+        a, b = operands(kind, 257, n, k, (), layout)
+        whole = product(a, b, SPLIT)
+        for m in (1, 5, 8, 9, 16, 17, 33, 64, 65, 100, 128, 129, 200, 257):
+            for first in {0, 257 - m}:
+                found = product(a[first : first + m], b, SPLIT)
+                assert_same_bits(found, whole[first : first + m], f"{m} rows from {first}, n {n}")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["normal", "some wide"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "UU"])
+@pytest.mark.parametrize("m", [1, 12, 30, 60, 128, 257])
+def test_columns_do_not_depend_on_their_number(m, layout, kind, poison):
+    poison()
+    for k in (64, 500, 2049, 6000):
+        a, b = operands(kind, m, 260, k, (), layout)
+        whole = product(a, b, SPLIT)
+        for n in (1, 7, 8, 63, 64, 65, 128, 129, 200, 260):
+            for first in {0, 260 - n}:
+                found = product(a, b[:, first : first + n], SPLIT)
+                expected = whole[:, first : first + n].contiguous()
+                assert_same_bits(found, expected, f"{n} columns from {first}, k {k}")
+
+
+@pytest.mark.cuda
+def test_many_tiles_have_the_bits_of_few():
+    """A group of k at a time in one block, or several groups side by side: enough tiles for both kernels of either."""
+    k = 4096 + 70
+    a, b = operands("some wide", 2100, 2100, k)
+    whole = product(a, b, SPLIT)
+    for m, n in ((1, 2100), (64, 300), (100, 2100), (128, 2100), (129, 2100), (300, 300), (1100, 1100)):
+        assert_same_bits(product(a[-m:], b[:, -n:], SPLIT), whole[-m:, -n:].contiguous(), f"{(m, n)}")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["normal", "some wide"])
+@pytest.mark.parametrize("layout", ["NN", "TT", "UU"])
+def test_a_batch_has_the_bits_of_its_matrices(layout, kind, poisoned):
+    for (m, n, k), batch in itertools.product(((1, 64, 200), (20, 100, 2049), (130, 70, 64)), ((1,), (7,), (3, 5))):
+        a, b = operands(kind, m, n, k, batch, layout)
+        whole = product(a, b, SPLIT)
+        for index in itertools.product(*map(range, batch)):
+            assert_same_bits(whole[index], product(a[index], b[index], SPLIT), f"{(m, n, k)} at {index}")
+        # Broadcast along one dimension or all.
+        for i in range(len(batch)):
+            left, right = a.narrow(i, 0, 1), b.narrow(i, batch[i] - 1, 1)
+            for x, y in ((left, b), (a, right)):
+                whole = product(x, y, SPLIT)
+                x, y = x.expand_as(a), y.expand_as(b)
+                for index in itertools.product(*map(range, batch)):
+                    assert_same_bits(whole[index], product(x[index], y[index], SPLIT), f"dimension {i}, at {index}")
+        last = tuple(size - 1 for size in batch)
+        for index in ((0,) * len(batch), last):
+            assert_same_bits(product(a, b[index], SPLIT)[last], product(a[last], b[index], SPLIT))
+            assert_same_bits(product(a[index], b, SPLIT)[last], product(a[index], b[last], SPLIT))
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_what_is_left_in_the_workspace_does_not_matter(kernel, poison):
+    """Nor the call before: NaN, another call's halves and flags, and calls one upon another without a wait."""
+    m, n, batch, layout = KERNELS[kernel]
+    for k in (65, 2049):
+        pairs = [operands(kind, m, n, k, batch, layout) for kind in ("normal", "some wide", "positive")]
+        expected = []
+        for a, b in pairs:
+            poison()
+            expected.append(product(a, b, SPLIT))
+        torch.cuda.synchronize()
+        for _ in range(5):
+            found = [product(a, b, SPLIT) for a, b in pairs]
+        for one, other in zip(found, expected, strict=True):
+            assert_same_bits(one, other, f"{kernel}, k {k}")
+        # A product of a product, whose operand the launch before has only just written.
+        square = operands("uniform", n, n, n)[0] / math.sqrt(n)
+        chain = waited = product(*pairs[0], SPLIT)
+        for _ in range(4):
+            chain = product(chain, square, SPLIT)
+        for _ in range(4):
+            torch.cuda.synchronize()
+            waited = product(waited, square, SPLIT)
+        assert_same_bits(chain, waited, f"{kernel}, k {k}, chained")
+
+
+@pytest.mark.cuda
+def test_a_graph_overlaps_as_a_stream_does():
+    shapes = ((5, 260, 4100), (100, 128, 2049), (300, 129, 500), (40, 67, 65))
+    pairs = [operands("some wide", m, n, k) for m, n, k in shapes]
+    graph, results = captured(lambda: [product(a, b, SPLIT) for a, b in pairs for _ in range(2)])
+    for seed in range(3):
+        for (a, b), (m, n, k) in zip(pairs, shapes, strict=True):
+            fresh = operands("some wide", m, n, k, seed=seed)
+            a.copy_(fresh[0])
+            b.copy_(fresh[1])
+        graph.replay()
+        for i, replayed in enumerate(results):
+            assert_same_bits(replayed, product(*pairs[i // 2], SPLIT), f"replay {seed}, {shapes[i // 2]}")
