@@ -462,3 +462,134 @@ COUNTED: tuple[Point, ...] = (
     Point("several", (32, 64, 112, 112), (0, 2, 3), "batch norm", "bfloat16", "sum", "channels_last"),
     Point("several", (64, 512, 512), (0, 2), "batch norm"),
 )
+
+# What float32 may mean to a caller, and the other dtypes; `products.precision` tells torch and us.
+MATMUL_KINDS = {
+    "float32": "float32, all its bits",
+    "tf32": "float32 read as tfloat32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float64": "float64",
+}
+MATMUL_LADDER_KINDS = ("float32", "tf32", "bfloat16", "float64")
+MATMUL_LADDER = (
+    Length(256, "four tiles of 128: latency"),
+    Length(512, "16 tiles: an eighth of the chip"),
+    Length(1024, "64 tiles: half of the chip, unless tiles shrink"),
+    Length(2048, "256 tiles: two rounds, the second not full"),
+    Length(4096, "a full chip, for long; the ladder's headline"),
+    Length(8192, "operands larger than the L2: the order of tiles counts"),
+)
+# The plain rungs would take seconds there, and float64 shows nothing new.
+MATMUL_LADDER_FLOAT64 = 4096
+# A rung is left out where its time at the size before says that a call would take longer.
+MATMUL_LADDER_MS = 30.0
+
+
+class MatmulPoint(NamedTuple):
+    """A product of the matmul grid, timed as `auto` beside torch."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    reason: str
+    layout: str = "NN"
+    """In memory; `products.LAYOUTS` says what each is."""
+    batch: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = tuple(MATMUL_KINDS)
+
+
+MATMUL_GROUPS = {
+    "squares": "squares",
+    "tokens": "transformer layers, m = 128 to 8192",
+    "few rows": "transformer layers, m = 1 to 64",
+    "odd": "odd and misaligned",
+    "layouts": "transposed operands",
+    "batched": "batches",
+    "long": "few outputs, long k",
+    "integers": "integers",
+}
+_WEIGHTS = (
+    (4096, 4096, "attention's projections"),
+    (11008, 4096, "a feed-forward layer of 7 billion parameters' model"),
+    (14336, 4096, "a feed-forward layer of 8 billion parameters' model"),
+    (8192, 28672, "back from the feed-forward layer of 70 billion parameters' model: long k"),
+    (50257, 768, "the head over an odd vocabulary: short k, rows of C that begin anywhere"),
+)
+_ROWS_OF_X = (1, 16, 64, 128, 512, 2048, 8192)
+MATMUL_GRID = (
+    *(
+        MatmulPoint("squares", n, n, n, reason)
+        for n, reason in (
+            (1024, "half of the chip"), (2048, "two rounds of tiles"), (4096, "a full chip"),
+            (8192, "past the L2, and so warm that clocks fall"),
+        )
+    ),
+    *(
+        MatmulPoint(
+            "few rows" if m <= 64 else "tokens", m, n, k, reason, "NT",
+            # Torch alone would take 75 ms a call there, in float32 as in float64.
+            dtypes=("tf32", "float16", "bfloat16") if (m, k) == (8192, 28672) else tuple(MATMUL_KINDS),
+        )
+        for n, k, reason in _WEIGHTS
+        for m in _ROWS_OF_X
+    ),
+    MatmulPoint("odd", 4095, 4097, 4099, "odd in every dimension: unaligned rows, edges everywhere"),
+    MatmulPoint("odd", 4096, 4096, 4096, "round, but every row begins at an odd element", "sliced"),
+    *(
+        MatmulPoint("layouts", 4096, 4096, 4096, f"{layout}: which operand is transposed", layout)
+        for layout in ("NN", "NT", "TN", "TT")
+    ),
+    MatmulPoint("batched", 128, 128, 64, "many small products", batch=(512,)),
+    MatmulPoint("batched", 1024, 1024, 64, "attention's scores of (batch, sequence, heads, size)", "scores", (32, 16)),
+    MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16)),
+    MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
+    MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
+)  # fmt: skip
+
+
+class Errors(NamedTuple):
+    """Operands whose product's errors are compared; `product_errors.DISTRIBUTIONS` makes them."""
+
+    distribution: str
+    k: int
+    reason: str
+
+
+MATMUL_ACCURACY_SIDE = 1024
+MATMUL_ACCURACY = (
+    Errors("normal", 1, "one product: rounded once, if all bits are there"),
+    Errors("normal", 8, "less than a step of the tensor core"),
+    Errors("normal", 64, "one segment"),
+    Errors("normal", 128, "from here auto splits"),
+    Errors("normal", 256, "a few segments"),
+    Errors("normal", 4096, "a hidden layer"),
+    Errors("normal", 65536, "as long as k gets"),
+    Errors("uniform (0, 1)", 256, "nothing cancels: sums grow, and what is cut adds up"),
+    Errors("uniform (0, 1)", 4096, "longer"),
+    Errors("uniform (0, 1)", 65536, "a chain of 65536 roundings in k order"),
+    Errors("relu of normal", 2048, "half zeros, nothing negative: an activation"),
+    Errors("rows and columns x 2^U(-30, 30)", 2048, "lines of very different scale"),
+    Errors("x 2^U(-10, 10)", 2048, "spread within a line, yet every number keeps its bits"),
+    Errors("x 2^U(-30, 30)", 2048, "spread too far within a line: computed in k order"),
+    Errors("every exponent of float32", 2048, "A spans the whole range"),
+    Errors("[X, X] [Y; -Y + Z / 4096]", 2048, "heavy cancellation"),
+    Errors("subnormal", 2048, "A has subnormal numbers alone"),
+    Errors("integers to 1024", 16, "exact in float32 in any order: no error is allowed"),
+    Errors("integers to 1024", 2048, "sums that pass 2^24"),
+)
+
+
+class ProductCall(NamedTuple):
+    side: int
+    dtype: str
+    reason: str
+
+
+MATMUL_CALLS = (
+    ProductCall(64, "bfloat16", "one tile: the call is all"),
+    ProductCall(64, "float32", "as bfloat16, on plain cores"),
+    ProductCall(1024, "bfloat16", "the call hides behind 6 µs of work, or does not"),
+    ProductCall(1024, "float32", "three launches and a workspace"),
+)

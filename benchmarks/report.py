@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 import cases
 import counters
 import grid
+import product_plots
+import product_tables
 from checkout import ROOT
 
 import torch_reduce
@@ -269,6 +271,82 @@ def matmul(results: Results) -> str:
     )
     under = conditions(results, "matmul", what)
     return table(["m x n x k", *names], lines) + f"\n\n{under}\n\n![Matrix multiplication](images/matmul.svg)"
+
+
+def matmul_ladder(results: Results) -> str:
+    """TFLOP/s by rung and size, a table for each kind of product."""
+    parts = [
+        f"**{what[0].upper()}{what[1:]}**, TFLOP/s\n\n{table(head, lines)}"
+        for what, head, lines in product_tables.ladder_tables(results.rows("matmul_ladder"))
+    ]
+    under = conditions(results, "matmul_ladder", "Every rung with its own tile size; torch is cuBLAS for the same kind")
+    return "\n\n".join([*parts, under, "![The matmul ladder](images/matmul_ladder.svg)"])
+
+
+def matmul_headline(results: Results) -> str:
+    """The whole ladder at one size: what each rung is and what it reaches."""
+    side = product_tables.HEADLINE
+    head, lines = product_tables.headline(results.rows("matmul_ladder"), escape)
+    what = f"Matrices of {side} x {side}, TFLOP/s and the share of torch for the same kind of product"
+    picture = "![The matmul ladder, as shares of torch](docs/images/matmul_ladder.svg)"
+    return f"{table(head, lines, 2)}\n\n{conditions(results, 'matmul_ladder', what)}\n\n{picture}"
+
+
+def products_of(results: Results) -> list[dict[str, Any]]:
+    return results.files["matmul_grid"]["products"]
+
+
+def matmul_summary(results: Results) -> str:
+    """The grid by group and kind of product."""
+    what = "Device time of torch divided by that of `auto`, timed in turn: geometric mean (least)"
+    picture = "![How many times as fast as torch](images/matmul_grid.svg)"
+    under = conditions(results, "matmul_grid", what)
+    return f"{table(*product_tables.summary(products_of(results)))}\n\n{under}\n\n{picture}"
+
+
+def matmul_readme(results: Results) -> str:
+    """The same for the README."""
+    what = "Times as fast as `torch.matmul` of the same kind: geometric mean (least)"
+    return f"{table(*product_tables.summary(products_of(results)))}\n\n{conditions(results, 'matmul_grid', what)}"
+
+
+def matmul_points(results: Results) -> str:
+    """Every point, a table for each group."""
+    parts = [
+        f"**{what[0].upper()}{what[1:]}**\n\n{table(head, lines, 2)}"
+        for what, head, lines in product_tables.every_point(products_of(results))
+    ]
+    what = "`auto`: time, TFLOP/s and, in bold, how many times as fast as torch"
+    return "\n\n".join([*parts, conditions(results, "matmul_grid", what)])
+
+
+def matmul_few_rows(results: Results) -> str:
+    """Against the time that the weights alone take to be read."""
+    ceilings = results.files["matmul_grid"].get("ceilings")
+    if not ceilings:
+        return NOT_MEASURED
+    what = (
+        f"The time in which the weights alone come at {ceilings['read'] / 1e9:,.0f} GB/s, as a part of `auto`'s; and "
+        "how many times as fast as torch `auto` is"
+    )
+    lines = table(*product_tables.few_rows(products_of(results)))
+    return f"{lines}\n\n{conditions(results, 'matmul_grid', what)}"
+
+
+def matmul_accuracy(results: Results) -> str:
+    """Errors of float32 products against float64."""
+    what = (
+        "Error against float64: Frobenius norm as a part of the product's / the worst output as a part of its sum of "
+        f"|a| |b|; {cases.MATMUL_ACCURACY_SIDE} x {cases.MATMUL_ACCURACY_SIDE} outputs"
+    )
+    lines = table(*product_tables.accuracy(results.files["matmul_accuracy"]["errors"]))
+    return f"{lines}\n\n{conditions(results, 'matmul_accuracy', what)}"
+
+
+def matmul_calls(results: Results) -> str:
+    """Microseconds of a call: a line for each size, dtype and mode."""
+    lines = table(*product_tables.calls(results.files["matmul_calls"]["calls"]), right_from=2)
+    return f"{lines}\n\n{conditions(results, 'matmul_calls', 'µs of the CPU for a call from Python')}"
 
 
 def vector_add(results: Results) -> str:
@@ -595,6 +673,14 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "sum_num_blocks": ("blocks", sum_num_blocks),
     "dtypes": ("dtypes", dtypes),
     "matmul": ("matmul", matmul),
+    "matmul_ladder": ("matmul_ladder", matmul_ladder),
+    "matmul_headline": ("matmul_ladder", matmul_headline),
+    "matmul_summary": ("matmul_grid", matmul_summary),
+    "matmul_readme": ("matmul_grid", matmul_readme),
+    "matmul_points": ("matmul_grid", matmul_points),
+    "matmul_few_rows": ("matmul_grid", matmul_few_rows),
+    "matmul_accuracy": ("matmul_accuracy", matmul_accuracy),
+    "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
     "grid": ("grid", grid_table),
@@ -618,6 +704,9 @@ def figure(results: Results, rung: str) -> str:
         raise ValueError(f"<!-- figure:{rung} -->: {op} has no variant {name!r}; it has {', '.join(known)}")
     if op == "sum" and torch_reduce.variants(op)[known.index(name)].along_dims and name != "auto":
         return figure_along_dims(results, name)
+    if op == "matmul" and "matmul_ladder" in results.files:
+        found = product_tables.figure(results.rows("matmul_ladder"), name)
+        return f"{'; '.join(found)} ({results.gpu})." if found else NOT_MEASURED
     suite = "ladder" if op == "sum" else op
     rows = [row for row in at(results.rows(suite), op=op, variant=name) if row.us]
     if op == "matmul":
@@ -729,6 +818,54 @@ def grid_picture(results: Results) -> Picture | None:
     )  # fmt: skip
 
 
+def ladder_picture(results: Results) -> Picture | None:
+    """The matmul ladder as shares of torch."""
+    side = product_tables.HEADLINE
+    rows = [row for row in results.rows("matmul_ladder") if row.shape[0] == side and row.us and row.x_torch]
+    groups = {
+        kind: {row.variant: (row.x_torch, row.rate) for row in rows if row.dtype == kind}
+        for kind in cases.MATMUL_LADDER_KINDS
+    }
+    groups = {kind: found for kind, found in groups.items() if found}
+    if not groups:
+        return None
+    return Picture(
+        f"Matrix multiplication, {side} x {side} x {side}, {results.gpu}", [groups, PRODUCT_PLOTS.read_text()],
+        lambda path, title, digest: product_plots.shares(groups, path, title, digest),
+    )  # fmt: skip
+
+
+def products_picture(results: Results) -> Picture | None:
+    """A dot for each shape and kind of product."""
+    rows = [row for row in products_of(results) if "torch" in row["x"]]
+    groups: dict[str, list[dict[str, float]]] = {}
+    for group in cases.MATMUL_GROUPS:
+        points: dict[tuple[str, str], dict[str, float]] = {}
+        for row in rows:
+            if row["kind"] == group:
+                points.setdefault((product_tables.shape_of(row), row["layout"]), {})[row["dtype"]] = row["x"]["torch"][
+                    0
+                ]
+        if points:
+            groups[group] = list(points.values())
+    if not groups:
+        return None
+    means = {
+        kind: geometric_mean([x[kind] for found in groups.values() for x in found if kind in x])
+        for kind in cases.MATMUL_KINDS
+        if any(kind in x for found in groups.values() for x in found)
+    }
+    groups = {group: [{k: v for k, v in x.items() if k in means} for x in found] for group, found in groups.items()}
+    return Picture(
+        f"Matrix multiplication: how many times as fast as torch, {results.gpu}",
+        [groups, means, PRODUCT_PLOTS.read_text()],
+        lambda path, title, digest: product_plots.ratios(groups, means, path, title, digest),
+    )
+
+
+PRODUCT_PLOTS = Path(product_plots.__file__)
+
+
 def pictures(results: Results) -> dict[str, Picture]:
     """By file name."""
     found: dict[str, Picture | None] = {}
@@ -744,6 +881,10 @@ def pictures(results: Results) -> dict[str, Picture]:
             row for row in results.rows("matmul") if len(set(row.shape)) == 1 and row.shape[0] & (row.shape[0] - 1) == 0
         ]
         found["matmul.svg"] = rows_picture(results, "matmul", "matmul", "Matrix multiplication, float32", square)
+    if "matmul_ladder" in results.files:
+        found["matmul_ladder.svg"] = ladder_picture(results)
+    if "matmul_grid" in results.files:
+        found["matmul_grid.svg"] = products_picture(results)
     if "grid" in results.files:
         found["grid.svg"] = grid_picture(results)
     return {name: picture for name, picture in found.items() if picture}

@@ -4,6 +4,7 @@ Examples:
     python benchmarks/run.py                                       everything: on a GPU its suites, else those of a CPU
     python benchmarks/run.py --suite grid cub
     python benchmarks/run.py --suite compile --seconds 240         stops in time; the same with --resume goes on
+    python benchmarks/run.py --suite matmul_ladder matmul_grid matmul_accuracy matmul_calls
     python benchmarks/run.py --suite cpu                           writes benchmarks/results/cpu-*
     python benchmarks/run.py --smoke --device cpu --output DIR     does it run? small shapes, few samples
 """
@@ -26,6 +27,8 @@ import accuracy as accuracies
 import cases
 import grid as grids
 import peers
+import product_errors
+import products
 import torch
 import torch.utils.benchmark
 from checkout import ROOT
@@ -42,10 +45,21 @@ SMOKE_LENGTH, SMOKE_SIDE = 1 << 12, 64
 SAVE_SECONDS = 5.0
 
 GRID_SETTINGS = bench.Settings(seconds=0.05, least_samples=7, most_samples=15, call_seconds=0)
+# Some float32 products of the grid take 20 ms: few samples of those.
+PRODUCTS_SETTINGS = bench.Settings(seconds=0.05, least_samples=5, most_samples=13, call_seconds=0)
+PRODUCT_LADDER_SETTINGS = bench.Settings(seconds=0.05, least_samples=3, most_samples=9, call_seconds=0)
 RUNGS_SETTINGS = bench.Settings(seconds=0.1, least_samples=3, most_samples=9, call_seconds=0)
 CPU_SETTINGS = bench.Settings(seconds=0.15, least_samples=3, most_samples=9, call_seconds=0)
 # Larger inputs of the grid are left out on a CPU.
 CPU_BYTES, CPU_LENGTH = 300_000_000, 70_000_000
+
+
+class Task(NamedTuple):
+    """A point that waits to be measured."""
+
+    name: str
+    key: tuple[Any, ...]
+    measure: Callable[[], grids.Result | products.Result]
 
 
 @dataclasses.dataclass
@@ -89,6 +103,24 @@ class Session:
         self.wrong += [f"{r.label} {r.shape} {r.dtype}: {r.note}" for r in rows if r.wrong]
         return rows
 
+    def products(self, chosen: Iterable[cases.MatmulPoint], settings: bench.Settings) -> dict[str, Any]:
+        """The data of a suite of products, with the ceilings that they are compared with."""
+        if self.smoke:
+            settings = dataclasses.replace(self.settings, seconds=0.0)
+            chosen = [smaller_product(point) for point in chosen]
+        done = {products.key(row): row for row in self.earlier.get("products", ())}
+        rate = self.ceilings.read if self.ceilings else None
+        tasks = [
+            Task(
+                f"{dtype} {'x'.join(map(str, (*point.batch, point.m, point.n, point.k)))} {point.layout}",
+                products.key_of(point, dtype),
+                lambda point=point, dtype=dtype: products.measure(point, dtype, self.device, settings, rate),
+            )
+            for point in dict.fromkeys(chosen)
+            for dtype in point.dtypes
+        ]
+        return self.each("products", tasks, done, {"ceilings": self.data([])["ceilings"]})
+
     def points(
         self,
         chosen: Iterable[cases.Point],
@@ -105,27 +137,39 @@ class Session:
             chosen = [smaller(point) for point in chosen]
         done = {grids.key(row): row for row in self.earlier.get("points", ())}
         head = {"floors": floors_json(floors)} if floors else {}
+        tasks = [
+            Task(
+                f"{point.op} {point.dtype} {'x'.join(map(str, point.shape))} {point.dim or ''} {point.layout}",
+                grids.key(point),
+                lambda point=point: grids.measure(point, candidates(point), device, settings, close),
+            )
+            for point in dict.fromkeys(chosen)
+            if point.kind not in cases.KINDS or point.kind in self.kinds
+        ]
+        return self.each("points", tasks, done, head)
+
+    def each(
+        self, what: str, tasks: Iterable["Task"], done: dict[tuple[Any, ...], dict[str, Any]], head: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The rows of what there is to measure and time for; those that are done are not measured again."""
         rows: list[dict[str, Any]] = []
         saved = time.monotonic()
-        for point in dict.fromkeys(chosen):
-            if point.kind in cases.KINDS and point.kind not in self.kinds:
-                continue
-            if grids.key(point) in done:
-                rows.append(done[grids.key(point)])
+        for task in tasks:
+            if task.key in done:
+                rows.append(done[task.key])
                 continue
             if time.monotonic() > self.deadline:
                 self.left += 1
                 continue
-            name = f"{point.op} {point.dtype} {'x'.join(map(str, point.shape))} {point.dim or ''} {point.layout}"
-            self.step(name)
-            result = grids.measure(point, candidates(point), device, settings, close)
+            self.step(task.name)
+            result = task.measure()
             rows.append(result.as_json())
             if result.wrong:
-                self.wrong.append(f"{name}: {result.notes}")
+                self.wrong.append(f"{task.name}: {result.notes}")
             if time.monotonic() - saved > SAVE_SECONDS:
-                self.save({**head, "points": rows})
+                self.save({**head, what: rows})
                 saved = time.monotonic()
-        return {**head, "points": rows}
+        return {**head, what: rows}
 
     def peers(self, *wanted: tuple[str, ...]) -> tuple[peers.Peers | None, peers.Floors | None]:
         """The compiled libraries and the floors; on a CPU there are none."""
@@ -138,6 +182,7 @@ class Session:
         return libraries, peers.measure_floors(libraries, dataclasses.replace(self.settings, seconds=0.02), most)
 
     def data(self, rows: list[bench.Row]) -> dict[str, Any]:
+        """As the results file holds them."""
         found = bench.as_json(rows, {}, self.ceilings)
         return {"ceilings": found["ceilings"], "rows": found["rows"]}
 
@@ -146,6 +191,12 @@ def smaller(point: cases.Point) -> cases.Point:
     """A point as a smoke run takes it."""
     most = SMOKE_LENGTH if len(point.shape) == 1 else max(4, int(SMOKE_LENGTH ** (1 / len(point.shape))))
     return point._replace(shape=tuple(min(size, most) for size in point.shape))
+
+
+def smaller_product(point: cases.MatmulPoint) -> cases.MatmulPoint:
+    """As `smaller`."""
+    sizes = (min(size, SMOKE_SIDE // 2) for size in (point.m, point.n, point.k))
+    return point._replace(batch=tuple(min(size, 2) for size in point.batch), **dict(zip("mnk", sizes, strict=True)))
 
 
 def floors_json(floors: peers.Floors) -> dict[str, Any]:
@@ -221,6 +272,110 @@ def matmul(session: Session) -> dict[str, Any]:
             for row in session.measure("matmul", tuple(shape), "float32", chosen, ("torch",))
         ]
     )
+
+
+def matmul_ladder(session: Session) -> dict[str, Any]:
+    """Every rung with every kind of product that it takes, beside torch; tf32 is what rungs make of float32 that do
+    not use all of its bits."""
+    settings = session.settings if session.smoke else PRODUCT_LADDER_SETTINGS
+    rows: list[bench.Row] = []
+    before: dict[tuple[str, str], tuple[int, float]] = {}
+    earlier = bench.rows_from_json(session.earlier) if session.earlier else []
+    for side, _ in cases.MATMUL_LADDER[:2] if session.smoke else cases.MATMUL_LADDER:
+        for kind in cases.MATMUL_LADDER_KINDS:
+            if kind == "float64" and side > cases.MATMUL_LADDER_FLOAT64:
+                continue
+            if done := [row for row in earlier if (row.shape[0], row.dtype) == (side, kind)]:
+                rows += done
+                before |= {(kind, row.variant): (side, row.us / 1e3) for row in done if row.us}
+                continue
+            chosen, late = [], []
+            for v in torch_reduce.variants("matmul"):
+                if not takes_kind(v, kind):
+                    continue
+                earlier_side, ms = before.get((kind, v.name), (side, 0.0))
+                candidate = bench.Candidate("matmul", v.name)
+                slow = ms * (side / earlier_side) ** 3 > cases.MATMUL_LADDER_MS
+                (late if slow else chosen).append(candidate)
+            if time.monotonic() > session.deadline:
+                session.left += 1
+                continue
+            with products.precision(kind) as dtype:
+                found = dataclasses.replace(session, settings=settings).measure(
+                    "matmul", (side,) * 3, str(dtype).removeprefix("torch."), chosen, ("torch",)
+                )
+            before |= {(kind, row.variant): (side, row.us / 1e3) for row in found if row.us}
+            note = f"skipped: a call would take more than {cases.MATMUL_LADDER_MS:g} ms"
+            found += [
+                bench.Row(**dataclasses.asdict(c), shape=(side,) * 3, dtype=kind, device=session.device.type, note=note)
+                for c in late
+            ]
+            rows += [dataclasses.replace(row, dtype=kind) for row in found]
+        session.save(session.data(rows))
+    return session.data(rows)
+
+
+def takes_kind(v: torch_reduce.Variant, kind: str) -> bool:
+    """Whether a rung of matmul computes products of a kind; `auto` computes what it is asked for."""
+    if kind not in ("float32", "tf32"):
+        return kind in v.dtypes
+    return "float32" in v.dtypes and (v.name == "auto" or (v.float32_bits < 22) == (kind == "tf32"))
+
+
+def matmul_grid(session: Session) -> dict[str, Any]:
+    """auto beside torch, for every shape, layout and kind of product."""
+    return session.products(cases.MATMUL_GRID, PRODUCTS_SETTINGS)
+
+
+def matmul_accuracy(session: Session) -> dict[str, Any]:
+    """Errors of float32 products, ours and torch's, against float64."""
+    side = SMOKE_SIDE if session.smoke else cases.MATMUL_ACCURACY_SIDE
+    return product_errors.measure(side, session.device, session.step)
+
+
+def matmul_calls(session: Session) -> dict[str, Any]:
+    """What a call of matmul and of linear costs the CPU, in microseconds: ours and torch's in turn, in each of
+    autograd's modes. The GPU is waited for between samples, not within."""
+    rounds, number = (3, 5) if session.smoke else (15, 100)
+    found = []
+    for case in cases.MATMUL_CALLS:
+        for mode in ("no grad", "grad", "inference mode"):
+            session.step(f"{case.side}^3 {case.dtype} {mode}")
+            dtype = getattr(torch, case.dtype)
+            side = min(case.side, SMOKE_SIDE) if session.smoke else case.side
+            x, w = (torch.randn(side, side, device=session.device, dtype=dtype) for _ in range(2))
+            x.requires_grad_(mode == "grad")
+            w.requires_grad_(mode == "grad")
+            names = {"x": x, "w": w, "torch": torch, "torch_reduce": torch_reduce}
+            # Its own timer would wait for the GPU within the sample.
+            timers = {
+                by: torch.utils.benchmark.Timer(s, globals=names, timer=time.perf_counter)
+                for by, s in PRODUCT_CALLS.items()
+            }
+            times: dict[str, list[float]] = {by: [] for by in timers}
+            contexts = {"no grad": torch.no_grad, "inference mode": torch.inference_mode}
+            with contexts.get(mode, contextlib.nullcontext)():
+                for _ in range(rounds):
+                    for by, timer in timers.items():
+                        if session.device.type == "cuda":
+                            torch.cuda.synchronize(session.device)
+                        times[by].append(timer.timeit(number).median * 1e6)
+            us = {}
+            for by, samples in times.items():
+                q1, median, q3 = bench.quartiles(samples)
+                us[by] = [float(f"{v:.5g}") for v in (median, q1, q3)]
+            row = {"side": side, "dtype": case.dtype, "mode": mode, "calls": PRODUCT_CALLS, "us": us}
+            found.append(row)
+    return {"calls": found}
+
+
+PRODUCT_CALLS = {
+    "torch": "torch.matmul(x, w)",
+    "torch_reduce": "torch_reduce.matmul(x, w)",
+    "torch.ops": "torch.ops.treduce.matmul(x, w)",
+    "torch linear": "torch.nn.functional.linear(x, w)",
+    "torch_reduce linear": "torch_reduce.linear(x, w)",
+}
 
 
 def vector_add(session: Session) -> dict[str, Any]:
@@ -329,6 +484,8 @@ SUITES = {
     "ladder": Suite(ladder, "cuda"), "sizes": Suite(sizes, "cuda"), "blocks": Suite(blocks, "cuda"),
     "dtypes": Suite(dtypes, "cuda"), "rungs": Suite(rungs, "cuda"), "grid": Suite(grid, "cuda"),
     "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "matmul": Suite(matmul, "cuda"),
+    "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
+    "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"),
 }  # fmt: skip
@@ -429,6 +586,11 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
         for (median, low, high), row in ratios:
             if median < grids.CLOSE:
                 yield f"    {median:.3f} ({low:.3f} to {high:.3f}) {in_words(row)}"
+    yield from digest_of_products(data)
+    if "errors" in data and "frobenius" in data["errors"][0]:
+        worse = product_errors.worse_than_torch(data["errors"])
+        yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"
+        yield from (f"    {line}" for line in worse)
     if "floors" in data:
         ceiling = max(data["floors"]["read"].values())
         yield f"  floors: {json.dumps(data['floors'])}"
@@ -437,6 +599,25 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
             least = 0.97 if row["bytes"] >= 1 << 28 else 0.92 if row["bytes"] >= 1 << 26 else 0.0
             if row["kind"] in ("whole", "bytes") and rate < least * ceiling:
                 yield f"    {rate:,.0f} GB/s, {100 * rate / ceiling:.1f} % of the ceiling: {in_words(row)}"
+
+
+def digest_of_products(data: dict[str, Any]) -> Iterator[str]:
+    """Means by dtype and kind, and what is behind torch or, with few rows, behind the memory."""
+    rows = data.get("products", [])
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        for kind in cases.MATMUL_GROUPS:
+            ratios = [r["x"]["torch"][0] for r in rows if (r["kind"], r["dtype"]) == (kind, dtype) and r["x"]]
+            if ratios:
+                mean = statistics.geometric_mean(ratios)
+                yield f"  {dtype}, {kind}: {len(ratios)} points, geometric mean {mean:.3f}, least {min(ratios):.3f}"
+    for row in rows:
+        share = row.get("weights_us", 0.0) / row["us"]["auto"][0] if "auto" in row["us"] else 0.0
+        behind = bool(row["x"]) and row["x"]["torch"][0] < 1
+        if behind or 0 < share < 0.85:
+            shape = "x".join(map(str, (*row["batch"], row["m"], row["n"], row["k"])))
+            of_weights = f", {100 * share:.0f} % of the weights' time" if share else ""
+            times = ", ".join(f"{by} {us:.2f} µs" for by, (us, *_) in row["us"].items())
+            yield f"    {row['dtype']} {shape} {row['layout']} {row['rung']}: {times}{of_weights}"
 
 
 def in_words(row: dict[str, Any]) -> str:
@@ -448,7 +629,7 @@ def in_words(row: dict[str, Any]) -> str:
 
 
 # The suites whose figures are compared with bench's own ceilings.
-WITH_CEILINGS = (ladder, sizes, blocks, dtypes, matmul, vector_add)
+WITH_CEILINGS = (ladder, sizes, blocks, dtypes, matmul, matmul_grid, vector_add)
 
 
 def folder(device: torch.device) -> str:

@@ -445,7 +445,7 @@ def matmul(a, b):
 # float32 as pairs of float16: the rung split_fp16. Written from the comments of split.h.
 
 SEGMENT, GROUP = 64, 2048  # steps of k that share a scale; whose segments are added one after another
-CLEAN, DENSE = 1, 2
+CLEAN, DENSE, FEW, ZERO = 1, 2, 4, 8
 
 
 def magnitude_exponent(x):
@@ -462,7 +462,7 @@ def split_lines(lines):
     x[:, :k] = lines
     x = x.reshape(count, segments, SEGMENT)
     wanted = magnitude_exponent(x).max(axis=2) - 14  # brings the largest magnitude to 2^14
-    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -63, 63))
+    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -63, 33))
     scaled = np.ldexp(x, -exponent[:, :, None]).astype(np.float32)
     high = scaled.astype(np.float16)
     rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
@@ -470,8 +470,10 @@ def split_lines(lines):
     size = np.abs(x.astype(np.float64))
     clean = ((size == 0) | (size >= np.ldexp(1.0, exponent - 13)[:, :, None])).all(axis=2)
     present = np.minimum(SEGMENT, k - SEGMENT * np.arange(segments))
-    dense = 2 * (np.abs(high) >= 32).sum(axis=2) > present
-    flags = np.where(wanted <= 63, clean * CLEAN | dense * DENSE, 0)
+    zero = (x == 0).all(axis=2)
+    dense = (2 * (np.abs(high) >= 32).sum(axis=2) > present) | zero
+    few = (high != 0).sum(axis=2) <= 2
+    flags = np.where(wanted <= 33, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
 
@@ -489,7 +491,9 @@ def joined(lines):
 
 def in_pairs(a, b):
     """Which outputs of a product come from the pairs and not from k order."""
-    return (line_flags(a)[:, None] & line_flags(np.ascontiguousarray(b.T))[None, :]) != 0
+    of_a, of_b = line_flags(a)[:, None], line_flags(np.ascontiguousarray(b.T))[None, :]
+    selects = ((of_a & (FEW | ZERO)) == FEW) | ((of_b & (FEW | ZERO)) == FEW)
+    return ((of_a & of_b & (CLEAN | DENSE)) != 0) & ~selects
 
 
 @np.errstate(all="ignore")

@@ -14,11 +14,12 @@ namespace treduce::matmul::split {
 using Operand16 = SplitOperand<float16>;
 
 constexpr int kThreads = 256;
-constexpr int kLowBits = 11;   // `low` is scaled by 2^11
-constexpr int kTop = 14;       // the exponent to which a segment's largest magnitude is brought
-constexpr int kFarthest = 63;  // a scale is at most 2^63, so that the product of two is a float32
-constexpr int kSmall = -13;    // scaled magnitudes below 2^-13 lose bits of their 22
-constexpr float kLarge = 32;   // scaled
+constexpr int kLowBits = 11;  // `low` is scaled by 2^11
+constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
+constexpr int kLowest = -63;  // exponent of a scale, so that the product of two is a float32
+constexpr int kHighest = 33;  // larger numbers have no flag: a sum of their products might overflow on the way
+constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 lose bits of their 22
+constexpr float kLarge = 32;  // scaled
 
 // Splits a segment of which each of kLanes neighbouring lanes has kCount numbers (zeros past the end), in pairs.
 // Who calls: all lanes of a warp. A line with a number that is infinite, NaN or too large gets no flag, and any halves:
@@ -40,12 +41,12 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
     least = min(least, __shfl_xor_sync(~0u, least, d));
   }
   const int wanted = static_cast<int>(most >> 24) - 127 - kTop;
-  const int exponent = most == 0 ? 0 : max(-kFarthest, min(wanted, kFarthest));
+  const int exponent = most == 0 ? 0 : max(kLowest, min(wanted, kHighest));
   const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
   const float far_down = __uint_as_float(static_cast<uint32_t>(127 - exponent + kLowBits) << 23);
   scale = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
 
-  __half2 large = __float2half2_rn(0.0f);
+  __half2 large = __float2half2_rn(0.0f), some = large;
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const __half2 top = __floats2half2_rn(x[i * 2] * down, x[i * 2 + 1] * down);
@@ -54,15 +55,20 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
     large = __hadd2(large, __hge2(__habs2(top), __float2half2_rn(kLarge)));
+    some = __hadd2(some, __hne2(top, __float2half2_rn(0.0f)));
     memcpy(high + i, &top, 4);
     memcpy(low + i, &rest, 4);
   }
-  int count = static_cast<int>(__low2float(large) + __high2float(large));
+  // Both counts in one word.
+  const __half2 counts = __hadd2(__lows2half2(large, some), __highs2half2(large, some));
+  int count = static_cast<int>(__low2float(counts)) | static_cast<int>(__high2float(counts)) << 16;
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) count += __shfl_xor_sync(~0u, count, d);
   const uint32_t bound = (static_cast<uint32_t>(exponent + kSmall + 127) << 24) - 1;
-  const int clean = least < bound ? 0 : kClean, dense = 2 * count > present ? kDense : 0;
-  flags = static_cast<unsigned char>(wanted <= kFarthest ? clean | dense : 0);
+  const bool zero = most == 0;
+  const int clean = least < bound ? 0 : kClean, dense = 2 * (count & 0xffff) > present || zero ? kDense : 0;
+  const int few = count >> 16 <= 2 ? kFew : 0;
+  flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
 }
 
 // Adds what the tensor core summed over a segment.
@@ -234,8 +240,8 @@ inline cudaError_t run(const Splitting& a, const Splitting& b, cudaStream_t stre
   return shape.grid == 0 ? cudaSuccess : launch(&split_operands, shape, a, b);
 }
 
-// The last step: adds the groups that were computed side by side, and computes the outputs for which the flags of line and
-// line have nothing in common, in k order with fused multiply-adds.
+// The last step: adds the groups that were computed side by side, and computes the outputs for which pairs do not
+// suffice, in k order with fused multiply-adds.
 constexpr int kFixTile = 64, kFixDepth = 16;
 
 // The flags of an operand, and which matrix of it a batch reads.
@@ -263,7 +269,7 @@ inline Flags flags_of(const Operand& o, const Operand16& split) {
   return {split.flags, split.shape.lines_padded, split.shape.segments(), o.batch_size[1], o.batch_size[0] > 1};
 }
 
-// Outputs of a tile of 64 x 64 once more, where `flags_a` and `flags_b` of their lines have nothing in common.
+// Outputs of a tile of 64 x 64 once more, for which pairs do not suffice.
 // Who calls: every thread of the block. Synchronises within.
 TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Problem& p, int64_t first_row,
                              int64_t first_column, const unsigned char* flags_a, const unsigned char* flags_b) {
@@ -299,7 +305,7 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Pro
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
-      if (row < p.m && column < p.n && (flags_a[y + i * 16] & flags_b[x + j * 16]) == 0) {
+      if (row < p.m && column < p.n && !pairs_suffice(flags_a[y + i * 16], flags_b[x + j * 16])) {
         c[row * p.n + column] = round_to<float>(acc[i][j]);
       }
     }
@@ -389,7 +395,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
         for (int i = 0; i < kFixTile * kFixTile / kThreads; ++i) {
           const int r = row + i * (kThreads / kFixTile) + threadIdx.x / kFixTile, j = column + threadIdx.x % kFixTile;
-          wanted |= (of_a[r] & of_b[j]) == 0 && at.row + r < p.m && at.column + j < p.n;
+          wanted |= !pairs_suffice(of_a[r], of_b[j]) && at.row + r < p.m && at.column + j < p.n;
         }
         if (__syncthreads_or(wanted) != 0) {
           const Offsets offsets = offsets_of(p, at.batch);

@@ -16,12 +16,20 @@ constexpr int kGroup = 2048;  // steps of k whose segments are added one after a
 
 inline int64_t groups_of(int64_t k) { return std::max<int64_t>((k + kGroup - 1) / kGroup, 1); }
 
-// What a segment may say of itself. A product of segments is as accurate as float32 where both say one thing alike;
-// where a line of A and a line of B have nothing in common over all of k, their output is computed without tensor cores.
+// What a segment says of itself, and a line by what all its segments say.
 enum SegmentFlag : unsigned char {
   kClean = 1,  // every number but zero kept its 22 bits
   kDense = 2,  // more than half of the numbers are large: what small ones lose, the products of large ones hide
+  kFew = 4,    // at most two numbers are not zero: no sum in which the errors of pairs would vanish
+  kZero = 8,   // all are zero
 };
+
+// Whether the output of a line of A and a line of B is as accurate from pairs as in float32. Else it is computed without
+// tensor cores: a question of the two lines alone.
+TREDUCE_HOST_DEVICE bool pairs_suffice(unsigned a, unsigned b) {
+  const bool selects = (a & (kFew | kZero)) == kFew || (b & (kFew | kZero)) == kFew;  // as rows of the identity do
+  return (a & b & (kClean | kDense)) != 0 && !selects;
+}
 
 // One operand, split. Matrices of the batch one after another.
 struct Halves {
