@@ -10,7 +10,7 @@ import pytest
 import tables
 import torch
 from bits import assert_same_bits, same_bits
-from orders import CLEAN, DENSE, SEGMENT
+from orders import CLEAN, DENSE, FEW, SEGMENT, ZERO
 from tables import row
 from test_cuda import captured
 from test_matmul import product
@@ -274,18 +274,23 @@ def test_flags_of_segments():
     assert flags(_0=2.0**20) == CLEAN  # the ones are 2^-6, scaled
     assert flags(_0=2.0**30) == 0
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
-    assert orders.line_flags(ones * np.float32(2.0**77)) == CLEAN | DENSE
-    assert orders.line_flags(ones * np.float32(2.0**78)) == 0
-    assert orders.line_flags(ones * 0) == CLEAN
+    assert orders.line_flags(ones * np.float32(2.0**47)) == CLEAN | DENSE
+    assert orders.line_flags(ones * np.float32(2.0**48)) == 0
+    assert orders.line_flags(ones * 0) == CLEAN | DENSE | FEW | ZERO
+    few = np.zeros((1, SEGMENT), np.float32)
+    few[0, [3, 60]] = 5, -7
+    assert orders.line_flags(few) == CLEAN | FEW
+    few[0, 9] = 1
+    assert orders.line_flags(few) == CLEAN
     assert orders.line_flags(ones * np.float32(2.0**-76)) == CLEAN
     assert orders.line_flags(ones * np.float32(2.0**-77)) == 0
-    assert orders.line_flags(ones * np.float32(2.0**-140)) == 0
+    assert orders.line_flags(ones * np.float32(2.0**-140)) == FEW  # the high halves are zero
     half = ones.copy()
     half[0, :32] = 2.0**-30
     assert orders.line_flags(half) == 0  # 32 of 64 are not more than half
     assert orders.line_flags(half[:, 1:]) == DENSE  # of 63 they are
     # A line says what all of its segments say.
-    assert orders.line_flags(np.concatenate([ones * 0, ones], axis=1)) == CLEAN
+    assert orders.line_flags(np.concatenate([ones * 0, ones], axis=1)) == CLEAN | DENSE
     assert orders.line_flags(np.concatenate([half[:, 1:], ones], axis=1)) == DENSE  # 33 ones and 31
     assert orders.line_flags(np.concatenate([ones, np.full((1, 1), NAN, np.float32)], axis=1)) == 0
 
@@ -332,9 +337,11 @@ def test_halves_are_the_models(kind):
         values = x.cpu().numpy()
         used = (orders.line_flags(values) & CLEAN != 0)[:, None]  # which the lines of I have in all of their segments
         expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
-        eye = torch.eye(k, device="cuda")
+        # In a segment more, where the other operand is zero, ones: a line of I alone would go to k order.
+        x = torch.cat([x, torch.zeros(lines, SEGMENT, device="cuda")], 1)
+        eye = torch.cat([torch.eye(k, device="cuda"), torch.ones(k, SEGMENT, device="cuda")], 1)
         what = f"{kind}, k {k}, {lines} lines, {layout}"
-        found = product(in_layout(x, layout[0]), in_layout(eye, layout[1]), SPLIT)
+        found = product(in_layout(x, layout[0]), in_layout(eye.mT.contiguous(), layout[1]), SPLIT)
         assert_same_bits(found.cpu(), expected, f"A of {what}")
         found = product(in_layout(eye, layout[0]), in_layout(x.mT.contiguous(), layout[1]), SPLIT)
         assert_same_bits(found.cpu(), expected.mT.contiguous(), f"B of {what}")
@@ -342,6 +349,21 @@ def test_halves_are_the_models(kind):
         for i in (0, 63, k - 1):
             found = product(eye[i : i + 1], in_layout(x.mT.contiguous(), layout[1]), SPLIT)
             assert_same_bits(found.cpu()[0], expected[:, i].contiguous(), f"step {i} of B of {what}")
+
+
+@pytest.mark.cuda
+@every_distribution
+def test_selections_are_exact(kind):
+    """Lines with one or two numbers in 64 go to k order: a product with I is the operand itself, whatever is in it."""
+    for k, lines, layout in itertools.product((64, 100, 260, 2112), (7, 130), ("NN", "NT")):
+        g = torch.Generator(device="cuda").manual_seed(k + lines)
+        x = DISTRIBUTIONS[kind][0]((lines, k), g)
+        eye = torch.eye(k, device="cuda")
+        expected = (x + 0.0).cpu()
+        found = product(in_layout(x, layout[0]), in_layout(eye, layout[1]), SPLIT)
+        assert_same_bits(found.cpu(), expected, f"A of {kind}, k {k}")
+        found = product(in_layout(eye, layout[0]), in_layout(x.mT.contiguous(), layout[1]), SPLIT)
+        assert_same_bits(found.cpu(), expected.mT.contiguous(), f"B of {kind}, k {k}")
 
 
 @pytest.mark.cuda
