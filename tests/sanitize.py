@@ -83,6 +83,8 @@ GEOMETRIES = (
 def along_dims(failures: list[str], few: bool) -> int:
     count = 0
     for variant in (v for v in torch_reduce.variants("sum") if v.along_dims):
+        if few and variant.name == "row_cluster":
+            continue  # racecheck does not know what one block of a cluster writes to another before their barrier
         dtypes = (*DTYPES, torch.float8_e4m3fn, torch.complex64)
         for dtype in (torch.float32, torch.int8) if few else dtypes:
             for (shape, dim, view), offset in itertools.product(GEOMETRIES[1::3] if few else GEOMETRIES, (0, 1)):

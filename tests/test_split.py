@@ -194,12 +194,15 @@ def errors(c, a, b):
 # float32 2^-24: in short sums, which `auto` leaves to other rungs, and where both operands are mostly zeros.
 FEW_TERMS = ("sparse",)
 SHORT = 128
+# Sums whose terms have one sign: the tensor core cuts four times in 64, always towards zero, where torch rounds. For k below
+# some thousands that is more than torch loses, and no more than 2^-22: docs/numerics.md.
+ONE_SIGN = ("positive", "relu")
 
 
 def assert_accurate(c, a, b, references, kind, what=""):
     """No worse than the worst of `references`: torch's float32 product, and k order where outputs are computed so."""
     few = kind in FEW_TERMS or (a.shape[-1] < SHORT and what != "auto")
-    allowed = (2.0**-22, 2.0**-21) if few else (2.0**-24, 2.0**-24)
+    allowed = (2.0**-22, 2.0**-21) if few else (2.0**-22, 2.0**-22) if kind in ONE_SIGN else (2.0**-24, 2.0**-24)
     found, known = errors(c, a, b), [errors(reference, a, b) for reference in references]
     for i, name in enumerate(("Frobenius", "worst")):
         most = max(errors_of_one[i] for errors_of_one in known)
@@ -274,8 +277,8 @@ def test_flags_of_segments():
     assert flags(_0=2.0**20) == CLEAN  # the ones are 2^-6, scaled
     assert flags(_0=2.0**30) == 0
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
-    assert orders.line_flags(ones * np.float32(2.0**47)) == CLEAN | DENSE
-    assert orders.line_flags(ones * np.float32(2.0**48)) == 0
+    assert orders.line_flags(ones * np.float32(2.0**54)) == CLEAN | DENSE
+    assert orders.line_flags(ones * np.float32(2.0**55)) == 0
     assert orders.line_flags(ones * 0) == CLEAN | DENSE | FEW | ZERO
     few = np.zeros((1, SEGMENT), np.float32)
     few[0, [3, 60]] = 5, -7
@@ -335,7 +338,9 @@ def test_halves_are_the_models(kind):
         g = torch.Generator(device="cuda").manual_seed(k + lines)
         x = DISTRIBUTIONS[kind][0]((lines, k), g)
         values = x.cpu().numpy()
-        used = (orders.line_flags(values) & CLEAN != 0)[:, None]  # which the lines of I have in all of their segments
+        said = orders.line_flags(np.pad(values, ((0, 0), (0, SEGMENT))))
+        # The lines of I are clean in all of their segments.
+        used = ((said & CLEAN != 0) & (said & (FEW | ZERO) != FEW))[:, None]
         expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
         # In a segment more, where the other operand is zero, ones: a line of I alone would go to k order.
         x = torch.cat([x, torch.zeros(lines, SEGMENT, device="cuda")], 1)

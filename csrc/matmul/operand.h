@@ -60,8 +60,9 @@ struct View {
   int64_t copied_bytes;  // of workspace
 };
 
-// `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines).
-inline View view_of(const Operand& o, bool any_direction) {
+// `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines). `whole`: rows must be
+// whole chunks of 16 bytes, for readers that touch no less.
+inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   const auto aligned = [&](int64_t stride) { return stride > 0 && stride * o.element_bytes % kBoxAlignment == 0; };
   const bool k_unit = o.depth_stride == 1 || o.depth == 1;
   const bool line_unit = o.line_stride == 1 || o.lines == 1;
@@ -74,7 +75,8 @@ inline View view_of(const Operand& o, bool any_direction) {
   const int64_t per_alignment = kBoxAlignment / o.element_bytes;
   const int64_t dense = (boxes.inner + per_alignment - 1) / per_alignment * per_alignment;
   boxes.pitch = boxes.outer == 1 ? dense : step;  // nobody steps from the only row
-  bool direct = unit && aligned(boxes.pitch) && reinterpret_cast<uint64_t>(o.data) % kBoxAlignment == 0;
+  bool direct = unit && (!whole || boxes.inner == dense) && aligned(boxes.pitch) &&
+                reinterpret_cast<uint64_t>(o.data) % kBoxAlignment == 0;
   for (int d = 0; d < 2; ++d) {
     boxes.batch_size[d] = o.batch_size[d];
     boxes.batch_pitch[d] = o.batch_size[d] == 1 ? dense : o.batch_stride[d];

@@ -17,7 +17,7 @@ constexpr int kThreads = 256;
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
 constexpr int kLowest = -63;  // exponent of a scale, so that the product of two is a float32
-constexpr int kHighest = 33;  // larger numbers have no flag: a sum of their products might overflow on the way
+constexpr int kHighest = 40;  // larger numbers have no flag: a sum of their products might overflow on the way
 constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 lose bits of their 22
 constexpr float kLarge = 32;  // scaled
 

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Multiply = ptx::WgmmaRegisters<S::kPart>;
   constexpr int kGroupSteps = kGroup / kSegment;
   __shared__ Ring<S::kStages> ring;
+  __shared__ uint64_t turns[S::kTurns];  // the sums are that warp group's
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int group = blockIdx.x / work.across, column = blockIdx.x % work.across * S::kColumns;
   const int begin = group * kGroupSteps, end = min(work.steps, begin + kGroupSteps);
@@ -78,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
+    for (int t = 0; t < S::kTurns; ++t) ptx::mbarrier_init(turns + t, 4);
     ring.init(4);  // the warps of one turn
   }
   __syncthreads();
@@ -116,8 +118,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // Of the 64 columns: this one, and eight on.
   const int mine = thread / 32 * 16 + lane / 4;
   float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
-  constexpr int kTurnBarrier = 1;
-  if (own_turn == S::kTurns - 1) named_arrive<2 * kWarpGroup>(kTurnBarrier);
+  unsigned round = 0;  // parity of this warp group's next turn
   float acc[S::kRows / 2] = {};
   Turn<S::kStages> turn;
   for (int skipped = 0; skipped < own_turn; ++skipped) turn.next();
@@ -173,7 +174,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       ptx::wgmma_touch(high);
       ptx::wgmma_touch(rest);
       if (part == 0) {
-        named_barrier<2 * kWarpGroup>(kTurnBarrier + own_turn);
+        if (step > begin) {
+          ptx::mbarrier_wait(turns + own_turn, round);
+          round ^= 1;
+        }
 #pragma unroll
         for (int i = 0; i < S::kRows / 2; ++i) acc[i] = step == begin ? 0.0f : sums[i * kWarpGroup + thread];
       }
@@ -193,7 +197,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (step + 1 == end) break;  // the sums are complete, in this group's registers
 #pragma unroll
     for (int i = 0; i < S::kRows / 2; ++i) sums[i * kWarpGroup + thread] = acc[i];
-    named_arrive<2 * kWarpGroup>(kTurnBarrier + (own_turn + 1) % S::kTurns);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
   }
   if (own_turn != (end - 1 - begin) % S::kTurns) return;
   store_transposed<float, S::kRows>(acc, c + group * work.outputs, column, 0, work.m, work.n);

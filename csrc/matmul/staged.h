@@ -11,10 +11,10 @@ namespace treduce::matmul {
 constexpr bool staged_any_direction(int element_bytes) { return element_bytes != 4; }
 
 inline View staged_a(const Problem& p, const void* a, int bytes) {
-  return view_of(operand_a(p, a, bytes), staged_any_direction(bytes));
+  return view_of(operand_a(p, a, bytes), staged_any_direction(bytes), true);
 }
 inline View staged_b(const Problem& p, const void* b, int bytes) {
-  return view_of(operand_b(p, b, bytes), staged_any_direction(bytes));
+  return view_of(operand_b(p, b, bytes), staged_any_direction(bytes), true);
 }
 
 inline int64_t staged_workspace(const Problem& p, DType dtype, const void* a, const void* b) {
