@@ -194,8 +194,8 @@ def errors(c, a, b):
 # float32 2^-24: in short sums, which `auto` leaves to other rungs, and where both operands are mostly zeros.
 FEW_TERMS = ("sparse",)
 SHORT = 128
-# Sums whose terms have one sign: the tensor core cuts four times in 64, always towards zero, where torch rounds. For k below
-# some thousands that is more than torch loses, and no more than 2^-22: docs/numerics.md.
+# Sums whose terms have one sign: the tensor core cuts four times in 64, always towards zero, where torch rounds. Below
+# some thousands of k that is more than torch loses, and no more than 2^-22: docs/numerics.md.
 ONE_SIGN = ("positive", "relu")
 
 
