@@ -182,7 +182,8 @@ def test_nothing_is_written_beside_the_result(variant, dtype):
         room = -(-size // 512) * 512  # what the allocator gives out
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        # So many that other holes of that size are filled.
+        blocks = memory = c = None  # of the shape before: no holes of that size
+        # So many blocks that other holes of that size are filled.
         blocks = [torch.empty(room, dtype=torch.uint8, device="cuda") for _ in range(100)]
         blocks.sort(key=torch.Tensor.data_ptr)
         places = [block.data_ptr() for block in blocks]
