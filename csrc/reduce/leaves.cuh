@@ -425,7 +425,8 @@ struct Team {
     Walker<kStep, kSize, Layout::kHow> walker(layout, first);
     const int most = rest < kSize ? -1 : (rest - kSize) / kStep;  // the number of this thread's last whole vector
 #pragma unroll 1
-    for (int s = 0; s < Pairwise::kStripes && s * kHeld <= most; s += kAhead) {
+    for (int s = 0; s < Pairwise::kStripes && (kReadsAgain<Layout> ? s * kHeld <= most : place(s, 0) < rest);
+         s += kAhead) {
       Pack<T, kSize> pack[kAhead][kHeld] = {};
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -436,7 +437,7 @@ struct Team {
             pack[a][h] = load_pack<kSize>(x, row + walker.next(min(k, most)));
           } else {
             const int64_t offset = walker.next(k);
-            if (k <= most) pack[a][h] = load_pack<kSize>(x, row + offset);
+            if (place(s + a, h) + kSize <= rest) pack[a][h] = load_pack<kSize>(x, row + offset);
           }
         }
       }
@@ -444,7 +445,8 @@ struct Team {
       for (int a = 0; a < kAhead; ++a) {
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          if ((s + a) * kHeld + h <= most) lanes[h].take(pack[a][h]);
+          const bool there = kReadsAgain<Layout> ? (s + a) * kHeld + h <= most : place(s + a, h) + kSize <= rest;
+          if (there) lanes[h].take(pack[a][h]);
         }
       }
     }
