@@ -358,7 +358,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int
 }
 
 template <int kTile>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     finish(const float* a, const float* b, float* c, TREDUCE_GRID_CONSTANT Problem p, Tiles<kTile, kTile> tiles,
            Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials, int groups) {
   SHARED_ARRAY(uint32_t, flags, 2 * kTile / 4);  // a byte a line: those of A, then those of B

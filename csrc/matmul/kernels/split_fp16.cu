@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
 
   if (group == 0) {
-    if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
+    if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
     if (threadIdx.x == 0) {
       Turn<S::kStages> turn;
       for (int64_t index = first; index < work.units; index += stride) {
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       }
     }
   } else {
-    if constexpr (S::kConsumers == 2) ptx::take_registers<232>();
+    if constexpr (S::kConsumers == 2) ptx::take_registers<224>();
     const int consumer = group - 1;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     // The two consumers multiply by turns: while one adds to its accumulators, the tensor cores are the other's.
