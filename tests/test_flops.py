@@ -53,6 +53,8 @@ def test_linear(shapes, backward):
 
 def test_every_variant_counts_alike():
     for variant in torch_reduce.variants("matmul"):
+        if "float32" not in variant.dtypes:  # what these are counted with
+            continue
         function = lambda a, b, name=variant.name: torch_reduce.matmul(a, b, variant=name)  # noqa: E731
         assert counted(function, ((3, 4), (4, 5)), False)[0] == 120
 

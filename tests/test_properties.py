@@ -240,7 +240,8 @@ def test_any_product_has_the_bits_of_k_order(m, k, n, transpose_a, transpose_b, 
     a, b = a.t() if transpose_a else a, b.t() if transpose_b else b
     expected = orders.matmul(a, b)
     for variant in tables.MATMUL_VARIANTS:
-        assert_same_bits(torch.ops.treduce.matmul(a, b, variant.name), expected)
+        if "float32" in variant.dtypes:
+            assert_same_bits(torch.ops.treduce.matmul(a, b, variant.name), expected)
 
 
 @st.composite

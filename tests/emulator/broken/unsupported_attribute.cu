@@ -7,8 +7,8 @@ __global__ void unsupported_attribute(const float*, int, float*) {}
 
 const Kernel kernel_unsupported("unsupported_attribute", [](const float* x, int n, int threads, float* out) {
   cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  attribute.id = cudaLaunchAttributePriority;
+  attribute.val = {};
   cudaLaunchConfig_t config{};
   config.blockDim = threads;
   config.attrs = &attribute;
