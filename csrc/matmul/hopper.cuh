@@ -46,6 +46,35 @@ struct Ring {
   }
 };
 
+// How the kernels with a producer begin: descriptions on their way, barriers of the ring there for all blocks that arrive at
+// them. One lane of each warp of kConsumers warp groups of each of these blocks releases a stage.
+// Who calls: every thread of the block. Synchronises the block, or the cluster.
+template <int kCluster, int kConsumers, int kStages>
+TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const CUtensorMap& map_b) {
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_a);
+    ptx::prefetch_tensor_map(&map_b);
+    ring.init(kConsumers * 4 * kCluster);
+  }
+  if constexpr (kCluster > 1) {
+    cluster::sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// Says that this warp is done with a stage, to each block of the cluster, whose copies fill this block's stage too.
+// Who calls: every lane of a consumer's warp, after its last read.
+template <int kCluster>
+TREDUCE_DEVICE void release(uint64_t* empty) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (kCluster > 1) {
+    if (lane < kCluster) ptx::mbarrier_arrive_at(empty, lane);
+  } else {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  }
+}
+
 // The outputs as tiles, and the way through them: bands of kBand tiles down, within a band column by column, so that the
 // blocks that run together read few rows of A and few columns of B, which then come from the L2.
 struct Grid {
@@ -140,6 +169,28 @@ cudaError_t launch_form(const Call& call, Body&& body) {
 template <class Tile>
 cudaError_t encode_tiles(const Boxes& boxes, CUtensorMap* map) {
   return encode(boxes, kMapType<typename Tile::Element>, Tile::kBoxInner, Tile::kBoxOuter, true, map);
+}
+
+// Launches a kernel of which each block computes one tile. kernel_of(Form) is the kernel.
+template <class Shape, class KernelOf>
+cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
+  return launch_form(call, [&](auto form, const Boxes& a, const Boxes& b) {
+    using Form = decltype(form);
+    using T = typename Form::T;
+    CUtensorMap map_a, map_b;
+    cudaError_t error = encode_tiles<Tile<T, Shape::kTileM, Form::kAAlongK>>(a, &map_a);
+    if (error == cudaSuccess) error = encode_tiles<Tile<T, Shape::kTileN, Form::kBAlongK>>(b, &map_b);
+    if (error != cudaSuccess) return error;
+
+    const Grid grid = grid_of(call.problem, Shape::kTileM, Shape::kTileN);
+    Launch shape;
+    shape.grid = grid.count;
+    shape.block = Shape::kThreads;
+    shape.shared_bytes = Shape::kStages * Shape::kStageBytes + kTileAlignment;
+    shape.stream = call.stream;
+    return launch(kernel_of(form), shape, map_a, map_b, grid, broadcast_of(a), broadcast_of(b),
+                  static_cast<typename Form::Out*>(call.c));
+  });
 }
 
 // Starts acc += A B over one stage for 64 rows of A from `line` and all columns of B; step 0 overwrites acc. The tensor

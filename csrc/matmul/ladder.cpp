@@ -32,24 +32,6 @@ const char* const kVolkov = "V. Volkov and J. Demmel, Benchmarking GPUs to Tune 
 const char* const kBoehm = "S. Boehm, How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance: a Worklog";
 const char* const kCutlass = "NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA";
 
-// A rung of warp-group multiplications, which only Hopper has.
-Row make_hopper_row(const char* name, const char* summary, const char* origin) {
-  Row row = make_row(name, summary, origin);
-  row.order = "warp_group";
-  row.order_text =
-      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
-      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead";
-  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
-  row.capability = 90;
-  row.one_chip = true;
-  row.on_cpu = false;
-  row.float32_bits = 11;
-  row.workspace = &boxes_workspace;
-  row.refusal = &boxes_refusal;
-  row.batch_dims = kBoxBatchDims;
-  return row;
-}
-
 // A rung of matrix instructions that a warp issues: sm_80 and later.
 Row make_tensor_core_row(const char* name, const char* summary, const char* origin) {
   Row row = make_row(name, summary, origin);
@@ -64,10 +46,23 @@ Row make_tensor_core_row(const char* name, const char* summary, const char* orig
   return row;
 }
 
-Row with_stages(Row row) {
-  row.workspace = &staged_workspace;
+// Its kernel reads operands as boxes, for some of which it needs copies.
+Row with_boxes(Row row, int64_t (*workspace)(const Problem&, DType, const void*, const void*)) {
+  row.workspace = workspace;
   row.refusal = &boxes_refusal;
   row.batch_dims = kBoxBatchDims;
+  return row;
+}
+
+// A rung of warp-group multiplications, which only Hopper has.
+Row make_hopper_row(const char* name, const char* summary, const char* origin) {
+  Row row = with_boxes(make_tensor_core_row(name, summary, origin), &boxes_workspace);
+  row.order = "warp_group";
+  row.order_text =
+      "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
+      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead";
+  row.capability = 90;
+  row.one_chip = true;
   return row;
 }
 
@@ -84,8 +79,9 @@ Row make_wmma_row() {
 
 Row make_mma_f64_row() {
   Row row =
-      with_stages(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
-                                       "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS"));
+      with_boxes(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
+                                      "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS"),
+                 &staged_workspace);
   row.order = "tensor_core_f64";
   row.order_text =
       "the tensor core adds 4 products at a time to a float64 accumulator, p ascending. "
@@ -129,9 +125,9 @@ std::vector<Row> make_ladder() {
       // The rows of a block's tile; 0: as large as the number of outputs allows.
       with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass), 0, 32, 128),
       make_wmma_row(),
-      with_stages(make_tensor_core_row("mma",
-                                       "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
-                                       "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS")),
+      with_boxes(make_tensor_core_row("mma", "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
+                                      "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS"),
+                 &staged_workspace),
       make_mma_f64_row(),
       make_hopper_row("wgmma", "the copy engine brings tiles, warp groups multiply them from shared memory",
                       "NVIDIA, PTX ISA: warpgroup-level matrix instructions"),

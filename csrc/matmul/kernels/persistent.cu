@@ -45,16 +45,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
 
-  if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&map_a);
-    ptx::prefetch_tensor_map(&map_b);
-    ring.init(S::kConsumers * 4 * S::kCluster);
-  }
-  if constexpr (S::kCluster > 1) {
-    cluster::sync();
-  } else {
-    __syncthreads();
-  }
+  begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   if (group == 0) {
     ptx::release_registers<40>();
@@ -80,15 +71,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::take_registers<S::kRegisters>();
     const int consumer = group - 1;
     Turn<S::kStages> turn;
-    // One lane of each warp tells each block of the cluster, whose copies fill this block's stage too.
-    const auto release = [&](int stage) {
-      const int lane = threadIdx.x % 32;
-      if constexpr (S::kCluster > 1) {
-        if (lane < S::kCluster) ptx::mbarrier_arrive_at(ring.empty + stage, lane);
-      } else {
-        if (lane == 0) ptx::mbarrier_arrive(ring.empty + stage);
-      }
-    };
     for (int64_t tile = first; tile < grid.count; tile += stride) {
       const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
       float acc[S::kTileN / 2];
@@ -103,12 +85,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const char* const tile_b = tile_a + TileA::kBytes;
         multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step);
         ptx::wgmma_wait<1>();
-        if (last >= 0) release(last);
+        if (last >= 0) release<S::kCluster>(ring.empty + last);
         last = turn.stage;
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
-      if (last >= 0) release(last);
+      if (last >= 0) release<S::kCluster>(ring.empty + last);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       Out* const matrix = c + place.index * grid.m * grid.n;
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {

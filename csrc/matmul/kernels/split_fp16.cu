@@ -85,16 +85,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
 
-  if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&map_a);
-    ptx::prefetch_tensor_map(&map_b);
-    ring.init(S::kConsumers * 4 * S::kCluster);
-  }
-  if constexpr (S::kCluster > 1) {
-    cluster::sync();
-  } else {
-    __syncthreads();
-  }
+  begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
 
@@ -194,11 +185,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           }
         }
         __syncwarp();  // every lane has read its scales
-        if constexpr (S::kCluster > 1) {
-          if (lane < S::kCluster) ptx::mbarrier_arrive_at(ring.empty + turn.stage, lane);
-        } else {
-          if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
-        }
+        release<S::kCluster>(ring.empty + turn.stage);
       }
       flush(acc, (unit.end - 1) / Work::kGroupSteps);
     }

@@ -73,23 +73,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 cudaError_t launch_one(const Call& call) {
-  return launch_form(call, [&](auto form, const Boxes& a, const Boxes& b) {
-    using Form = decltype(form);
-    using T = typename Form::T;
-    CUtensorMap map_a, map_b;
-    cudaError_t error = encode_tiles<Tile<T, Shape::kTileM, Form::kAAlongK>>(a, &map_a);
-    if (error == cudaSuccess) error = encode_tiles<Tile<T, Shape::kTileN, Form::kBAlongK>>(b, &map_b);
-    if (error != cudaSuccess) return error;
-
-    const Grid grid = grid_of(call.problem, Shape::kTileM, Shape::kTileN);
-    Launch shape;
-    shape.grid = grid.count;
-    shape.block = Shape::kThreads;
-    shape.shared_bytes = Shape::kStages * Shape::kStageBytes + kTileAlignment;
-    shape.stream = call.stream;
-    return launch(&kernel<Form>, shape, map_a, map_b, grid, broadcast_of(a), broadcast_of(b),
-                  static_cast<typename Form::Out*>(call.c));
-  });
+  return launch_block_a_tile<Shape>(call, [](auto form) { return &kernel<decltype(form)>; });
 }
 
 const Rung<launch_one> rung("wgmma");
