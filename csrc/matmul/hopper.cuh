@@ -112,7 +112,7 @@ inline Grid grid_of(const Problem& p, int tile_m, int tile_n) {
   grid.down = static_cast<int>((p.m + tile_m - 1) / tile_m);
   grid.across = static_cast<int>((p.n + tile_n - 1) / tile_n);
   grid.batches = static_cast<int>(p.batches);
-  grid.inner_batches = p.batch_dims > 0 ? static_cast<int>(p.batch_size[p.batch_dims - 1]) : 1;
+  grid.inner_batches = static_cast<int>(inner_batches_of(p));
   grid.count = int64_t(grid.down) * grid.across * p.batches;
   return grid;
 }
@@ -139,9 +139,7 @@ cudaError_t launch_with_type(const Call& call, Body&& body) {
   const Problem& p = call.problem;
   constexpr int kBytes = kElementBytes<T>;
   View read_a = view_a(p, call.a, kBytes), read_b = view_b(p, call.b, kBytes);
-  char* workspace = static_cast<char*>(call.workspace);
-  cudaError_t error = pack(operand_a(p, call.a, kBytes), read_a, workspace, call.stream);
-  if (error == cudaSuccess) error = pack(operand_b(p, call.b, kBytes), read_b, workspace, call.stream);
+  const cudaError_t error = pack_operands(call, kBytes, read_a, read_b);
   if (error != cudaSuccess) return error;
   const Boxes &a = read_a.boxes, &b = read_b.boxes;
   if constexpr (kBytes == 2) {
@@ -232,12 +230,6 @@ TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, 
       if (r < m && j < n) visit(i * 4 + half * 2, c + r * n + j, j + 1 < n ? 2 : 1);
     }
   }
-}
-
-// True if pairs of outputs are aligned in every row.
-template <class T>
-TREDUCE_DEVICE bool aligned_pairs(const T* c, int64_t n) {
-  return n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
 }
 
 // The same without waiting: the other threads wait for these.

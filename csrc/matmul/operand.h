@@ -20,6 +20,9 @@ struct Operand {
   int64_t batch_size[2], batch_stride[2];  // the outer dimension first; where the stride is 0 the size is 1
 };
 
+// Matrices along the inner of the two batch dimensions.
+inline int64_t inner_batches_of(const Problem& p) { return p.batch_dims > 0 ? p.batch_size[p.batch_dims - 1] : 1; }
+
 inline Operand operand_of(const void* data, int bytes, int64_t lines, int64_t line_stride, const Problem& p,
                           int64_t depth_stride, const int64_t* batch_stride) {
   Operand o{data, bytes, lines, p.k, line_stride, depth_stride, {1, 1}, {0, 0}};

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime.h>
 
-#include "../common/launch.h"
 #include "operand.h"
+#include "rung.h"
 
 namespace treduce::matmul {
 
@@ -99,6 +99,14 @@ inline cudaError_t pack(const Operand& o, View& view, char*& workspace, cudaStre
   const cudaError_t error = words(o, view.boxes, workspace, stream);
   workspace += view.copied_bytes;
   return error;
+}
+
+// Both operands of a call, into its workspace: A's copy first.
+inline cudaError_t pack_operands(const Call& call, int bytes, View& a, View& b) {
+  char* workspace = static_cast<char*>(call.workspace);
+  const cudaError_t error = pack(operand_a(call.problem, call.a, bytes), a, workspace, call.stream);
+  if (error != cudaSuccess) return error;
+  return pack(operand_b(call.problem, call.b, bytes), b, workspace, call.stream);
 }
 
 }  // namespace treduce::matmul

@@ -69,4 +69,10 @@ cudaError_t launch_tiles(Kernel* kernel, const Call& call, size_t shared_bytes =
                 call.problem, tiles);
 }
 
+// True if pairs of outputs are aligned in every row.
+template <class T>
+TREDUCE_DEVICE bool aligned_pairs(const T* c, int64_t n) {
+  return n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
+}
+
 }  // namespace treduce::matmul

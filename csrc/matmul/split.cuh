@@ -417,9 +417,8 @@ cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, cons
   shape.grid = tiles.grid();
   shape.stream = call.stream;
   shape.overlapping = true;
-  const int64_t inner = p.batch_dims > 0 ? p.batch_size[p.batch_dims - 1] : 1;
   return launch(&finish<kTile>, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), p, tiles, a, b, inner, partials, groups);
+                static_cast<float*>(call.c), p, tiles, a, b, inner_batches_of(p), partials, groups);
 }
 
 inline cudaError_t run_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {

@@ -206,9 +206,7 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
   const Problem& p = call.problem;
   constexpr int kBytes = sizeof(T);
   View read_a = staged_a(p, call.a, kBytes), read_b = staged_b(p, call.b, kBytes);
-  char* workspace = static_cast<char*>(call.workspace);
-  cudaError_t error = pack(operand_a(p, call.a, kBytes), read_a, workspace, call.stream);
-  if (error == cudaSuccess) error = pack(operand_b(p, call.b, kBytes), read_b, workspace, call.stream);
+  const cudaError_t error = pack_operands(call, kBytes, read_a, read_b);
   if (error != cudaSuccess) return error;
   const Source a = source_of(read_a.boxes), b = source_of(read_b.boxes);
   const bool a_along_k = read_a.boxes.along_k, b_along_k = read_b.boxes.along_k;
@@ -218,6 +216,25 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
     if (!b_along_k) return body(std::true_type{}, std::false_type{}, a, b);
   }
   return body(std::true_type{}, std::true_type{}, a, b);
+}
+
+// Launches a kernel with a block a tile and as many stages as fit. kernel_of(kAAlongK, kBAlongK) is the kernel.
+template <class Shape, class T, class KernelOf>
+cudaError_t launch_stages(const Call& call, KernelOf&& kernel_of) {
+  const Problem& p = call.problem;
+  int stages;
+  const cudaError_t error = stages_that_fit(Shape::kStageBytes, Shape::kMostStages, &stages);
+  if (error != cudaSuccess) return error;
+  return launch_layout<T>(call, [&](auto a_along_k, auto b_along_k, const Source& a, const Source& b) {
+    const Tiles<Shape::kTileM, Shape::kTileN> tiles(p);
+    Launch shape;
+    shape.grid = tiles.grid();
+    shape.block = Shape::kThreads;
+    shape.shared_bytes = stages * Shape::kStageBytes;
+    shape.stream = call.stream;
+    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<T*>(call.c), p.m, p.n,
+                  static_cast<int>(inner_batches_of(p)), stages, tiles);
+  });
 }
 
 }  // namespace treduce::matmul::staged

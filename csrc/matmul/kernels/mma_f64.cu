@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                             load_fragments, multiply);
 
     double* const matrix = c + place.batch * m * n;
-    const bool pairs = n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(double)) == 0;
+    const bool pairs = aligned_pairs(c, n);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
@@ -101,21 +101,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 }
 
 cudaError_t launch_one(const Call& call) {
-  const Problem& p = call.problem;
-  int stages;
-  const cudaError_t error = stages_that_fit(Shape::kStageBytes, Shape::kMostStages, &stages);
-  if (error != cudaSuccess) return error;
-  return launch_layout<double>(call, [&](auto a_along_k, auto b_along_k, const Source& a, const Source& b) {
-    const auto function = &kernel<a_along_k(), b_along_k()>;
-    const Tiles<Shape::kTileM, Shape::kTileN> tiles(p);
-    Launch shape;
-    shape.grid = tiles.grid();
-    shape.block = Shape::kThreads;
-    shape.shared_bytes = stages * Shape::kStageBytes;
-    shape.stream = call.stream;
-    const int inner_batches = p.batch_dims > 0 ? static_cast<int>(p.batch_size[p.batch_dims - 1]) : 1;
-    return launch(function, shape, a, b, static_cast<double*>(call.c), p.m, p.n, inner_batches, stages, tiles);
-  });
+  return launch_stages<Shape, double>(call,
+                                      [](auto a_along_k, auto b_along_k) { return &kernel<a_along_k(), b_along_k()>; });
 }
 
 const Rung<launch_one> rung("mma_f64");
