@@ -478,7 +478,7 @@ def split_lines(lines):
 
 
 def line_flags(lines):
-    """What every segment of a line says: outputs whose lines have none in common are computed in k order."""
+    """What every segment of a line says: outputs whose lines have none in common are computed without tensor cores."""
     return np.bitwise_and.reduce(split_lines(lines)[3], axis=1)
 
 
@@ -490,10 +490,25 @@ def joined(lines):
 
 
 def in_pairs(a, b):
-    """Which outputs of a product come from the pairs and not from k order."""
+    """Which outputs of a product come from the pairs and not from float32 arithmetic."""
     of_a, of_b = line_flags(a)[:, None], line_flags(np.ascontiguousarray(b.T))[None, :]
     selects = ((of_a & (FEW | ZERO)) == FEW) | ((of_b & (FEW | ZERO)) == FEW)
     return ((of_a & of_b & (CLEAN | DENSE)) != 0) & ~selects
+
+
+@np.errstate(all="ignore")
+def segments_matmul(a, b, part=None):
+    """The product of two float32 matrices whose segments of k are summed apart, then those of a group, then the groups:
+    what split_fp16 computes without tensor cores. `part`: the product over a segment; as given, in k order."""
+    part = part or matmul
+    k, total = a.shape[-1], None
+    for begin in range(0, k, GROUP):
+        group = None
+        for s in range(begin, min(begin + GROUP, k), SEGMENT):
+            one = part(a[..., s : min(s + SEGMENT, k)], b[..., s : min(s + SEGMENT, k), :])
+            group = one if group is None else group + one
+        total = group if total is None else total + group
+    return canonical(part(a, b) if total is None else total)
 
 
 @np.errstate(all="ignore")
@@ -517,5 +532,5 @@ def split_matmul(a, b):
     result = in_turn(np.stack(groups))
     pairs = in_pairs(left, right.T)
     if not pairs.all():
-        result = np.where(pairs, result, matmul(a, b).numpy())
+        result = np.where(pairs, result, segments_matmul(a.detach().cpu(), b.detach().cpu()).numpy())
     return canonical(torch.from_numpy(result))

@@ -201,9 +201,14 @@ static __global__ void __launch_bounds__(kThreads)
 }
 
 // Takes the operand's part of the workspace.
-inline Operand16 place(const Operand& o, char*& workspace) {
-  Operand16 to;
+inline Operand16 place(const Operand& o, char*& workspace, bool flags_only = false) {
+  Operand16 to = {};
   to.shape = halves_of(o);
+  if (flags_only) {
+    to.flags = reinterpret_cast<unsigned char*>(workspace);
+    workspace += to.shape.flag_bytes();
+    return to;
+  }
   to.high = reinterpret_cast<float16*>(workspace);
   to.low = to.high + to.shape.values;
   to.scale = reinterpret_cast<float*>(to.low + to.shape.values);
@@ -241,8 +246,9 @@ inline cudaError_t run(const Splitting& a, const Splitting& b, cudaStream_t stre
 }
 
 // The last step: adds the groups that were computed side by side, and computes the outputs for which pairs do not
-// suffice, in k order with fused multiply-adds.
+// suffice: fused multiply-adds in k order over each segment, whose sums are added as those of the tensor cores are.
 constexpr int kFixTile = 64, kFixDepth = 16;
+static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
 // The flags of an operand, and which matrix of it a batch reads.
 struct Flags {
@@ -251,11 +257,12 @@ struct Flags {
   int64_t inner;  // matrices along the inner batch dimension; 1: broadcast
   bool outer;
 
-  // What 16 neighbouring lines say, over every `step`th segment.
+  // What 16 neighbouring lines say, over every `step`th segment; past the padding, nothing against it.
   TREDUCE_DEVICE uint4 of_lines(int64_t line, int64_t batch0, int64_t batch1, int first, int step) const {
     const int64_t matrix = (outer ? batch0 * inner : 0) + (inner > 1 ? batch1 : 0);
     const unsigned char* const from = data + matrix * segments * lines_padded + line;
     uint4 all = {~0u, ~0u, ~0u, ~0u};
+    if (line >= lines_padded) return all;
 #pragma unroll 4
     for (int64_t s = first; s < segments; s += step) {
       const uint4 some = *reinterpret_cast<const uint4*>(from + s * lines_padded);
@@ -276,7 +283,18 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Pro
   SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
-  float acc[4][4] = {};
+  float acc[4][4] = {}, group[4][4] = {}, total[4][4] = {};
+  // Adds what was summed to what it is a part of.
+  const auto add = [](float (&to)[4][4], float (&part)[4][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        to[i][j] += part[i][j];
+        part[i][j] = 0;
+      }
+    }
+  };
   for (int64_t begin = 0; begin < p.k; begin += kFixDepth) {
 #pragma unroll
     for (int i = 0; i < kFixTile * kFixDepth / kThreads; ++i) {
@@ -289,6 +307,7 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Pro
     }
     __syncthreads();
     const int depth = static_cast<int>(min(int64_t(kFixDepth), p.k - begin));
+#pragma unroll 1
     for (int l = 0; l < depth; ++l) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -298,15 +317,19 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Pro
         }
       }
     }
+    if ((begin + kFixDepth) % kSegment == 0) add(group, acc);
+    if ((begin + kFixDepth) % kGroup == 0) add(total, group);
     __syncthreads();
   }
+  add(group, acc);
+  add(total, group);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
       if (row < p.m && column < p.n && !pairs_suffice(flags_a[y + i * 16], flags_b[x + j * 16])) {
-        c[row * p.n + column] = round_to<float>(acc[i][j]);
+        c[row * p.n + column] = round_to<float>(total[i][j]);
       }
     }
   }
@@ -357,15 +380,27 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int
   }
 }
 
+// What a word of four lines' flags, of which `present` are there, lacks for pairs to suffice: bit 0 where not all are clean,
+// bit 1 where not all are dense, bit 2 where one selects.
+TREDUCE_DEVICE int lacking(uint32_t flags, int64_t present) {
+  constexpr uint32_t kEach = 0x01010101;  // byte
+  if (present < 4) flags = present > 0 ? flags | ~0u << static_cast<int>(present) * 8 : ~0u;
+  const bool selects = (flags / kFew & ~(flags / kZero) & kEach) != 0;
+  return ((~flags / kClean & kEach) != 0) | ((~flags / kDense & kEach) != 0) << 1 | selects << 2;
+}
+
 template <int kTile>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
     finish(const float* a, const float* b, float* c, TREDUCE_GRID_CONSTANT Problem p, Tiles<kTile, kTile> tiles,
            Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials, int groups) {
-  SHARED_ARRAY(uint32_t, flags, 2 * kTile / 4);  // a byte a line: those of A, then those of B
+  constexpr int kWords = 2 * kTile / 4;
+  SHARED_ARRAY(uint32_t, flags, kWords);  // a byte a line: those of A, then those of B
+  __shared__ int lacks;
   ptx::wait_for_launch_before();
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto at = tiles.place(tile);
-    if (threadIdx.x < 2 * kTile / 4) flags[threadIdx.x] = ~0u;
+    if (threadIdx.x < kWords) flags[threadIdx.x] = ~0u;
+    if (threadIdx.x == 0) lacks = 0;
     __syncthreads();
     {
       // 128 threads an operand: 16 lines each, and every so many segments.
@@ -387,6 +422,19 @@ __global__ void __launch_bounds__(kThreads, 2)
         add_groups<kTile>(partials + matrix, c + matrix, at.row, at.column, p.m, p.n, groups, p.batches * p.m * p.n);
     }
     __syncthreads();
+    // Nearly always all lines of the tile are clean, or all dense, and nothing is to do.
+    static_assert(kWords <= kThreads && kWords % 32 == 0);
+    if (threadIdx.x < kWords) {
+      const bool is_a = threadIdx.x < kWords / 2;
+      const int64_t left = (is_a ? p.m - at.row : p.n - at.column) - threadIdx.x % (kWords / 2) * 4;
+      const int some = __reduce_or_sync(~0u, lacking(flags[threadIdx.x], left));
+      if (threadIdx.x % 32 == 0) atomicOr(&lacks, some);
+    }
+    __syncthreads();
+    if (lacks < 3) {
+      __syncthreads();  // all have read it
+      continue;
+    }
     const auto* const of_a = reinterpret_cast<const unsigned char*>(flags);
     const unsigned char* const of_b = of_a + kTile;
     for (int row = 0; row < kTile; row += kFixTile) {
@@ -422,8 +470,10 @@ cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, cons
 }
 
 inline cudaError_t run_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {
-  return partials != nullptr ? launch_finish<64>(call, a, b, partials, static_cast<int>(groups_of(call.problem.k)))
-                             : launch_finish<128>(call, a, b, nullptr, 1);
+  if (partials != nullptr) return launch_finish<64>(call, a, b, partials, static_cast<int>(groups_of(call.problem.k)));
+  // Large tiles read fewer flags, small ones share out what is to do.
+  return Tiles<256, 256>(call.problem).count >= call.multiprocessors ? launch_finish<256>(call, a, b, nullptr, 1)
+                                                                     : launch_finish<128>(call, a, b, nullptr, 1);
 }
 
 }  // namespace treduce::matmul::split

@@ -39,7 +39,8 @@ struct Halves {
   int64_t scales;                  // segments, those of padding included
 
   TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
-  int64_t bytes() const { return 4 * values + 4 * scales + (scales + 15) / 16 * 16; }
+  int64_t flag_bytes() const { return (scales + 15) / 16 * 16; }
+  int64_t bytes() const { return 4 * values + 4 * scales + flag_bytes(); }
 };
 
 constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so many
@@ -68,8 +69,16 @@ inline int64_t partials_bytes(const Problem& p) {
   return groups_apart(p) ? (groups_of(p.k) * p.batches * p.m * p.n * 4 + 15) / 16 * 16 : 0;
 }
 
+// Whether B is split on its way to the tensor cores: few rows, one matrix, and a B that the copy engine can read.
+inline bool splits_as_read(const Problem& p, const Operand& b) {
+  return p.m <= kFewRows && p.batches == 1 && view_of(b, true).reading == Reading::direct;
+}
+
 inline int64_t split_workspace(const Problem& p, DType, const void* a, const void* b) {
-  return halves_of(operand_a(p, a, 4)).bytes() + halves_of(operand_b(p, b, 4)).bytes() + partials_bytes(p);
+  const Operand operand = operand_b(p, b, 4);
+  const Halves halves = halves_of(operand);
+  return halves_of(operand_a(p, a, 4)).bytes() + (splits_as_read(p, operand) ? halves.flag_bytes() : halves.bytes()) +
+         partials_bytes(p);
 }
 
 // Where the parts of a split operand lie.

@@ -205,11 +205,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// Whether the problem is one for this kernel: few rows, one matrix, and a B that the copy engine can read.
-inline bool takes(const Problem& p, const Operand& b) {
-  return p.m <= kFewRows && p.batches == 1 && view_of(b, true).reading == Reading::direct;
-}
-
 template <class S, bool kAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& split_a, const Operand16& split_b,
                          float* partials) {

@@ -7,8 +7,8 @@
 //          where tiles are few, their groups are the work of several blocks, and the additions are the same.
 // Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
 // Falls:   a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
-//          have no flag in common are computed once more on the plain cores, in k order. That is decided a line of A and a
-//          line of B at a time, so a row of C does not depend on the others.
+//          have no flag in common are computed once more on the plain cores, with the same sums of segments. That is
+//          decided a line of A and a line of B at a time, so a row of C does not depend on the others.
 // Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../hopper.cuh"
@@ -239,10 +239,10 @@ cudaError_t launch_one(const Call& call) {
   if (p.k == 0) return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * sizeof(float), call.stream);
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
   char* workspace = static_cast<char*>(call.workspace);
-  const Operand16 split_a = split::place(a, workspace), split_b = split::place(b, workspace);
+  const bool few_rows = splits_as_read(p, b);
+  const Operand16 split_a = split::place(a, workspace), split_b = split::place(b, workspace, few_rows);
   float* const partials = groups_apart(p) ? reinterpret_cast<float*>(workspace) : nullptr;
   split::Splitting splitting_a = split::splitting_of(a, split_a), splitting_b = split::splitting_of(b, split_b);
-  const bool few_rows = split_rows::takes(p, b);
   if (few_rows) splitting_b.blocks = 0;  // split as it is read
   cudaError_t error = split::run(splitting_a, splitting_b, call.stream);
   if (error != cudaSuccess) return error;
