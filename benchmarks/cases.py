@@ -548,6 +548,23 @@ MATMUL_GRID = (
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
 )  # fmt: skip
 
+# What Nsight Compute looks at: the products that are behind, and one of each kind that is not.
+_FLOAT, _HALF, _DOUBLE = ("float32",), ("bfloat16",), ("float64",)
+COUNTED_PRODUCTS = (
+    MatmulPoint("squares", 4096, 4096, 4096, "a full chip", dtypes=("float32", "tf32", "bfloat16", "float64")),
+    MatmulPoint("squares", 1024, 1024, 1024, "half of the chip", dtypes=("float32", "tf32", "bfloat16", "float64")),
+    MatmulPoint("tokens", 512, 4096, 4096, "splitting the weights", "NT", dtypes=_FLOAT),
+    MatmulPoint("tokens", 512, 11008, 4096, "rounds of tiles", "NT", dtypes=_HALF),
+    MatmulPoint("tokens", 128, 8192, 28672, "rounds of tiles", "NT", dtypes=_HALF),
+    MatmulPoint("few rows", 1, 4096, 4096, "the weights alone", "NT", dtypes=_FLOAT + _HALF + _DOUBLE),
+    MatmulPoint("few rows", 64, 4096, 4096, "the weights alone", "NT", dtypes=_FLOAT + _HALF + _DOUBLE),
+    MatmulPoint("few rows", 1, 50257, 768, "short chains", "NT", dtypes=_FLOAT + _HALF),
+    MatmulPoint("odd", 4095, 4097, 4099, "unaligned", dtypes=("float32", "tf32", "bfloat16")),
+    MatmulPoint("batched", 128, 128, 64, "many small products", dtypes=(*_FLOAT, "tf32"), batch=(512,)),
+    MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16), dtypes=_FLOAT),
+    MatmulPoint("long", 64, 64, 65536, "one tile", dtypes=_FLOAT + _HALF),
+)
+
 
 class Errors(NamedTuple):
     """Operands whose product's errors are compared; `product_errors.DISTRIBUTIONS` makes them."""
@@ -572,7 +589,7 @@ MATMUL_ACCURACY = (
     Errors("relu of normal", 2048, "half zeros, nothing negative: an activation"),
     Errors("rows and columns x 2^U(-30, 30)", 2048, "lines of very different scale"),
     Errors("x 2^U(-10, 10)", 2048, "spread within a line, yet every number keeps its bits"),
-    Errors("x 2^U(-30, 30)", 2048, "spread too far within a line: computed in k order"),
+    Errors("x 2^U(-30, 30)", 2048, "spread too far within a line: computed without tensor cores"),
     Errors("every exponent of float32", 2048, "A spans the whole range"),
     Errors("[X, X] [Y; -Y + Z / 4096]", 2048, "heavy cancellation"),
     Errors("subnormal", 2048, "A has subnormal numbers alone"),

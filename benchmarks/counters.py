@@ -2,6 +2,7 @@
 
     python benchmarks/counters.py points        the points of cases.COUNTED, as `auto` reduces them; runs ncu itself, writes
                                                 benchmarks/results/<gpu>/counters_points.csv, of which report.py makes a table
+    python benchmarks/counters.py products      the same for cases.COUNTED_PRODUCTS: counters_products.csv, a line a kernel
 
     ncu --clock-control none --csv --metrics \
         smsp__inst_executed.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum,smsp__thread_inst_executed_per_inst_executed.ratio,dram__bytes_read.sum,gpu__time_duration.sum \
@@ -12,6 +13,7 @@
 import argparse
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import cases
 import grid
+import products
 import torch
 from checkout import ROOT
 
@@ -39,7 +42,13 @@ METRICS = {
     "warp_cycles": "smsp__average_warp_latency_per_inst_issued.ratio",
     **{name: STALL.format(name) for name in STALLS},
 }
+PRODUCT_METRICS = {
+    **{name: METRICS[name] for name in ("ns", "dram_percent", "l2_percent", "issue_percent", "occupancy_percent")},
+    "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "cycles": "sm__cycles_elapsed.max",
+}
 POINT = ("op", "dtype", "shape", "dim", "layout")
+PRODUCT = ("m", "n", "k", "batch", "layout", "dtype", "kernel", "blocks")
 # ncu's word for: only root may read counters on this machine.
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 
@@ -63,10 +72,33 @@ def run_points() -> None:
         del x
 
 
-def count_points(ncu: str) -> list[dict[str, str]]:
-    """Runs the points under ncu. Returns a row a point: a cell for each metric."""
-    command = [ncu, "--clock-control", "none", "--csv", "--kernel-name", "regex:^(kernel|[a-z_]*_kernel)$"]
-    command += ["--metrics", ",".join(METRICS.values()), sys.executable, __file__, "run"]
+def run_products() -> None:
+    for point in cases.COUNTED_PRODUCTS:
+        for kind in point.dtypes:
+            with products.precision(kind) as dtype:
+                a, b = products.operands(point, dtype, torch.device("cuda"))
+                torch.ones(1, device="cuda").add_(1)  # a mark between products: see count_products
+                torch_reduce.matmul(a, b)
+                torch.cuda.synchronize()
+                del a, b
+
+
+def count(what: str, kernels: str, metrics: dict[str, str]) -> list[dict[str, str]]:
+    """Runs this file with `what` under ncu. Returns a row for each kernel whose mangled name matches: a cell for each
+    metric, and the name."""
+    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    command = [
+        ncu,
+        "--clock-control",
+        "none",
+        "--csv",
+        "--kernel-name-base",
+        "mangled",
+        "--print-kernel-base",
+        "mangled",
+    ]
+    command += ["--kernel-name", f"regex:{kernels}", "--metrics", ",".join(metrics.values())]
+    command += [sys.executable, __file__, what]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONWARNINGS": "ignore"})
     if FORBIDDEN in done.stdout + done.stderr:
         raise PermissionError(f"ncu may not read the GPU's counters on this machine ({FORBIDDEN}): nothing is written")
@@ -74,14 +106,56 @@ def count_points(ncu: str) -> list[dict[str, str]]:
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if done.returncode or begin is None:
         raise RuntimeError("ncu counted nothing:\n" + "\n".join((done.stdout + done.stderr).splitlines()[-15:]))
-    kernels: dict[str, dict[str, str]] = {}
-    columns = {metric: name for name, metric in METRICS.items()}
+    found: dict[str, dict[str, str]] = {}
+    columns = {metric: name for name, metric in metrics.items()}
     for row in csv.DictReader(lines[begin:]):
-        if "treduce::" in row["Kernel Name"] and row["Metric Name"] in columns:
-            kernels.setdefault(row["ID"], {})[columns[row["Metric Name"]]] = row["Metric Value"].replace(",", "")
+        kernel = found.setdefault(row["ID"], {"name": row["Kernel Name"], "blocks": row["Grid Size"]})
+        if row["Metric Name"] in columns:
+            kernel[columns[row["Metric Name"]]] = row["Metric Value"].replace(",", "")
+    return list(found.values())
+
+
+# As compilers write the namespace into a name.
+OURS = "7treduce"
+
+
+def count_points() -> list[dict[str, str]]:
+    """A row a point of cases.COUNTED."""
+    kernels = count("run", OURS, METRICS)
     if len(kernels) != len(cases.COUNTED):
         raise RuntimeError(f"{len(kernels)} kernels for {len(cases.COUNTED)} points: it must be one for each")
-    return list(kernels.values())
+    return [
+        described(point) | {name: kernel[name] for name in METRICS}
+        for point, kernel in zip(cases.COUNTED, kernels, strict=True)
+    ]
+
+
+def short_name(mangled: str) -> str:
+    """`split::finish` of _ZN7treduce6matmul5split6finishI..."""
+    names, rest = [], mangled.removeprefix("_Z").removeprefix("N").removeprefix("K")
+    while match := re.match(r"\d+", rest):
+        end = match.end() + int(match[0])
+        names.append(rest[match.end() : end])
+        rest = rest[end:]
+    return "::".join(name for name in names if name not in ("treduce", "matmul"))
+
+
+def count_products() -> list[dict[str, str]]:
+    """A row for each kernel of each product, in their order: the mark before a product is a kernel of torch."""
+    rows, which = [], -1
+    asked = [(point, kind) for point in cases.COUNTED_PRODUCTS for kind in point.dtypes]
+    for kernel in count("run_products", f"{OURS}|AddFunctor|CUDAFunctorOnSelf_add|CUDAFunctor_add", PRODUCT_METRICS):
+        if OURS not in kernel["name"]:
+            which += 1
+            continue
+        point, kind = asked[which]
+        about = {"m": point.m, "n": point.n, "k": point.k, "batch": " ".join(map(str, point.batch))}
+        about |= {"layout": point.layout, "dtype": kind, "kernel": short_name(kernel["name"])}
+        about |= {"blocks": kernel["blocks"].strip("()").split(",")[0]}
+        rows.append({name: str(value) for name, value in about.items()} | {n: kernel[n] for n in PRODUCT_METRICS})
+    if which + 1 != len(asked):
+        raise RuntimeError(f"{which + 1} products counted of {len(asked)}")
+    return rows
 
 
 def described(point: cases.Point) -> dict[str, str]:
@@ -99,24 +173,24 @@ def described(point: cases.Point) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("points", "run", "ladder"), nargs="?", default="ladder")
+    runs = {"ladder": run_ladder, "run": run_points, "run_products": run_products}
+    parser.add_argument("what", choices=("points", "products", *runs), nargs="?", default="ladder")
     parser.add_argument("--output", type=Path, help="default: the GPU's folder in benchmarks/results")
     given = parser.parse_args()
-    if given.what == "ladder":
-        run_ladder()
-    elif given.what == "run":
-        run_points()
-    else:
-        ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-        name = torch.cuda.get_device_name().lower().replace(" ", "-")
-        path = (given.output or ROOT / "benchmarks" / "results" / name) / "counters_points.csv"
-        rows = count_points(ncu)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*POINT, "rung", *METRICS], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(described(point) | row for point, row in zip(cases.COUNTED, rows, strict=True))
-        print(f"{len(rows)} points counted: {path}")
+    if given.what in runs:
+        runs[given.what]()
+        return 0
+    name = torch.cuda.get_device_name().lower().replace(" ", "-")
+    path = (given.output or ROOT / "benchmarks" / "results" / name) / f"counters_{given.what}.csv"
+    points = given.what == "points"
+    rows = count_points() if points else count_products()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        columns = [*POINT, "rung", *METRICS] if points else [*PRODUCT, *PRODUCT_METRICS]
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{len(rows)} kernels counted: {path}")
     return 0
 
 

@@ -46,7 +46,7 @@ class Results:
         for folder in folders:
             for path in sorted(folder.glob("*.json")):
                 self.files.setdefault(path.stem, json.loads(path.read_text()))
-            for path in sorted(folder.glob("counters_points.csv")):
+            for path in sorted(folder.glob("counters_p*.csv")):
                 with path.open(newline="") as file:
                     self.files.setdefault(path.stem, {"environment": {}, "points": list(csv.DictReader(file))})
 
@@ -609,6 +609,22 @@ def counters_points(results: Results) -> str:
     )
 
 
+def counters_products(results: Results) -> str:
+    """What Nsight Compute counted of products, a line a kernel."""
+    lines = []
+    for row in results.files["counters_products"]["points"]:
+        sizes = [*row["batch"].split(), row["m"], row["n"], row["k"]]
+        clock = float(row["cycles"]) / float(row["ns"])
+        cells = [" x ".join(sizes), row["layout"], row["dtype"], f"`{row['kernel']}`", row["blocks"]]
+        cells += [significant(float(row["ns"]) / 1e3), number(clock, 2)]
+        cells += [number(float(row[f"{name}_percent"]), 0) for name in ("tensor", "dram", "l2", "issue", "occupancy")]
+        lines.append(cells)
+    head = ["m x n x k", "layout", "dtype", "kernel", "blocks", "µs", "GHz", "tensor cores, %", "DRAM, %", "L2, %"]
+    return table([*head, "issue slots, %", "warps, %"], lines, 4) + (
+        f"\n\n*Nsight Compute, caches cold, one launch each; shares of the peak, {results.gpu}.*"
+    )
+
+
 def error_cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
@@ -692,6 +708,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
     "counters_points": ("counters_points", counters_points),
+    "counters_products": ("counters_products", counters_products),
 }
 
 

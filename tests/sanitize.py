@@ -28,13 +28,18 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.cpu().contiguous().view(-1).view(torch.uint8), b.cpu().contiguous().view(-1).view(torch.uint8))
 
 
+def is_slow(tool: str) -> bool:
+    """racecheck follows every access to shared memory, which takes minutes for all of them."""
+    return tool == "racecheck"
+
+
 def block_sizes(variant: torch_reduce.Variant) -> list[dict]:
     sizes = sorted({variant.size_min, variant.size_default, variant.size_max} - {0})
     return [{"block_size": size} for size in sizes] or [{}]
 
 
-def reductions(failures: list[str], few: bool) -> int:
-    count = 0
+def reductions(failures: list[str], tool: str) -> int:
+    count, few = 0, is_slow(tool)
     for variant in torch_reduce.variants("sum"):
         if variant.along_dims and variant.order == "pairwise" and variant.name != "auto":
             continue  # for certain rows and columns: see below
@@ -80,11 +85,11 @@ GEOMETRIES = (
 )
 
 
-def along_dims(failures: list[str], few: bool) -> int:
-    count = 0
+def along_dims(failures: list[str], tool: str) -> int:
+    count, few = 0, is_slow(tool)
     for variant in (v for v in torch_reduce.variants("sum") if v.along_dims):
-        if few and variant.name == "row_cluster":
-            continue  # racecheck does not know what one block of a cluster writes to another before their barrier
+        if tool == "racecheck" and variant.name == "row_cluster":
+            continue  # it does not know what one block of a cluster writes to another before their barrier
         dtypes = (*DTYPES, torch.float8_e4m3fn, torch.complex64)
         for dtype in (torch.float32, torch.int8) if few else dtypes:
             for (shape, dim, view), offset in itertools.product(GEOMETRIES[1::3] if few else GEOMETRIES, (0, 1)):
@@ -104,7 +109,17 @@ def along_dims(failures: list[str], few: bool) -> int:
     return count
 
 
-def products(failures: list[str], _few: bool) -> int:
+def blind(tool: str, rung: str, dtype: torch.dtype, m: int, n: int) -> bool:
+    """Whether the tool cannot see what a rung does, and reports what is right."""
+    # What the copy engine stores counts as never written.
+    stored_in_boxes = rung == "persistent" and dtype.itemsize == 2 and n % 8 == 0
+    # One lane of a warp arrives at a barrier for all, behind a barrier of the warp: what the other 31 read and wrote
+    # counts as not ordered. (What persistent's warps release so is read by tensor cores, which it does not follow.)
+    passes_sums = rung == "split_fp16" and m <= 128
+    return {"initcheck": stored_in_boxes, "racecheck": passes_sums}.get(tool, False)
+
+
+def products(failures: list[str], tool: str) -> int:
     count = 0
     capability = torch.cuda.get_device_capability()
     for variant in torch_reduce.variants("matmul"):
@@ -117,6 +132,8 @@ def products(failures: list[str], _few: bool) -> int:
             for m, n, k in shapes:
                 a, b = (torch.randn(2, m, k) * 5).to(dtype), (torch.randn(n, k) * 5).to(dtype).t()
                 there = a.cuda(), b.cuda()
+                if blind(tool, _check.chosen(variant.name, *there).name, dtype, 2 * m, n):
+                    continue  # 2 m: the matrices of A are one below the other
                 for size in variant.sizes or (None,):
                     got = ops.matmul(*there, variant.name, tile_size=size)
                     count += 1
@@ -129,7 +146,7 @@ def products(failures: list[str], _few: bool) -> int:
     return count
 
 
-def sums_of_vectors(failures: list[str], _few: bool) -> int:
+def sums_of_vectors(failures: list[str], _tool: str) -> int:
     count = 0
     for variant in torch_reduce.variants("vector_add"):
         for dtype in DTYPES:
@@ -156,9 +173,7 @@ def main() -> int:
         return 1
     torch.manual_seed(0)
     failures: list[str] = []
-    # racecheck follows every access to shared memory, which takes minutes for all of them.
-    few = tool == "racecheck"
-    count = sum(FAMILIES[name](failures, few) for name in given.family)
+    count = sum(FAMILIES[name](failures, tool) for name in given.family)
     out = torch.empty((4 * 8, 7), dtype=torch.int64, device="cuda")
     ops.thread_indices_(out, [2, 2], [4, 2])
     torch.cuda.synchronize()

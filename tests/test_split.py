@@ -1,5 +1,5 @@
 """split_fp16, float32 on tensor cores: the model of its halves (orders.py), and on a GPU accuracy beside torch's own
-float32, which outputs are computed without tensor cores, and rows and columns that do not depend on what lies beside them."""
+float32, which outputs do without tensor cores, and rows and columns that do not depend on what lies beside them."""
 
 import itertools
 import math
@@ -471,7 +471,6 @@ def test_zeros_and_nothing(poisoned):
 def in_float32(a, b):
     """What they are then: segments in k order, by the rung that has it, and their sums."""
     return orders.segments_matmul(a, b, lambda x, y: product(x, y, K_ORDER))
-
 
 
 @pytest.mark.cuda

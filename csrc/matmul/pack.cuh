@@ -17,6 +17,21 @@ struct PackSource {
 constexpr int kPackThreads = 256;
 constexpr int kPackBytes = 128;  // of a row that a block turns round at once
 
+// 16 bytes from any address, by the two aligned vectors that they lie in.
+TREDUCE_DEVICE uint4 load_unaligned(const char* from) {
+  const int skew = static_cast<int>(reinterpret_cast<uint64_t>(from) % 16);
+  const uint4* const vectors = reinterpret_cast<const uint4*>(from - skew);
+  const uint4 first = __ldg(vectors), second = __ldg(vectors + 1);
+  uint32_t words[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = skew & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = skew & 4 ? words[i + 1] : words[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], skew % 4 * 8);
+  return {words[0], words[1], words[2], words[3]};
+}
+
 // Rows as they are: each thread writes 16 bytes.
 template <class Word>
 __global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, PackSource source, Boxes to, Word* data) {
@@ -27,14 +42,19 @@ __global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, Pack
   for (int64_t t = blockIdx.x * int64_t(kPackThreads) + threadIdx.x; t < count;
        t += gridDim.x * int64_t(kPackThreads)) {
     const int64_t batch = t / a_matrix, row = t % a_matrix / chunks, first = t % chunks * kWords;
-    const Word* in = from + batch / to.batch_size[1] * source.batch_stride[0] +
-                     batch % to.batch_size[1] * source.batch_stride[1] + row * source.outer_stride +
-                     first * source.inner_stride;
-    Word words[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = first + i < to.inner ? in[i * source.inner_stride] : Word(0);
+    const Word* const line = from + batch / to.batch_size[1] * source.batch_stride[0] +
+                             batch % to.batch_size[1] * source.batch_stride[1] + row * source.outer_stride;
+    const Word* const in = line + first * source.inner_stride;
     uint4 chunk;
-    memcpy(&chunk, words, 16);
+    // Vectors that reach past the row's ends may reach past the memory that is the caller's.
+    if (source.inner_stride == 1 && first >= kWords && first + 2 * kWords <= to.inner) {
+      chunk = load_unaligned(reinterpret_cast<const char*>(in));
+    } else {
+      Word words[kWords];
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = first + i < to.inner ? in[i * source.inner_stride] : Word(0);
+      memcpy(&chunk, words, 16);
+    }
     *reinterpret_cast<uint4*>(data + batch * to.batch_pitch[1] + row * to.pitch + first) = chunk;
   }
 }
