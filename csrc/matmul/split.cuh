@@ -76,6 +76,18 @@ TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale)
   acc = fmaf(fmaf(rest, 1.0f / (1 << kLowBits), high), scale, acc);
 }
 
+// Which matrix of an operand a batch reads.
+struct Matrices {
+  int64_t inner;  // matrices along the inner batch dimension; 1: broadcast
+  bool outer;
+
+  TREDUCE_DEVICE int64_t of(int64_t batch0, int64_t batch1) const {
+    return (outer ? batch0 * inner : 0) + (inner > 1 ? batch1 : 0);
+  }
+};
+
+inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
+
 // One operand and where its halves go.
 struct Splitting {
   const float* data;
@@ -250,17 +262,15 @@ inline cudaError_t run(const Splitting& a, const Splitting& b, cudaStream_t stre
 constexpr int kFixTile = 64, kFixDepth = 16;
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
-// The flags of an operand, and which matrix of it a batch reads.
+// The flags of an operand.
 struct Flags {
   const unsigned char* data;
   int64_t lines_padded, segments;
-  int64_t inner;  // matrices along the inner batch dimension; 1: broadcast
-  bool outer;
+  Matrices matrices;
 
   // What 16 neighbouring lines say, over every `step`th segment; past the padding, nothing against it.
   TREDUCE_DEVICE uint4 of_lines(int64_t line, int64_t batch0, int64_t batch1, int first, int step) const {
-    const int64_t matrix = (outer ? batch0 * inner : 0) + (inner > 1 ? batch1 : 0);
-    const unsigned char* const from = data + matrix * segments * lines_padded + line;
+    const unsigned char* const from = data + matrices.of(batch0, batch1) * segments * lines_padded + line;
     uint4 all = {~0u, ~0u, ~0u, ~0u};
     if (line >= lines_padded) return all;
 #pragma unroll 4
@@ -273,7 +283,7 @@ struct Flags {
 };
 
 inline Flags flags_of(const Operand& o, const Operand16& split) {
-  return {split.flags, split.shape.lines_padded, split.shape.segments(), o.batch_size[1], o.batch_size[0] > 1};
+  return {split.flags, split.shape.lines_padded, split.shape.segments(), matrices_of(o)};
 }
 
 // Outputs of a tile of 64 x 64 once more, for which pairs do not suffice.

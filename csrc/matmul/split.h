@@ -56,29 +56,37 @@ inline Halves halves_of(const Operand& o) {
   return h;
 }
 
-// Groups that are computed side by side and added afterwards have a place each in the workspace.
-constexpr int64_t kTilesSideBySide = 132;  // with fewer tiles of 128 x 128 than that
-constexpr int64_t kFewRows = 128;          // or with so few rows: a kernel of their own
+constexpr int64_t kTilesSideBySide = 132;  // with fewer tiles of 128 x 128, groups are the work of several blocks
+constexpr int64_t kFewLines = 128;         // with so few rows or columns of C: a kernel of their own
 
+// Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read
+// once. It must be one that the copy engine can read.
+enum class AsRead { neither, a, b };
+
+inline AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
+  const bool of_a = p.m > kFewLines;
+  if (of_a && p.n > kFewLines) return AsRead::neither;
+  const int64_t blocks = ((of_a ? p.m : p.n) + 63) / 64 * p.batches * groups_of(p.k);
+  if (blocks > INT32_MAX || view_of(of_a ? a : b, true).reading != Reading::direct) return AsRead::neither;
+  return of_a ? AsRead::a : AsRead::b;
+}
+
+// Groups that are computed side by side and added afterwards have a place each in the workspace.
 inline bool groups_apart(const Problem& p) {
   const int64_t tiles = (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches;
-  return groups_of(p.k) > 1 && (tiles < kTilesSideBySide || (p.m <= kFewRows && p.batches == 1));
+  return groups_of(p.k) > 1 && (tiles < kTilesSideBySide || p.m <= kFewLines || p.n <= kFewLines);
 }
 
 inline int64_t partials_bytes(const Problem& p) {
   return groups_apart(p) ? (groups_of(p.k) * p.batches * p.m * p.n * 4 + 15) / 16 * 16 : 0;
 }
 
-// Whether B is split on its way to the tensor cores: few rows, one matrix, and a B that the copy engine can read.
-inline bool splits_as_read(const Problem& p, const Operand& b) {
-  return p.m <= kFewRows && p.batches == 1 && view_of(b, true).reading == Reading::direct;
-}
-
 inline int64_t split_workspace(const Problem& p, DType, const void* a, const void* b) {
-  const Operand operand = operand_b(p, b, 4);
-  const Halves halves = halves_of(operand);
-  return halves_of(operand_a(p, a, 4)).bytes() + (splits_as_read(p, operand) ? halves.flag_bytes() : halves.bytes()) +
-         partials_bytes(p);
+  const Operand operands[2] = {operand_a(p, a, 4), operand_b(p, b, 4)};
+  const AsRead as_read = split_as_read(p, operands[0], operands[1]);
+  const Halves halves_a = halves_of(operands[0]), halves_b = halves_of(operands[1]);
+  return (as_read == AsRead::a ? halves_a.flag_bytes() : halves_a.bytes()) +
+         (as_read == AsRead::b ? halves_b.flag_bytes() : halves_b.bytes()) + partials_bytes(p);
 }
 
 // Where the parts of a split operand lie.

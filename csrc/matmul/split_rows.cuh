@@ -1,6 +1,6 @@
-// split_fp16 for up to 128 rows of A: the other operand, which is most of the memory, is read once and split on its way from
-// shared memory to registers, which then are the first operand of the transposed product (64 columns of C fill a
-// multiplication's 64 rows).
+// split_fp16 for up to 128 rows or columns of C: the operand with the many lines, which is most of the memory (W), is read
+// once and split on its way from shared memory to registers, which then are the first operand of a multiplication. Its 64
+// rows are 64 lines of W, its columns the few lines of the other operand (X): the product itself, or transposed.
 #pragma once
 
 #include "hopper.cuh"
@@ -11,16 +11,16 @@ namespace treduce::matmul::split_rows {
 using namespace hopper;
 using split::Operand16;
 
-// kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and only what they add
+// kRows: lines of X. kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and only what they add
 // to the sums, which pass from one to the next through shared memory, is done in order.
 template <int kRows_, int kStages_, int kTurns_>
 struct Shape {
   static constexpr int kRows = kRows_, kStages = kStages_, kTurns = kTurns_;
-  static constexpr int kColumns = 64;  // of C
+  static constexpr int kLines = 64;  // of W
   // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
   static constexpr bool kHandOver = kRows == 128;
   static constexpr int kThreads = kTurns * kWarpGroup + (kHandOver ? kWarpGroup : 32);
-  static constexpr int kPart = kRows < 64 ? kRows : 64;  // rows that are multiplied together
+  static constexpr int kPart = kRows < 64 ? kRows : 64;  // lines of X that are multiplied together
   static constexpr int kBytesW = 64 * kSegment * 4;      // the float32 tile
   static constexpr int kBytesX = kRows * kRowBytes;      // one half
   static constexpr int kScaleBytes = kRows * 4;
@@ -29,16 +29,16 @@ struct Shape {
   static constexpr int kSumBytes = kWarpGroup * kRows / 2 * 4;
 };
 
-// This lane's numbers of column `column` of the float32 tile, in the order of a multiplication's first operand: steps of k
+// This lane's numbers of line `line` of the float32 tile, in the order of a multiplication's first operand: steps of k
 // 16 s + 2 (lane % 4), and one, eight and nine more, for s = 0 to 3. The tile is two boxes of 128-byte rows, swizzled.
-// kAlongK: 32 steps of k of 64 columns, twice; else 32 columns of 64 steps of k, twice.
+// kAlongK: 32 steps of k of 64 lines, twice; else 32 lines of 64 steps of k, twice.
 template <bool kAlongK>
-TREDUCE_DEVICE void read_line(const char* tile, int column, float (&numbers)[16]) {
+TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) {
   const int q = threadIdx.x % 4;
   if constexpr (kAlongK) {
-    // The 16 bytes of k lie at (k / 4 + q / 2) ^ column % 8: exclusive ors with the even k / 4 after those with the rest.
-    const char* const row = tile + column * kRowBytes + q % 2 * 8;
-    const int first = (q / 2) ^ column % 8;
+    // The 16 bytes of k lie at (k / 4 + q / 2) ^ line % 8: exclusive ors with the even k / 4 after those with the rest.
+    const char* const row = tile + line * kRowBytes + q % 2 * 8;
+    const int first = (q / 2) ^ line % 8;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float2 pair = *reinterpret_cast<const float2*>(row + i / 4 * (64 * kRowBytes) + (first ^ i % 4 * 2) * 16);
@@ -46,22 +46,25 @@ TREDUCE_DEVICE void read_line(const char* tile, int column, float (&numbers)[16]
       numbers[i * 2 + 1] = pair.y;
     }
   } else {
-    const char* const slab = tile + column / 32 * (64 * kRowBytes) + column % 4 * 4;
+    const char* const slab = tile + line / 32 * (64 * kRowBytes) + line % 4 * 4;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int k = i / 2 * 8 + q * 2 + i % 2;
-      numbers[i] = *reinterpret_cast<const float*>(slab + k * kRowBytes + ((column % 32 / 4) ^ k % 8) * 16);
+      numbers[i] = *reinterpret_cast<const float*>(slab + k * kRowBytes + ((line % 32 / 4) ^ k % 8) * 16);
     }
   }
 }
 
 struct Work {
   int64_t m, n;
-  int steps, across, groups;
-  int64_t outputs;  // from one group's results to the next's
+  int steps, tiles, batches, inner_batches;  // tiles: of W
+  int64_t outputs;                           // from one group's results to the next's
+  Broadcast box_w;
+  split::Matrices w, x;
 };
 
-template <class S, bool kAlongK>
+// kOfA: W is A; else the product is transposed.
+template <class S, bool kOfA, bool kAlongK>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
            Work work, int depth, float* c) {
@@ -73,7 +76,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   __shared__ Ring<S::kStages> ring;
   __shared__ uint64_t turns[S::kTurns];  // the sums are that warp group's
   char* const stages = aligned_tiles(dynamic_shared<char>());
-  const int group = blockIdx.x / work.across, column = blockIdx.x % work.across * S::kColumns;
+  const int first = blockIdx.x % work.tiles * S::kLines;
+  const int batch = blockIdx.x / work.tiles % work.batches, group = blockIdx.x / work.tiles / work.batches;
+  const int2 batches = {batch / work.inner_batches, batch % work.inner_batches};
+  const int64_t matrix_w = work.w.of(batches.x, batches.y), matrix_x = work.x.of(batches.x, batches.y);
+  const int64_t lines = kOfA ? work.m : work.n;
   const int begin = group * kGroupSteps, end = min(work.steps, begin + kGroupSteps);
 
   if (threadIdx.x == 0) {
@@ -88,6 +95,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x >= kCopier) {
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x != kCopier) return;
+    const int2 batch_w = work.box_w.of(batches);
+    const float* const x_scale = x.scale + matrix_x * work.steps * x.shape.lines_padded;
     Turn<S::kStages> turn;
     for (int step = begin; step < end; ++step, turn.next()) {
       ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
@@ -98,16 +107,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       const int k = step * kSegment;
 #pragma unroll
       for (int box = 0; box < 2; ++box) {
-        ptx::load_box(
-            to + box * (64 * kRowBytes), &map_w,
-            kAlongK ? ptx::Coordinates{k + box * 32, column, 0, 0} : ptx::Coordinates{column + box * 32, k, 0, 0},
-            full);
+        const int x = kAlongK ? k + box * 32 : first + box * 32, y = kAlongK ? first : k;
+        ptx::load_box(to + box * (64 * kRowBytes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
       }
       // What is split already comes from the launch before; the rest need not wait for that.
       if (step == begin) ptx::wait_for_launch_before();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) TileX::load(x_tile + half * S::kBytesX, &map_x, 0, k, {half, 0}, full);
-      ptx::load_bytes(x_tile + 2 * S::kBytesX, x.scale + step * x.shape.lines_padded, S::kScaleBytes, full);
+      for (int half = 0; half < 2; ++half) {
+        TileX::load(x_tile + half * S::kBytesX, &map_x, 0, k, {half, static_cast<int>(matrix_x)}, full);
+      }
+      ptx::load_bytes(x_tile + 2 * S::kBytesX, x_scale + step * x.shape.lines_padded, S::kScaleBytes, full);
     }
     return;
   }
@@ -115,7 +124,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if constexpr (S::kHandOver) ptx::take_registers<232>();
   const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
   const int own_turn = threadIdx.x / kWarpGroup;
-  // Of the 64 columns: this one, and eight on.
+  // Of the 64 lines: this one, and eight on.
   const int mine = thread / 32 * 16 + lane / 4;
   float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
   unsigned round = 0;  // parity of this warp group's next turn
@@ -140,8 +149,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       uint32_t h[8], l[8];
       unsigned char flags;
       split::split_segment<16, 4>(numbers, present, h, l, scale[half], flags);
-      if (lane % 4 == 0 && column + mine + half * 8 < work.n) {
-        w.flags[int64_t(step) * w.shape.lines_padded + column + mine + half * 8] = flags;
+      if (lane % 4 == 0 && first + mine + half * 8 < lines) {
+        w.flags[(matrix_w * work.steps + step) * w.shape.lines_padded + first + mine + half * 8] = flags;
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -161,10 +170,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         ptx::wgmma_touch(low_part[i]);
       }
       ptx::wgmma_fence();
+      // High of A by low of B, then low of A by high of B.
 #pragma unroll
-      for (int i = 0; i < 4; ++i) Multiply::multiply(rest, low_part[i], TileX::descriptor(x_high, part, i), i > 0);
+      for (int i = 0; i < 4; ++i) {
+        Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i], TileX::descriptor(kOfA ? x_low : x_high, part, i),
+                           i > 0);
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) Multiply::multiply(rest, high_part[i], TileX::descriptor(x_low, part, i), 1);
+      for (int i = 0; i < 4; ++i) {
+        Multiply::multiply(rest, kOfA ? low_part[i] : high_part[i], TileX::descriptor(kOfA ? x_high : x_low, part, i),
+                           1);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) Multiply::multiply(high, high_part[i], TileX::descriptor(x_high, part, i), i > 0);
       ptx::wgmma_commit();
@@ -201,55 +217,64 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
   }
   if (own_turn != (end - 1 - begin) % S::kTurns) return;
-  store_transposed<float, S::kRows>(acc, c + group * work.outputs, column, 0, work.m, work.n);
+  float* const to = c + group * work.outputs + batch * work.m * work.n;
+  if constexpr (kOfA) {
+    store_registers<float, S::kRows>(acc, to, first, 0, work.m, work.n);
+  } else {
+    store_transposed<float, S::kRows>(acc, to, first, 0, work.m, work.n);
+  }
 #endif
 }
 
-template <class S, bool kAlongK>
-cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& split_a, const Operand16& split_b,
-                         float* partials) {
+template <class S, bool kOfA, bool kAlongK>
+cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w, const Operand& x,
+                         const Operand16& split_w, const Operand16& split_x, float* partials) {
   const Problem& p = call.problem;
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, 64, true, &map_w);
   if (error != cudaSuccess) return error;
-  const Halves& h = split_a.shape;
-  const Boxes halves{split_a.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
+  const Halves& h = split_x.shape;
+  const Boxes halves{split_x.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
   error = encode(halves, kMapType<float16>, kDepth<float16>, S::kRows, true, &map_x);
   if (error != cudaSuccess) return error;
   Work work;
   work.m = p.m;
   work.n = p.n;
   work.steps = static_cast<int>(h.segments());
-  work.across = static_cast<int>((p.n + S::kColumns - 1) / S::kColumns);
-  work.groups = static_cast<int>(groups_of(p.k));
-  work.outputs = p.m * p.n;
+  work.tiles = static_cast<int>((w.lines + S::kLines - 1) / S::kLines);
+  work.batches = static_cast<int>(p.batches);
+  work.inner_batches = static_cast<int>(inner_batches_of(p));
+  work.outputs = p.batches * p.m * p.n;
+  work.box_w = broadcast_of(boxes);
+  work.w = split::matrices_of(w);
+  work.x = split::matrices_of(x);
   Launch shape;
   shape.block = S::kThreads;
-  shape.grid = int64_t(work.across) * work.groups;
+  shape.grid = work.tiles * p.batches * groups_of(p.k);
   shape.shared_bytes = S::kStages * S::kStageBytes + S::kSumBytes + kTileAlignment;
   shape.stream = call.stream;
   shape.overlapping = true;
-  const auto function = &kernel<S, kAlongK>;
-  return launch(function, shape, map_w, map_x, split_a, split_b, work, static_cast<int>(p.k),
+  const auto function = &kernel<S, kOfA, kAlongK>;
+  return launch(function, shape, map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
                 partials != nullptr ? partials : static_cast<float*>(call.c));
 }
 
-template <class S>
-cudaError_t launch_layout(const Call& call, const Boxes& boxes, const Operand16& split_a, const Operand16& split_b,
-                          float* partials) {
-  return boxes.along_k ? launch_shape<S, true>(call, boxes, split_a, split_b, partials)
-                       : launch_shape<S, false>(call, boxes, split_a, split_b, partials);
-}
-
-inline cudaError_t run(const Call& call, const Operand& b, const Operand16& split_a, const Operand16& split_b,
-                       float* partials) {
-  const Boxes boxes = view_of(b, true).boxes;
-  const int64_t m = call.problem.m;
-  if (m <= 8) return launch_layout<Shape<8, 8, 4>>(call, boxes, split_a, split_b, partials);
-  if (m <= 16) return launch_layout<Shape<16, 8, 3>>(call, boxes, split_a, split_b, partials);
-  if (m <= 32) return launch_layout<Shape<32, 6, 3>>(call, boxes, split_a, split_b, partials);
-  if (m <= 64) return launch_layout<Shape<64, 5, 2>>(call, boxes, split_a, split_b, partials);
-  return launch_layout<Shape<128, 3, 2>>(call, boxes, split_a, split_b, partials);
+// `of_a`: w is A.
+inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
+                       const Operand16& split_x, float* partials) {
+  const Boxes boxes = view_of(w, true).boxes;
+  const auto launch = [&](auto shape) {
+    using S = decltype(shape);
+    const auto function = of_a            ? boxes.along_k ? &launch_shape<S, true, true> : &launch_shape<S, true, false>
+                          : boxes.along_k ? &launch_shape<S, false, true>
+                                          : &launch_shape<S, false, false>;
+    return function(call, boxes, w, x, split_w, split_x, partials);
+  };
+  if (x.lines <= 8) return launch(Shape<8, 8, 4>{});
+  if (x.lines <= 16) return launch(Shape<16, 8, 3>{});
+  if (x.lines <= 32) return launch(Shape<32, 6, 3>{});
+  if (x.lines <= 64) return launch(Shape<64, 5, 2>{});
+  return launch(Shape<128, 3, 2>{});
 }
 
 }  // namespace treduce::matmul::split_rows

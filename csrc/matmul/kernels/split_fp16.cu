@@ -32,22 +32,21 @@ struct Shape {
   static_assert(kScaleBytesA + kScaleBytesB <= kTileAlignment && kDepth<float16> == kSegment);
 };
 
-// Where the scales of an operand lie, and which matrix of it a batch reads.
+// Where the scales of an operand lie.
 struct Scales {
   const float* data;
   int64_t lines_padded;
-  int segments, inner;  // inner: matrices along the inner batch dimension; 1: broadcast
-  bool outer;
+  int segments;
+  split::Matrices matrices;
 
-  TREDUCE_DEVICE int matrix(int2 batch) const { return (outer ? batch.x * inner : 0) + (inner > 1 ? batch.y : 0); }
+  TREDUCE_DEVICE int matrix(int2 batch) const { return static_cast<int>(matrices.of(batch.x, batch.y)); }
   TREDUCE_DEVICE const float* of(int matrix, int segment, int line) const {
     return data + (int64_t(matrix) * segments + segment) * lines_padded + line;
   }
 };
 
 inline Scales scales_of(const Operand& o, const Operand16& split) {
-  return {split.scale, split.shape.lines_padded, static_cast<int>(split.shape.segments()),
-          static_cast<int>(o.batch_size[1]), o.batch_size[0] > 1};
+  return {split.scale, split.shape.lines_padded, static_cast<int>(split.shape.segments()), split::matrices_of(o)};
 }
 
 // The tiles, and for each all groups of k or one.
@@ -239,17 +238,21 @@ cudaError_t launch_one(const Call& call) {
   if (p.k == 0) return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * sizeof(float), call.stream);
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
   char* workspace = static_cast<char*>(call.workspace);
-  const bool few_rows = splits_as_read(p, b);
-  const Operand16 split_a = split::place(a, workspace), split_b = split::place(b, workspace, few_rows);
+  const AsRead as_read = split_as_read(p, a, b);
+  const Operand16 split_a = split::place(a, workspace, as_read == AsRead::a);
+  const Operand16 split_b = split::place(b, workspace, as_read == AsRead::b);
   float* const partials = groups_apart(p) ? reinterpret_cast<float*>(workspace) : nullptr;
   split::Splitting splitting_a = split::splitting_of(a, split_a), splitting_b = split::splitting_of(b, split_b);
-  if (few_rows) splitting_b.blocks = 0;  // split as it is read
+  if (as_read == AsRead::a) splitting_a.blocks = 0;
+  if (as_read == AsRead::b) splitting_b.blocks = 0;
   cudaError_t error = split::run(splitting_a, splitting_b, call.stream);
   if (error != cudaSuccess) return error;
   const int64_t tiles =
       (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches * (partials != nullptr ? groups_of(p.k) : 1);
-  if (few_rows) {
-    error = split_rows::run(call, b, split_a, split_b, partials);
+  if (as_read != AsRead::neither) {
+    const bool of_a = as_read == AsRead::a;
+    error = split_rows::run(call, of_a, of_a ? a : b, of_a ? b : a, of_a ? split_a : split_b, of_a ? split_b : split_a,
+                            partials);
   } else if (p.m > 128 && tiles > call.multiprocessors) {
     error = launch_shape<Large>(call, a, b, split_a, split_b, partials);
   } else if (p.m > 64 && tiles * 2 > call.multiprocessors) {
