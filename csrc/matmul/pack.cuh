@@ -60,9 +60,12 @@ __global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, Pack
 }
 
 // Rows and columns exchanged: a tile of 64 lines goes through shared memory, so that reads and writes are both whole rows.
+// `vectors`: 16 bytes along the lines are one aligned load.
 template <class Word>
-__global__ void __launch_bounds__(kPackThreads) pack_turned(const Word* from, PackSource source, Boxes to, Word* data) {
-  constexpr int kInner = kPackBytes / sizeof(Word), kOuter = 64, kRounds = kInner * kOuter / kPackThreads;
+__global__ void __launch_bounds__(kPackThreads)
+    pack_turned(const Word* from, PackSource source, Boxes to, Word* data, bool vectors) {
+  constexpr int kInner = kPackBytes / sizeof(Word), kOuter = 64, kWords = 16 / sizeof(Word);
+  constexpr int kRounds = kInner * kOuter / kWords / kPackThreads;
   __shared__ Word tile[kOuter][kInner + 1];
   const int64_t across = (to.outer + kOuter - 1) / kOuter, down = (to.inner + kInner - 1) / kInner;
   const int64_t count = across * down * to.batch_size[0] * to.batch_size[1];
@@ -70,25 +73,42 @@ __global__ void __launch_bounds__(kPackThreads) pack_turned(const Word* from, Pa
     const int64_t batch = t / (across * down), row = t % across * kOuter, column = t / across % down * kInner;
     const Word* in =
         from + batch / to.batch_size[1] * source.batch_stride[0] + batch % to.batch_size[1] * source.batch_stride[1];
-    Word words[kRounds];
+    Word words[kRounds][kWords];
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * kPackThreads + threadIdx.x;
-      const int64_t r = row + place % kOuter, c = column + place / kOuter;
-      words[i] = r < to.outer && c < to.inner ? in[r * source.outer_stride + c * source.inner_stride] : Word(0);
+      const int64_t r = row + place % (kOuter / kWords) * kWords, c = column + place / (kOuter / kWords);
+      const Word* const first = in + r * source.outer_stride + c * source.inner_stride;
+      if (vectors && r + kWords <= to.outer && c < to.inner) {
+        const uint4 vector = __ldg(reinterpret_cast<const uint4*>(first));
+        memcpy(words[i], &vector, 16);
+      } else {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          words[i][w] = r + w < to.outer && c < to.inner ? first[w * source.outer_stride] : Word(0);
+        }
+      }
     }
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * kPackThreads + threadIdx.x;
-      tile[place % kOuter][place / kOuter] = words[i];
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        tile[place % (kOuter / kWords) * kWords + w][place / (kOuter / kWords)] = words[i][w];
+      }
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int place = i * kPackThreads + threadIdx.x;
-      const int64_t r = row + place / kInner, c = column + place % kInner;
-      if (r < to.outer && c < to.pitch)
-        data[batch * to.batch_pitch[1] + r * to.pitch + c] = tile[place / kInner][place % kInner];
+      const int line = place / (kInner / kWords), first = place % (kInner / kWords) * kWords;
+      if (row + line >= to.outer || column + first >= to.pitch) continue;
+      Word turned[kWords];
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) turned[w] = tile[line][first + w];
+      uint4 vector;
+      memcpy(&vector, turned, 16);
+      *reinterpret_cast<uint4*>(data + batch * to.batch_pitch[1] + (row + line) * to.pitch + column + first) = vector;
     }
     __syncthreads();
   }
@@ -105,8 +125,13 @@ cudaError_t pack_words(const Operand& o, const Boxes& to, void* workspace, cudaS
   shape.block = kPackThreads;
   shape.grid = std::min<int64_t>(bytes / (turned ? 64 * kPackBytes : 16 * kPackThreads) + 1, INT32_MAX);
   shape.stream = stream;
-  return launch(turned ? &pack_turned<Word> : &pack_rows<Word>, shape, static_cast<const Word*>(o.data), source, to,
-                static_cast<Word*>(workspace));
+  const Word* const from = static_cast<const Word*>(o.data);
+  Word* const data = static_cast<Word*>(workspace);
+  if (!turned) return launch(&pack_rows<Word>, shape, from, source, to, data);
+  const auto aligned = [](int64_t stride) { return stride * int64_t(sizeof(Word)) % 16 == 0; };
+  const bool vectors = reinterpret_cast<uint64_t>(from) % 16 == 0 && aligned(source.inner_stride) &&
+                       aligned(o.batch_stride[0]) && aligned(o.batch_stride[1]);
+  return launch(&pack_turned<Word>, shape, from, source, to, data, vectors);
 }
 
 // Makes `view` readable: where it needs a copy, copies to the workspace and moves `workspace` past it.
