@@ -64,7 +64,7 @@ struct Work {
 template <class S, bool kAlongK>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
-           Work work, int depth, float* c) {
+           Work work, int depth, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileX = Tile<float16, S::kRows, true>;
@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
   }
   if (own_turn != (end - 1 - begin) % S::kTurns) return;
+  add_bias_transposed(acc, bias, column, work.n);
   store_transposed<float, S::kRows>(acc, c + group * work.outputs, column, 0, work.m, work.n);
 #endif
 }
@@ -236,7 +237,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand16& 
   shape.overlapping = true;
   const auto function = &kernel<S, kAlongK>;
   return launch(function, shape, map_w, map_x, split_a, split_b, work, static_cast<int>(p.k),
-                partials != nullptr ? partials : static_cast<float*>(call.c));
+                partials != nullptr ? partials : static_cast<float*>(call.c),
+                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
 template <class S>
