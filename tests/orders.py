@@ -442,6 +442,12 @@ def matmul(a, b):
     return canonical(torch.from_numpy(total).to(a.dtype))
 
 
+def linear(x, weight, bias):
+    """As `matmul` with the transposed weight, but the bias is added before the one rounding, in float32."""
+    sums = matmul(x.float(), weight.float().t()).numpy()
+    return canonical(torch.from_numpy(sums + bias.detach().cpu().float().numpy()).to(x.dtype))
+
+
 # float32 as pairs of float16: the rung split_fp16. Written from the comments of split.h.
 
 SEGMENT, GROUP = 64, 2048  # steps of k that share a scale; whose segments are added one after another

@@ -143,6 +143,18 @@ def products(failures: list[str], tool: str) -> int:
                         right = bool(_check.check("matmul", variant.name, got, there, _check.truth("matmul", *there)))
                     if not right:
                         failures.append(f"matmul {variant.name} {dtype} {m}x{n}x{k} tile {size}")
+                # A bias that is not aligned.
+                bias = (torch.randn(n + 1) * 5).to(dtype)
+                layer = ops.linear(there[0], there[1].t(), bias.cuda()[1:], variant.name)
+                count += 1
+                if _check.chosen(variant.name, *there).on_cpu:
+                    right = same_bits(layer, ops.linear(a, b.t(), bias[1:], variant.name))
+                else:
+                    wanted = ops.matmul(*there, variant.name).double() + bias.cuda()[1:].double()
+                    slack = torch.finfo(dtype).eps * (wanted.abs() + bias.cuda()[1:].double().abs())
+                    right = bool(((layer.double() - wanted).abs() <= slack).all())
+                if not right:
+                    failures.append(f"linear {variant.name} {dtype} {m}x{n}x{k}")
     return count
 
 

@@ -17,6 +17,7 @@ import cases
 import emulator.build
 import orders
 import pytest
+import tables
 import torch
 from bits import assert_same_bits
 from cases import DTYPES
@@ -364,14 +365,17 @@ def strides(x, batches):
     return x.stride(-2), x.stride(-1), batch
 
 
-def product(store, variant, a, b, a_view=lambda x: x, b_view=lambda x: x, seeds=SEEDS, **sizes):
-    """One product of two views of contiguous tensors."""
+def product(store, variant, a, b, a_view=lambda x: x, b_view=lambda x: x, seeds=SEEDS, bias=None, shift=0, **sizes):
+    """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary."""
     left, right = a_view(a), b_view(b)
-    expected = torch.ops.treduce.matmul(left, right, variant.name, **sizes)
+    if bias is None:
+        expected = torch.ops.treduce.matmul(left, right, variant.name, **sizes)
+    else:
+        expected = torch.ops.treduce.linear(left, right.t(), bias, variant.name)  # every tile size has these bits
     batches = expected.size(0) if expected.dim() == 3 else 1
     words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0)]
     words += [left.size(-2), right.size(-1), left.size(-1), batches, *strides(left, batches), *strides(right, batches)]
-    return Case([*words, store(a), store(b)], expected, seeds)
+    return Case([*words, store(a), store(b), shift, "none" if bias is None else store(bias)], expected, seeds)
 
 
 def products(store, variant):
@@ -400,6 +404,12 @@ def products(store, variant):
             batch.append(product(store, variant, matrix(17, 20, dtype), matrix(20, 19, dtype), **sizes))
             a, b = matrix(48, 40, dtype), matrix(72, 48, dtype)
             batch.append(product(store, variant, a, b, transposed, transposed, seeds=1, **sizes))
+        # A bias, unaligned too; n odd, a vector of outputs either way, whole vectors.
+        for i, dtype in enumerate(tables.DTYPE_NAMES[name] for name in variant.dtypes):
+            for m, n, k in ((17, 19, 20), (1, 33, 9), (9, 1, 17), (40, 72, 33)):
+                bias = cases.values(n, dtype, seed=n)
+                b = matrix(k, n, dtype)
+                batch.append(product(store, variant, matrix(m, k, dtype), b, seeds=1, bias=bias, shift=i % 3, **sizes))
         # A step in every direction, none, and the same element again.
         for a_strides, b_strides in (((80, 2), (132, 2)), ((41, 1), (133, 1)), ((0, 1), (132, 0)), ((40, 0), (0, 1))):
             a_view = functools.partial(torch.as_strided, size=(36, 40), stride=a_strides)
@@ -410,6 +420,8 @@ def products(store, variant):
             batch.append(product(store, variant, torch.full((3, 21), tiny), torch.full((21, 5), 1e-30), **sizes))
     batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(17, 5, batches=(3,))))
     batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(17, 5)))
+    columns = functools.partial(torch.permute, dims=(2, 0, 1))  # do not merge with the rows
+    batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(9, 5), columns, bias=matrix(1, 5)[0]))
     batch.append(product(store, variant, matrix(40, 32, batches=(3,)), matrix(32, 68, batches=(3,))))
     return batch
 

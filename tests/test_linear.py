@@ -1,13 +1,14 @@
-"""linear: the shapes and gradients of torch.nn.functional.linear, the bits of matmul and one addition."""
+"""linear: the shapes and gradients of torch.nn.functional.linear, the bits of matmul's sums and one addition."""
 
 import itertools
 
+import orders
 import pytest
 import tables
 import torch
 from bits import assert_same_bits
 from cases import generator
-from tables import every_matmul_variant
+from tables import every_dtype, every_matmul_variant
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
@@ -75,16 +76,106 @@ def test_values_are_torchs(shapes, has_bias, device, poisoned):
         torch.testing.assert_close(found.cpu(), expected, **tolerance)
 
 
+def added_once(given, weight, bias, variant):
+    """What linear promises: the bias added to the sums as they were accumulated, then one rounding. None where nobody
+    shows those: 16-bit results of tensor cores (see test_matmul_cuda.py)."""
+    if given.dtype not in (torch.float16, torch.bfloat16):
+        return ops.matmul(given, weight.t(), variant.name) + bias
+    if not tables.has_cpus_bits(variant, given, weight.t()):
+        return None
+    # In k order the sums are those of the widened operands.
+    return (ops.matmul(given.float(), weight.float().t(), "naive") + bias.float()).to(given.dtype)
+
+
 @every_matmul_variant
-def test_bits_are_those_of_matmul_and_an_addition(variant, device):
-    for name, shapes in itertools.product(variant.dtypes, SHAPES):
+def test_bits_are_those_of_matmul_and_an_addition_before_they_are_rounded(variant, device, poisoned):
+    for name, shapes in itertools.product(variant.dtypes, [*SHAPES, ((3, 130, 600), (271, 600)), ((301, 70), (1, 70))]):
         dtype = tables.DTYPE_NAMES[name]
         if not tables.runs(variant, device, dtype):
             continue
         given, weight, bias = tensors(shapes, dtype, device)
+        what = f"{shapes} {dtype}"
         product = ops.matmul(given, weight.t(), variant.name)
-        assert_same_bits(ops.linear(given, weight, None, variant.name), product, f"{shapes} {dtype}")
-        assert_same_bits(ops.linear(given, weight, bias, variant.name), product + bias, f"{shapes} {dtype}")
+        assert_same_bits(ops.linear(given, weight, None, variant.name), product, what)
+        found, expected = ops.linear(given, weight, bias, variant.name), added_once(given, weight, bias, variant)
+        if expected is not None:
+            assert_same_bits(found, expected, what)
+        if given.size(-1) == 0:
+            assert_same_bits(found, bias.expand(product.shape).contiguous(), what)
+
+
+@every_dtype((torch.float32, torch.float16, torch.bfloat16))
+def test_bits_of_the_cpu_are_the_models(dtype):
+    twice = 0
+    for m, k, n in ((1, 1, 1), (1, 300, 41), (40, 300, 1), (33, 31, 65), (97, 257, 61), (5, 7, 272)):
+        given, weight, bias = tensors(((m, k), (n, k)), dtype)
+        expected = orders.linear(given, weight, bias)
+        assert_same_bits(ops.linear(given, weight, bias), expected, f"{(m, k, n)}")
+        twice += (ops.matmul(given, weight.t()) + bias != expected).sum().item()
+    assert (twice > 100) == (dtype != torch.float32)  # two roundings would have been seen
+
+
+@every_matmul_variant
+def test_a_bias_is_read_where_it_lies_or_copied(variant, device, poisoned):
+    for name, (m, k, n) in itertools.product(variant.dtypes, ((70, 40, 33), (1, 40, 72), (130, 72, 264))):
+        dtype = tables.DTYPE_NAMES[name]
+        if not tables.runs(variant, device, dtype):
+            continue
+        given, weight, _ = tensors(((m, k), (n, k)), dtype, device)
+        base = tensors(((2 * n + 1, 1),) * 2, dtype, device)[2]
+        views = {"at 1": base[1 : n + 1], "every other": base[: 2 * n : 2], "one": base[:1].expand(n)}
+        if dtype.is_floating_point:
+            views["negated"] = torch._neg_view(base[:n])
+        for what, bias in views.items():
+            expected = ops.linear(given, weight, bias.clone().resolve_neg(), variant.name)
+            assert_same_bits(ops.linear(given, weight, bias, variant.name), expected, f"{what} {dtype}")
+
+
+@every_matmul_variant
+def test_a_row_does_not_depend_on_the_rows_beside_it(variant, device):
+    for name in variant.dtypes:
+        dtype = tables.DTYPE_NAMES[name]
+        if not tables.runs(variant, device, dtype):
+            continue
+        given, weight, bias = tensors(((300, 70), (65, 70)), dtype, device)
+        whole = ops.linear(given, weight, bias, variant.name)
+        for rows in (slice(0, 1), slice(7, 24), slice(130, 262)):
+            assert_same_bits(ops.linear(given[rows], weight, bias, variant.name), whole[rows], f"{rows} {dtype}")
+        assert_same_bits(ops.linear(given[9], weight, bias, variant.name), whole[9], f"{dtype}")
+        one = ops.linear(given, weight[3], bias[3], variant.name)
+        assert_same_bits(one, whole[:, 3].contiguous(), f"{dtype}")
+
+
+@every_matmul_variant
+def test_nan_and_infinity_in_a_bias_stay_in_their_column(variant, device):
+    for name in variant.dtypes:
+        dtype = tables.DTYPE_NAMES[name]
+        if not (dtype.is_floating_point and tables.runs(variant, device, dtype)):
+            continue
+        given, weight, bias = tensors(((70, 40), (131, 40)), dtype, device)
+        clean = ops.linear(given, weight, bias, variant.name)
+        for column, value in ((0, float("nan")), (64, float("inf")), (130, -float("inf"))):
+            other = bias.clone()
+            other[column] = value
+            found = ops.linear(given, weight, other, variant.name)
+            assert_same_bits(found[:, column].contiguous(), torch.full_like(found[:, column], value), f"{dtype}")
+            found[:, column] = clean[:, column]
+            assert_same_bits(found, clean, f"{value} {dtype}")
+
+
+@every_matmul_variant
+def test_no_bias_is_not_a_bias_of_zero(variant, device):
+    """Products that vanish below zero: a sum of -0 stays, and becomes +0 only where +0 is added."""
+    if not tables.runs(variant, device):
+        pytest.skip(f"{variant.name} does not run here")
+    given, weight = torch.full((3, 21), 1e-30, device=device), torch.full((5, 21), -1e-30, device=device)
+    sums = ops.matmul(given, weight.t(), variant.name)
+    assert_same_bits(ops.linear(given, weight, None, variant.name), sums)
+    if variant.on_cpu or device == "cpu":
+        assert sums.signbit().all()
+    for zero in (0.0, -0.0):
+        bias = torch.full((5,), zero, device=device)
+        assert_same_bits(ops.linear(given, weight, bias, variant.name), sums + bias)
 
 
 @every_matmul_variant

@@ -199,6 +199,67 @@ def test_nothing_is_written_beside_the_result(variant, dtype):
         assert memory[room + size :].eq(0xFF).all(), f"{(m, n, k)}: written behind the result"
 
 
+# A bias.
+
+
+def integers(*shape, most, dtype, seed):
+    """From -most to most."""
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randint(-most, most + 1, shape, generator=g, device="cuda").to(dtype)
+
+
+@every_pair
+def test_a_bias_is_added_before_the_one_rounding(variant, dtype):
+    """Every sum is exact in the accumulator, in any order, and has more bits than 16-bit floats; the bias has quarters.
+
+    Shapes for every tile that a rung may pick, aligned and not, and k in several groups, side by side and in turn.
+    """
+    most = 32 if dtype.is_floating_point else 100
+    sizes = [(1, 1, 40), (1, 1000, 200), (5, 257, 129), (16, 264, 4101), (30, 131, 200), (64, 72, 4101), (100, 1, 200)]
+    sizes += [(100, 16, 200), (257, 31, 200), (300, 70, 200), (129, 257, 65), (512, 512, 72), (700, 1001, 40)]
+    sizes += [(1000, 3000, 64), (3000, 2000, 64), (1536, 1408, 4101), (1536, 1409, 4101)]
+    for (m, n, k), start in itertools.product(sizes, (0, 1)):
+        if m * n * k > 1e9 and (start == 1 or not dtype.is_floating_point or variant.on_cpu):
+            continue
+        a, weight = integers(m, k, most=most, dtype=dtype, seed=m), integers(n, k, most=most, dtype=dtype, seed=n)
+        base = integers(n + 1, most=127, dtype=dtype, seed=k)
+        bias = (base / 4 if dtype.is_floating_point else base)[start : start + n]
+        expected = (a.double() @ weight.double().t() + bias.double()).to(dtype)
+        with _check.poisoned():
+            result = torch.ops.treduce.linear(a, weight, bias, variant.name)
+        assert_same_bits(result, expected, f"{(m, n, k)}, bias at {start}")
+    bias = integers(65, most=127, dtype=dtype, seed=2)
+    a, weight = torch.empty(3, 0, device="cuda", dtype=dtype), torch.empty(65, 0, device="cuda", dtype=dtype)
+    assert_same_bits(torch.ops.treduce.linear(a, weight, bias, variant.name), bias.expand(3, 65).contiguous())
+
+
+@every_pair
+def test_a_bias_has_the_bits_of_the_cpu(variant, dtype, poisoned):
+    if not variant.on_cpu:
+        pytest.skip("an order of its own")
+    for m, n, k in ((1, 300, 200), (130, 1, 70), (33, 257, 600), (200, 264, 129)):
+        a, weight, bias = (random(*shape, dtype=dtype, seed=n) for shape in ((m, k), (n, k), (n + 1,)))
+        result = torch.ops.treduce.linear(a, weight, bias[1:], variant.name)
+        expected = torch.ops.treduce.linear(a.cpu(), weight.cpu(), bias[1:].cpu(), variant.name)
+        assert_same_bits(result.cpu(), expected, f"{(m, n, k)}")
+
+
+def test_a_bias_where_pairs_do_not_suffice():
+    """split_fp16 computes some rows in k order instead, after all groups; and NaN is the one NaN of the format."""
+    if not tables.runs(tables.row("matmul", "split_fp16"), "cuda"):
+        pytest.skip("needs another chip")
+    for m, n, k in ((100, 200, 300), (100, 200, 5000), (200, 300, 5000), (1536, 1408, 4200), (1536, 1409, 4200)):
+        a, weight = random(m, k, dtype=torch.float32), random(n, k, dtype=torch.float32, seed=1)
+        a[::7] *= torch.logspace(-30, 30, k, device="cuda", dtype=torch.float64).exp2().float()
+        a[3, 5] = float("inf")
+        bias = random(n, dtype=torch.float32, seed=2)
+        bias[9], bias[11], bias[n - 1] = float("nan"), float("inf"), -float("inf")
+        result = torch.ops.treduce.linear(a, weight, bias, "split_fp16")
+        sums = torch.ops.treduce.matmul(a, weight.t(), "split_fp16") + bias
+        nan = torch.tensor(float("nan"), device="cuda")
+        assert_same_bits(result, torch.where(sums.isnan(), nan, sums), f"{(m, n, k)}")
+
+
 # Independence of the batch.
 
 

@@ -276,8 +276,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
         variant: a rung of matmul; `variants("matmul")` lists them.
 
     Returns:
-        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands. The product is
-        rounded to that dtype, as `matmul` rounds it, before the bias is added: float16 and bfloat16 round twice.
+        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands. The bias is
+        added to the sums as they were accumulated, in float32 for float16 and bfloat16: these too are rounded once.
 
     Raises:
         ValueError: shapes that do not fit or that the named variant does not take, tensors on different devices, or an

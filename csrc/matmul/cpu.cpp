@@ -13,25 +13,31 @@ namespace {
 
 constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a thread costs more than it brings
 
-at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                      std::optional<int64_t> tile_size) {
+// A B, and the bias in every row of it where that is defined: an element a column.
+at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
+                   std::optional<int64_t> tile_size) {
   const Request r = request(self, other, variant, tile_size, Target{});
   if (r.result.numel() == 0) return r.result;
-  const Gemm gemm = make_gemm(r.problem, r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(),
-                              r.result.mutable_data_ptr(), at::get_num_threads());
+  if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
+  const Gemm gemm =
+      make_gemm(r.problem, r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(), r.result.mutable_data_ptr(),
+                bias.defined() ? bias.const_data_ptr() : nullptr, at::get_num_threads());
   const int64_t grain = kMultiplyAddsAThread / std::max<int64_t>(gemm.multiply_adds_a_task(), 1);
   at::parallel_for(0, gemm.tasks(), std::max<int64_t>(grain, 1),
                    [&](int64_t begin, int64_t end) { run_tasks(gemm, begin, end); });
   return r.result;
 }
 
+at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                      std::optional<int64_t> tile_size) {
+  return product(self, other, at::Tensor(), variant, tile_size);
+}
+
 at::Tensor linear_cpu(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                       std::string_view variant) {
   checked_linear(input, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
-  at::Tensor result = matmul_cpu(input, weight.t(), variant, std::nullopt);
-  if (bias.has_value() && bias->defined()) result.add_(*bias);
-  return result;
+  return product(input, weight.t(), contiguous_bias(bias), variant, std::nullopt);
 }
 
 }  // namespace

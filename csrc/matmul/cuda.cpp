@@ -17,13 +17,15 @@ bool tfloat32_allowed() {
          at::Float32Precision::TF32;
 }
 
-at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                       std::optional<int64_t> tile_size) {
+// A B, and the bias in every row of it where that is defined: an element a column.
+at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
+                   std::optional<int64_t> tile_size) {
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Target target{chip_facts(self.get_device()).capability, tfloat32_allowed()};
   const Request r = request(self, other, variant, tile_size, target);
   if (r.result.numel() == 0) return r.result;
+  if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
   check_capability(*r.row, self.get_device());
 
@@ -33,6 +35,7 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
   call.a = r.self.const_data_ptr();
   call.b = r.other.const_data_ptr();
   call.c = r.result.mutable_data_ptr();
+  call.bias = bias.defined() ? bias.const_data_ptr() : nullptr;
   call.tile = r.tile;
   call.multiprocessors = chip_facts(self.get_device()).multiprocessors;
   // Freed when it goes out of scope: in the stream's order.
@@ -48,13 +51,16 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
   return r.result;
 }
 
+at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                       std::optional<int64_t> tile_size) {
+  return product(self, other, at::Tensor(), variant, tile_size);
+}
+
 at::Tensor linear_cuda(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        std::string_view variant) {
   checked_linear(input, weight, bias);
   const at::AutoDispatchBelowADInplaceOrView guard;
-  at::Tensor result = matmul_cuda(input, weight.t(), variant, std::nullopt);
-  if (bias.has_value() && bias->defined()) result.add_(*bias);
-  return result;
+  return product(input, weight.t(), contiguous_bias(bias), variant, std::nullopt);
 }
 
 }  // namespace

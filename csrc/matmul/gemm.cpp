@@ -140,6 +140,7 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     const Lines<T> a = {static_cast<const T*>(gemm.a) + at.a + row * p.a_row, p.a_row, p.a_column, rows};
     const Lines<T> b = {static_cast<const T*>(gemm.b) + at.b + column * p.b_column, p.b_column, p.b_row, columns};
     T* const c = static_cast<T*>(gemm.c) + at.c + row * p.n + column;
+    const T* const bias = static_cast<const T*>(gemm.bias);
 
     const int64_t panels_a = (rows + Tile::kRows - 1) / Tile::kRows;
     const int64_t panels_b = (columns + Tile::kColumns - 1) / Tile::kColumns;
@@ -160,7 +161,8 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
       for (int64_t i = 0; i < rows; ++i) {
         const A* from = sums + y * panels_a * Tile::kSize + i * Tile::kColumns;
         T* to = c + i * p.n + y * Tile::kColumns;
-        for (int64_t j = 0; j < width; ++j) to[j] = round_to<T>(from[j]);
+        const int64_t first = column + y * Tile::kColumns;
+        for (int64_t j = 0; j < width; ++j) to[j] = round_to<T>(with_bias(from[j], bias, first + j));
       }
     }
   }
@@ -204,8 +206,9 @@ InstructionSet instruction_set() {
 
 }  // namespace
 
-Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, int threads) {
-  Gemm gemm{problem, dtype, a, b, c, std::min(problem.m, kTaskRows), std::min(problem.n, kTaskColumns)};
+Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, const void* bias,
+               int threads) {
+  Gemm gemm{problem, dtype, a, b, c, bias, std::min(problem.m, kTaskRows), std::min(problem.n, kTaskColumns)};
   while (gemm.tasks() < 2 * threads && gemm.multiply_adds_a_task() > kSmallTask) {
     if (gemm.task_columns > 64) {
       gemm.task_columns /= 2;

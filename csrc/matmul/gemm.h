@@ -13,6 +13,7 @@ struct Gemm {
   const void* a;
   const void* b;
   void* c;
+  const void* bias;  // see with_bias: n elements side by side, or null
   int64_t task_rows, task_columns;
 
   int64_t tasks_down() const { return (problem.m + task_rows - 1) / task_rows; }
@@ -22,7 +23,8 @@ struct Gemm {
 };
 
 // Cuts tasks small enough to keep `threads` busy, no smaller than pays.
-Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, int threads);
+Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, const void* bias,
+               int threads);
 
 // Runs tasks begin <= t < end.
 void run_tasks(const Gemm& gemm, int64_t begin, int64_t end);

@@ -187,7 +187,7 @@ cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
     shape.shared_bytes = Shape::kStages * Shape::kStageBytes + kTileAlignment;
     shape.stream = call.stream;
     return launch(kernel_of(form), shape, map_a, map_b, grid, broadcast_of(a), broadcast_of(b),
-                  static_cast<typename Form::Out*>(call.c));
+                  static_cast<typename Form::Out*>(call.c), static_cast<const typename Form::Out*>(call.bias));
   });
 }
 
@@ -232,6 +232,41 @@ TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, 
   }
 }
 
+// Adds the bias, where there is one, to the accumulators of a tile that begins at that column of n.
+template <class Sum, int kCount, class Out>
+TREDUCE_DEVICE void add_bias(Sum (&acc)[kCount], const Out* bias, int64_t column, int64_t n) {
+  if (bias == nullptr) return;
+  column += threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int64_t j = column + i * 8 + e;
+      const Sum value = j < n ? static_cast<Sum>(bias[j]) : Sum(0);
+      acc[i * 4 + e] += value;
+      acc[i * 4 + 2 + e] += value;
+    }
+  }
+}
+
+// The same for a tile of the transposed product, whose rows are columns of C.
+template <class Sum, int kCount, class Out>
+TREDUCE_DEVICE void add_bias_transposed(Sum (&acc)[kCount], const Out* bias, int64_t row, int64_t n) {
+  if (bias == nullptr) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  row += warp * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t j = row + half * 8;
+    const Sum value = j < n ? static_cast<Sum>(bias[j]) : Sum(0);
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      acc[i * 4 + half * 2] += value;
+      acc[i * 4 + half * 2 + 1] += value;
+    }
+  }
+}
+
 // The same without waiting: the other threads wait for these.
 template <int kThreads>
 TREDUCE_DEVICE void named_arrive(int id) {
@@ -259,13 +294,15 @@ TREDUCE_DEVICE void store_registers(const float (&acc)[kN / 2], T* c, int64_t ro
 }
 
 // Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. Eight pairs at a
-// time, so that it needs few registers while others are in use.
+// time, so that it needs few registers while others are in use. `bias`: null unless these are the last that C waits for.
 template <int kN>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
-                                    bool add) {
+                                    bool add, const float* bias) {
+  const auto with_last = [&](float sum, int64_t j) { return bias == nullptr ? sum : canonical(sum + __ldg(bias + j)); };
   if (aligned_pairs(c, n) && row + 64 <= m && column + kN <= n) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    float* const first = c + (row + warp * 16 + lane / 4) * n + column + lane % 4 * 2;
+    const int64_t first_column = column + lane % 4 * 2;
+    float* const first = c + (row + warp * 16 + lane / 4) * n + first_column;
 #pragma unroll
     for (int batch = 0; batch < kN / 4; batch += 8) {
       // Pairs of the first row, then of the one eight rows on.
@@ -277,13 +314,16 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
-        to[i * 4] = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
+        const float2 sum = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
+        const int64_t j = first_column + (batch % kARow + i) * 8;
+        to[i * 4] = {with_last(sum.x, j), with_last(sum.y, j + 1)};
       }
     }
   } else {
     for_each_pair<kN>(c, row, column, m, n, [&](int i, float* to, int count) {
-      to[0] = add ? to[0] + acc[i] : acc[i];
-      if (count == 2) to[1] = add ? to[1] + acc[i + 1] : acc[i + 1];
+      const int64_t j = column + threadIdx.x % 4 * 2 + i / 4 * 8;
+      to[0] = with_last(add ? to[0] + acc[i] : acc[i], j);
+      if (count == 2) to[1] = with_last(add ? to[1] + acc[i + 1] : acc[i + 1], j + 1);
     });
   }
 #pragma unroll

@@ -48,6 +48,18 @@ struct Outputs {
     }
   }
 
+  // `column`: the thread's first, of n.
+  TREDUCE_DEVICE void add_bias(const T* bias, int64_t column, int64_t n) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const int64_t at = column + j / kFragment<T> * kColumnGap + j % kFragment<T>;
+      if (at >= n) continue;
+      const Acc<T> value = static_cast<Acc<T>>(bias[at]);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) sum[i][j] += value;
+    }
+  }
+
   // c: the thread's first output, in rows of n; `rows` and `columns`: how many are left from there to the edges.
   TREDUCE_DEVICE void store(T* c, int64_t n, int64_t rows, int64_t columns) const {
     struct alignas(kFragment<T> * sizeof(T)) Fragment {

@@ -53,6 +53,14 @@ TREDUCE_HOST_DEVICE double multiply_add(double a, double b, double c) { return f
 TREDUCE_HOST_DEVICE uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 TREDUCE_HOST_DEVICE uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
 
+// An output's sum and, where there is a bias (an element a column, of the result's type; null: none), its column's: one
+// more addition in the accumulator's type, after which the output is rounded once. No bias is not a bias of zero, which
+// would turn a sum of -0 into +0.
+template <class Sum, class Out>
+TREDUCE_HOST_DEVICE Sum with_bias(Sum sum, const Out* bias, int64_t column) {
+  return bias == nullptr ? sum : sum + static_cast<Sum>(bias[column]);
+}
+
 // Calls body(Type<T>{}) with the element type; matmul has these six.
 constexpr DType kDTypes[] = {DType::float32,  DType::float64, DType::float16,
                              DType::bfloat16, DType::int32,   DType::int64};

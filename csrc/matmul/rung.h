@@ -15,6 +15,7 @@ struct Call {
   const void* a;
   const void* b;
   void* c;
+  const void* bias;  // see with_bias: n elements side by side; null: none, as always where k is 0
   int tile;
   void* workspace;  // as many bytes as the row asks for
   int multiprocessors;
@@ -66,7 +67,14 @@ cudaError_t launch_tiles(Kernel* kernel, const Call& call, size_t shared_bytes =
   shape.shared_bytes = shared_bytes;
   shape.stream = call.stream;
   return launch(kernel, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b), static_cast<T*>(call.c),
-                call.problem, tiles);
+                static_cast<const T*>(call.bias), call.problem, tiles);
+}
+
+// The column of an output, from its address: for those who cannot spare a register to keep it while k runs. Past the edge
+// it is some column.
+template <class T>
+TREDUCE_DEVICE int64_t column_of(const T* output, const T* c, int64_t n) {
+  return (output - c) % n;
 }
 
 // True if pairs of outputs are aligned in every row.

@@ -153,6 +153,10 @@ std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tenso
   return sizes;
 }
 
+at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias) {
+  return bias.has_value() && bias->defined() ? resolved(*bias).contiguous() : at::Tensor();
+}
+
 Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                 std::optional<int64_t> tile_size, const Target& target) {
   Request r;

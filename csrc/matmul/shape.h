@@ -27,6 +27,9 @@ std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& 
 std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tensor& weight,
                                         const std::optional<at::Tensor>& bias);
 
+// The bias as kernels read it, its elements side by side; undefined where there is none.
+at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias);
+
 // Everything that a kernel needs to know, after all checks. The operands are those of the call, except where a view
 // cannot be read through strides (lazy negation; more than kMaxBatchDims batch dimensions that do not merge): then
 // copies.

@@ -288,8 +288,9 @@ inline Flags flags_of(const Operand& o, const Operand16& split) {
 
 // Outputs of a tile of 64 x 64 once more, for which pairs do not suffice.
 // Who calls: every thread of the block. Synchronises within.
-TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Problem& p, int64_t first_row,
-                             int64_t first_column, const unsigned char* flags_a, const unsigned char* flags_b) {
+TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                             int64_t first_row, int64_t first_column, const unsigned char* flags_a,
+                             const unsigned char* flags_b) {
   SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
@@ -339,17 +340,17 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const Pro
     for (int j = 0; j < 4; ++j) {
       const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
       if (row < p.m && column < p.n && !pairs_suffice(flags_a[y + i * 16], flags_b[x + j * 16])) {
-        c[row * p.n + column] = round_to<float>(total[i][j]);
+        c[row * p.n + column] = round_to<float>(with_bias(total[i][j], bias, column));
       }
     }
   }
 }
 
-// Sums of the groups of one matrix's tile, four outputs at a time where rows are aligned. All loads of a thread are under
+// Sums of the groups of one matrix's tile, and the bias where there is one: four outputs at a time where rows are aligned. All loads of a thread are under
 // way together.
 template <int kTile>
-TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int64_t column, int64_t m, int64_t n,
-                               int groups, int64_t outputs) {
+TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
+                               int64_t m, int64_t n, int groups, int64_t outputs) {
   constexpr int kAcross = kTile / 4, kDown = kThreads / kAcross, kRounds = kTile / kDown;
   column += threadIdx.x % kAcross * 4;
   row += threadIdx.x / kAcross;
@@ -372,6 +373,13 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int
         sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
       }
     }
+    if (bias != nullptr && column < n) {
+      const float more[4] = {bias[column], bias[column + 1], bias[column + 2], bias[column + 3]};
+#pragma unroll
+      for (float4& s : sum) {
+        s = {canonical(s.x + more[0]), canonical(s.y + more[1]), canonical(s.z + more[2]), canonical(s.w + more[3])};
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int64_t r = row + i * kDown;
@@ -385,7 +393,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, int64_t row, int
       float sum = partials[r * n + j];
 #pragma unroll 4
       for (int g = 1; g < groups; ++g) sum += partials[g * outputs + r * n + j];
-      c[r * n + j] = sum;
+      c[r * n + j] = bias == nullptr ? sum : canonical(sum + bias[j]);
     }
   }
 }
@@ -401,8 +409,9 @@ TREDUCE_DEVICE int lacking(uint32_t flags, int64_t present) {
 
 template <int kTile>
 __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
-    finish(const float* a, const float* b, float* c, TREDUCE_GRID_CONSTANT Problem p, Tiles<kTile, kTile> tiles,
-           Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials, int groups) {
+    finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
+           Tiles<kTile, kTile> tiles, Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials,
+           int groups) {
   constexpr int kWords = 2 * kTile / 4;
   SHARED_ARRAY(uint32_t, flags, kWords);  // a byte a line: those of A, then those of B
   __shared__ int lacks;
@@ -429,7 +438,8 @@ __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
     const int64_t matrix = at.batch * p.m * p.n;
     if constexpr (kTile == kFixTile) {
       if (groups > 1)
-        add_groups<kTile>(partials + matrix, c + matrix, at.row, at.column, p.m, p.n, groups, p.batches * p.m * p.n);
+        add_groups<kTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
+                          p.batches * p.m * p.n);
     }
     __syncthreads();
     // Nearly always all lines of the tile are clean, or all dense, and nothing is to do.
@@ -457,7 +467,7 @@ __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
         }
         if (__syncthreads_or(wanted) != 0) {
           const Offsets offsets = offsets_of(p, at.batch);
-          fix_tile(a + offsets.a, b + offsets.b, c + matrix, p, at.row + row, at.column + column, of_a + row,
+          fix_tile(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row + row, at.column + column, of_a + row,
                    of_b + column);
         }
       }
@@ -476,7 +486,8 @@ cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, cons
   shape.stream = call.stream;
   shape.overlapping = true;
   return launch(&finish<kTile>, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), p, tiles, a, b, inner_batches_of(p), partials, groups);
+                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, a, b, inner_batches_of(p),
+                partials, groups);
 }
 
 inline cudaError_t run_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {

@@ -67,7 +67,7 @@ struct Work {
 template <class S, bool kOfA, bool kAlongK>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
-           Work work, int depth, float* c) {
+           Work work, int depth, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileX = Tile<float16, S::kRows, true>;
@@ -219,8 +219,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (own_turn != (end - 1 - begin) % S::kTurns) return;
   float* const to = c + group * work.outputs + batch * work.m * work.n;
   if constexpr (kOfA) {
+    add_bias(acc, bias, 0, work.n);
     store_registers<float, S::kRows>(acc, to, first, 0, work.m, work.n);
   } else {
+    add_bias_transposed(acc, bias, first, work.n);
     store_transposed<float, S::kRows>(acc, to, first, 0, work.m, work.n);
   }
 #endif
@@ -256,7 +258,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   shape.overlapping = true;
   const auto function = &kernel<S, kOfA, kAlongK>;
   return launch(function, shape, map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
-                partials != nullptr ? partials : static_cast<float*>(call.c));
+                partials != nullptr ? partials : static_cast<float*>(call.c),
+                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
 // `of_a`: w is A.

@@ -94,6 +94,26 @@ class Copies {
   uint32_t to_;
 };
 
+// The bias, where there is one, for the fragments of a warp. `column`: this lane's first, of n.
+template <class Acc, int kM, int kN, class Out>
+TREDUCE_DEVICE void add_bias(Acc (&acc)[kM][kN][4], const Out* bias, int64_t column, int64_t n) {
+  if (bias == nullptr) return;
+#pragma unroll
+  for (int j = 0; j < kN; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int64_t at = column + j * 8 + e;
+      if (at >= n) continue;
+      const Acc value = static_cast<Acc>(bias[at]);
+#pragma unroll
+      for (int i = 0; i < kM; ++i) {
+        acc[i][j][e] += value;
+        acc[i][j][2 + e] += value;
+      }
+    }
+  }
+}
+
 // Writes one fragment of 16 x 8 outputs (see ptx/mma.cuh), whose element 0 is at (row, column) for this lane, and nothing
 // past the edges. `pairs`: the address of an even column is a multiple of two elements.
 template <class T, class Acc>
@@ -232,8 +252,8 @@ cudaError_t launch_stages(const Call& call, KernelOf&& kernel_of) {
     shape.block = Shape::kThreads;
     shape.shared_bytes = stages * Shape::kStageBytes;
     shape.stream = call.stream;
-    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<T*>(call.c), p.m, p.n,
-                  static_cast<int>(inner_batches_of(p)), stages, tiles);
+    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<T*>(call.c),
+                  static_cast<const T*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)), stages, tiles);
   });
 }
 

@@ -4,13 +4,14 @@
 //   along sum|mean|amax|amin VARIANT DTYPE TARGET BLOCK_SIZE NUM_BLOCKS PROCESSORS OFFSET INPUT DIMS
 //         (SIZE STRIDE REDUCED)... SEED...
 //   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
-//   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B SEED...
+//   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
+//         BIAS_OFFSET BIAS SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //
 // `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype, and
 // PROCESSORS is what the schedule takes the chip to have.
 //
-// INPUT, A and B are files with the elements; A_ROW and so on are strides in elements. An offset puts the elements that far
+// INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
 // behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
 // captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
 // and the sentence of a rung that does not take the geometry, or "error" and a sentence. What the emulator and the
@@ -245,10 +246,14 @@ std::string matrix_product(std::istream& line) {
   p.batch_size[0] = p.batches;
   Buffer a = read_input(next<std::string>(line));
   Buffer b = read_input(next<std::string>(line));
+  const int64_t bias_bytes = next<int64_t>(line) * size_of(call.dtype);
+  const auto bias_path = next<std::string>(line);
+  Buffer bias = bias_path == "none" ? Buffer(0) : read_input(bias_path, bias_bytes);
   Buffer c(p.batches * p.m * p.n * size_of(call.dtype));
   call.a = a.data();
   call.b = b.data();
   call.c = c.data();
+  call.bias = bias_path == "none" ? nullptr : bias.data() + bias_bytes;
   if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
   return run_seeds(line, c, [&] { check(static_cast<cudaError_t>(row.launcher(call))); });
 }

@@ -48,7 +48,7 @@ TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], uint32_t tile, uint32_t 
 
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    kernel(Source a, Source b, T* c, int64_t m, int64_t n, int inner_batches, int stages,
+    kernel(Source a, Source b, T* c, const T* bias, int64_t m, int64_t n, int inner_batches, int stages,
            Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_MMA
   using CopiesA = Copies<T, Shape::kTileM, kAAlongK, Shape::kThreads>;
@@ -89,14 +89,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     pipeline<Shape::kSteps>(CopiesA(a, place.row, batch_x, batch_y), CopiesB(b, place.column, batch_x, batch_y), shared,
                             stages, (a.depth + kDepth<T> - 1) / kDepth<T>, load, multiply);
 
+    const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
+    add_bias(acc, bias, column, n);
     T* const matrix = c + place.batch * m * n;
     const bool pairs = aligned_pairs(c, n);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
       for (int j = 0; j < kN * 2; ++j) {
-        store_fragment(acc[i][j], matrix, place.row + warp_m + i * 16 + lane / 4,
-                       place.column + warp_n + j * 8 + lane % 4 * 2, m, n, pairs);
+        store_fragment(acc[i][j], matrix, place.row + warp_m + i * 16 + lane / 4, column + j * 8, m, n, pairs);
       }
     }
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies

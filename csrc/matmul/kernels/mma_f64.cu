@@ -42,7 +42,7 @@ TREDUCE_DEVICE double load(const char* tile, int place, int lines, int k) {
 
 template <bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    kernel(Source a, Source b, double* c, int64_t m, int64_t n, int inner_batches, int stages,
+    kernel(Source a, Source b, double* c, const double* bias, int64_t m, int64_t n, int inner_batches, int stages,
            Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_MMA
   using CopiesA = Copies<double, Shape::kTileM, kAAlongK, Shape::kThreads>;
@@ -85,14 +85,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                             ptx::shared_address(shared), stages, (a.depth + kDepth<double> - 1) / kDepth<double>,
                             load_fragments, multiply);
 
+    const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
+    add_bias(acc, bias, column, n);
     double* const matrix = c + place.batch * m * n;
     const bool pairs = aligned_pairs(c, n);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        store_fragment(acc[i][j], matrix, place.row + warp_m + i * 16 + lane / 4,
-                       place.column + warp_n + j * 8 + lane % 4 * 2, m, n, pairs);
+        store_fragment(acc[i][j], matrix, place.row + warp_m + i * 16 + lane / 4, column + j * 8, m, n, pairs);
       }
     }
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies

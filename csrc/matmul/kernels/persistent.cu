@@ -33,7 +33,7 @@ template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
            TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, Broadcast broadcast_a,
-           Broadcast broadcast_b, Out* c) {
+           Broadcast broadcast_b, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;  // what one block of the cluster fetches for all
@@ -93,6 +93,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (last >= 0) release<S::kCluster>(ring.empty + last);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       Out* const matrix = c + place.index * grid.m * grid.n;
+      if constexpr (S::kTransposed) {
+        add_bias_transposed(acc, bias, row, grid.m);
+      } else {
+        add_bias(acc, bias, place.column, grid.n);
+      }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
         char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
         if (boxes_c) {
@@ -157,7 +162,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   shape.shared_bytes = S::kStages * S::kStageBytes + (S::kBoxesC ? S::kConsumers * kStagingBytes : 0) + kTileAlignment;
   shape.stream = call.stream;
   return launch(function, shape, map_a, map_b, map_c, boxes_c, grid, broadcast_of(a), broadcast_of(b),
-                static_cast<Out*>(call.c));
+                static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
 }
 
 template <class Form, class S>

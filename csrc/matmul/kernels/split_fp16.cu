@@ -70,7 +70,7 @@ struct Work {
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
-           Scales scales_b, Work work, float* c) {
+           Scales scales_b, Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
@@ -134,9 +134,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       const int row = place.row + rank * S::kTileM + consumer * 64;
       float* const matrix = c + place.index * grid.m * grid.n;
       // A group ends at a place of its own, or on the groups before it; while the next one's first products are made.
-      const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k) {
+      const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
         flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
-                                   work.outputs == 0 && group_of_k > 0);
+                                   work.outputs == 0 && group_of_k > 0, bias);
       };
       float acc[S::kTileN / 2] = {};
       for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                     scale_a[consumer * 64 + warp * 16 + lane / 4 + 8]};
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1);
+        if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1, nullptr);
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + turn.stage);
       }
-      flush(acc, (unit.end - 1) / Work::kGroupSteps);
+      flush(acc, (unit.end - 1) / Work::kGroupSteps, bias);
     }
     if constexpr (S::kConsumers == 2) {
       if (consumer == 0) named_barrier<2 * kWarpGroup>(kTurn);
@@ -224,7 +224,8 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   shape.overlapping = true;
   const auto function = &kernel<S>;
   return launch(function, shape, map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
-                partials != nullptr ? partials : static_cast<float*>(call.c));
+                partials != nullptr ? partials : static_cast<float*>(call.c),
+                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
 using Large = Shape<128, 3, 2>;

@@ -28,7 +28,7 @@ struct Shape {
 template <class Form>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Grid grid,
-           Broadcast broadcast_a, Broadcast broadcast_b, typename Form::Out* c) {
+           Broadcast broadcast_a, Broadcast broadcast_b, typename Form::Out* c, const typename Form::Out* bias) {
 #ifdef TREDUCE_SM90A
   using T = typename Form::T;
   using TileA = Tile<T, Shape::kTileM, Form::kAAlongK>;
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_touch(acc);
+    add_bias(acc, bias, place.column, grid.n);
     store_registers<typename Form::Out, Shape::kTileN>(acc, c + place.index * grid.m * grid.n,
                                                        place.row + consumer * 64, place.column, grid.m, grid.n);
   }

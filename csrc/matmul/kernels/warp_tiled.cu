@@ -31,7 +31,7 @@ struct Config {
 
 template <class T, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    kernel(const T* a, const T* b, T* c, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(int4, memory_a, C::StageA::kSize / kFragment<T>);
   SHARED_ARRAY(int4, memory_b, C::StageB::kSize / kFragment<T>);
   const auto tile_a = reinterpret_cast<Acc<T>*>(memory_a);
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
       });
       __syncthreads();
     }
+    if (bias != nullptr) outputs.add_bias(bias, column_of(to, c, p.n), p.n);
     outputs.store(to, p.n, rows.count - y, columns.count - x);
   }
 }

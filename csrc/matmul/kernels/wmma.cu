@@ -140,7 +140,7 @@ struct Tile {
 
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    kernel(Source<T> a, Source<T> b, T* c, Problem p, Tiles<Shape::kTileM, Shape::kTileN> tiles) {
+    kernel(Source<T> a, Source<T> b, T* c, const T* bias, Problem p, Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_WMMA
   using TileA = Tile<T, Shape::kTileM, kAAlongK>;
   using TileB = Tile<T, Shape::kTileN, kBAlongK>;
@@ -212,11 +212,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         fragments::store_matrix_sync(patch, acc[i][j], kPatchPitch, fragments::mem_row_major);
         __syncwarp();
         const int column = warp_n + j * kPatch + lane % kPatch;
+        const bool adds = bias != nullptr && column < columns;
+        const float value = adds ? static_cast<float>(bias[place.column + column]) : 0.0f;
 #pragma unroll
         for (int r = lane / kPatch; r < kPatch; r += 32 / kPatch) {
           const int row = warp_m + i * kPatch + r;
           if (row < rows && column < columns) {
-            to[row * p.n + column] = round_to<T>(patch[r * kPatchPitch + lane % kPatch]);
+            const float sum = patch[r * kPatchPitch + lane % kPatch];
+            to[row * p.n + column] = round_to<T>(adds ? sum + value : sum);
           }
         }
         __syncwarp();
@@ -254,7 +257,7 @@ cudaError_t launch_type(const Call& call) {
   shape.stream = call.stream;
   const auto kernels = a_along_k ? (b_along_k ? &kernel<T, true, true> : &kernel<T, true, false>)
                                  : (b_along_k ? &kernel<T, false, true> : &kernel<T, false, false>);
-  return launch(kernels, shape, a, b, static_cast<T*>(call.c), p, tiles);
+  return launch(kernels, shape, a, b, static_cast<T*>(call.c), static_cast<const T*>(call.bias), p, tiles);
 }
 
 cudaError_t launch_one(const Call& call) {
