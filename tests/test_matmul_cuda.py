@@ -18,6 +18,7 @@ pytestmark = pytest.mark.cuda
 
 SIDES = (1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 DEPTHS = (0, 1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 4096 + 5)
+FEW_ROWS = (1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 ROWS = (1, 2, 3, 8, 16, 17, 63, 64, 65, 100, 128, 129, 255, 256, 257, 1000, 4096, 8192)
 
 
@@ -281,6 +282,35 @@ def test_columns_do_not_depend_on_the_columns_beside_them(variant, dtype, poison
         for n, start in itertools.product(ROWS, (0, 37)):
             part = product(a, b[:, start : start + n], variant)
             assert_same_bits(part, whole[:, start : start + n].contiguous(), f"columns {start} to {start + n}, k {k}")
+
+
+@every_float_core
+def test_few_rows_have_the_bits_of_many(variant, dtype, poisoned):
+    """Few rows may have another kernel, with other instructions and tiles, for each layout of B."""
+    for n, k in ((1, 65), (15, 8), (33, 200), (64, 136), (100, 1000), (333, 1001), (4096, 72), (12289, 200)):
+        base, b = random(300, k + 3, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        for a in (base[:, :k].contiguous(), base[:, 3:]):
+            whole = product(a, b, variant)
+            for m, start in itertools.product(FEW_ROWS, (0, 5)):
+                for right in (b, b.t().contiguous().t()):
+                    part = product(a[start : start + m], right, variant)
+                    assert_same_bits(part, whole[start : start + m], f"rows {start} to {start + m} of {(n, k)}")
+
+
+@every_float_core
+def test_few_rows_have_the_bits_of_many_whatever_the_values(variant, dtype, poisoned):
+    """Underflow, zeros of both signs, numbers of very different size, infinities and NaN."""
+    n, k = 100, 200
+    a, b = random(300, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+    root = torch.finfo(dtype).tiny ** 0.5
+    powers = random(300, k, dtype=dtype, seed=2).mul(3).round().exp2()
+    zeros = torch.where(random(300, k, dtype=dtype, seed=3) > 1, a, torch.copysign(torch.zeros_like(a), a))
+    special = torch.where(random(300, k, dtype=dtype, seed=4) > 2.5, float("inf") * a, a)
+    special[::7, 3] = float("nan")
+    for left, right in ((a * root, b * root), (a * powers, b), (zeros, b), (zeros, zeros[:k, :n]), (special, b)):
+        whole = product(left, right, variant)
+        for m in FEW_ROWS:
+            assert_same_bits(product(left[3 : 3 + m], right, variant), whole[3 : 3 + m], f"{m} rows")
 
 
 @every_pair

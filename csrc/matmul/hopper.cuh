@@ -23,8 +23,9 @@ template <int kStages>
 struct Turn {
   int stage = 0;
   unsigned parity = 0;
-  TREDUCE_DEVICE void next() {
-    if (++stage == kStages) {
+  // `stages`: of the ring, where they are fewer than there is room for.
+  TREDUCE_DEVICE void next(int stages = kStages) {
+    if (++stage == stages) {
       stage = 0;
       parity ^= 1;
     }
@@ -37,8 +38,8 @@ struct Ring {
   uint64_t empty[kStages];  // all who read it are done
 
   // One thread, before a barrier of the block (of the cluster, where other blocks arrive).
-  TREDUCE_DEVICE void init(int readers) {
-    for (int s = 0; s < kStages; ++s) {
+  TREDUCE_DEVICE void init(int readers, int stages = kStages) {
+    for (int s = 0; s < stages; ++s) {
       ptx::mbarrier_init(full + s, 1);
       ptx::mbarrier_init(empty + s, readers);
     }

@@ -136,9 +136,12 @@ TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64
   }
 }
 
-// Waits until at most stages - 2 groups of this thread's copies are under way, `stages` being 2 to 4.
+// Waits until at most stages - 2 groups of this thread's copies are under way: `stages` is 2 to 4, or kStages if that is not 0.
+template <int kStages>
 TREDUCE_DEVICE void wait_for_next_stage(int stages) {
-  if (stages == 4) {
+  if constexpr (kStages > 0) {
+    ptx::wait_copies<kStages - 2>();
+  } else if (stages == 4) {
     ptx::wait_copies<2>();
   } else if (stages == 3) {
     ptx::wait_copies<1>();
@@ -149,14 +152,16 @@ TREDUCE_DEVICE void wait_for_next_stage(int stages) {
 
 // Walks along k in two interleaved pipelines: copies run stages - 1 stages ahead, and the fragments of a multiplication are
 // loaded while the one before runs. load(buffer, stage, step) loads those of step 0 to kSteps - 1 of the stage at that
-// offset of shared memory into buffer 0 or 1, multiply(buffer) uses them. A stage is a tile of A, then one of B.
+// offset of shared memory into buffer 0 or 1, multiply(buffer) uses them. A stage is a tile of A, then one of B. Rings of
+// more than 4 stages say how many they are at compile time: kStages.
 // Who calls: all threads of the block; nobody reads the ring after a barrier that follows.
-template <int kSteps, class CopiesA, class CopiesB, class Load, class Multiply>
+template <int kSteps, int kStages = 0, class CopiesA, class CopiesB, class Load, class Multiply>
 TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddress shared, int stages, int depth_steps,
                              Load&& load, Multiply&& multiply) {
   constexpr uint32_t kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
   constexpr int kCopies = CopiesA::kCount + CopiesB::kCount;
   constexpr int kCopiesAStep = (kCopies + kSteps - 2) / (kSteps - 1);  // none in the last step, which waits
+  if constexpr (kStages > 0) stages = kStages;
   const uint32_t ring_bytes = stages * kStageBytes;
   const auto after = [&](uint32_t stage) { return stage + kStageBytes == ring_bytes ? 0 : stage + kStageBytes; };
   uint32_t filling = 0, reading = 0;  // the stages that copies go to and fragments come from
@@ -183,7 +188,7 @@ TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddr
     }
     close();
   }
-  wait_for_next_stage(stages);
+  wait_for_next_stage<kStages>(stages);
   __syncthreads();
   load(0, reading, 0);
   for (int left = depth_steps; left > 0; --left) {
@@ -191,7 +196,7 @@ TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddr
     for (int step = 0; step < kSteps; ++step) {
       if (step == kSteps - 1) {
         // The next stage is there; and of this one all warps have what they need, so that the next round may fill it.
-        wait_for_next_stage(stages);
+        wait_for_next_stage<kStages>(stages);
         __syncthreads();
         reading = after(reading);
       }

@@ -4,11 +4,13 @@
 //
 // After:   warp_specialized; the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
-//          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Results
-//          of 16 bits leave through shared memory: as boxes by the copy engine, or where rows are not aligned as words.
+//          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
+//          rows of 16 bits have a kernel of their own: see few_rows.cuh. Results of 16 bits leave through shared memory: as
+//          boxes by the copy engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
 // Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
+#include "../few_rows.cuh"
 #include "../hopper.cuh"
 
 namespace treduce::matmul::persistent {
@@ -189,8 +191,12 @@ double cycles(const Problem& p, int multiprocessors, int element_bytes, double s
 template <class Form>
 cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
   const Problem& p = call.problem;
-  if (p.m <= 16) return launch_layout<Form, Rows16>(call, a, b);
-  if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
+  if constexpr (few_rows::takes<Form>) {
+    if (p.m <= few_rows::kMostRows) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+  } else if constexpr (Form::kAAlongK) {
+    if (p.m <= 16) return launch_layout<Form, Rows16>(call, a, b);
+    if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
+  }
   if (p.n <= 16) return launch_layout<Form, Strip16>(call, a, b);
   if (p.n <= 32) return launch_layout<Form, Strip32>(call, a, b);
   constexpr int kBytes = kElementBytes<typename Form::T>;
