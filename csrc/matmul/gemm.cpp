@@ -158,11 +158,15 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     }
     for (int64_t y = 0; y < panels_b; ++y) {
       const int64_t width = std::min<int64_t>(Tile::kColumns, columns - y * Tile::kColumns);
+      A widened[Tile::kColumns];  // the bias, once for all rows
+      const A* const addends = bias == nullptr ? nullptr : widened;
+      for (int64_t j = 0; bias != nullptr && j < width; ++j) {
+        widened[j] = static_cast<A>(bias[column + y * Tile::kColumns + j]);
+      }
       for (int64_t i = 0; i < rows; ++i) {
         const A* from = sums + y * panels_a * Tile::kSize + i * Tile::kColumns;
         T* to = c + i * p.n + y * Tile::kColumns;
-        const int64_t first = column + y * Tile::kColumns;
-        for (int64_t j = 0; j < width; ++j) to[j] = round_to<T>(with_bias(from[j], bias, first + j));
+        for (int64_t j = 0; j < width; ++j) to[j] = round_to<T>(with_bias(from[j], addends, j));
       }
     }
   }

@@ -237,16 +237,21 @@ TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, 
 template <class Sum, int kCount, class Out>
 TREDUCE_DEVICE void add_bias(Sum (&acc)[kCount], const Out* bias, int64_t column, int64_t n) {
   if (bias == nullptr) return;
-  column += threadIdx.x % 4 * 2;
+  const Out* const first = bias + column + threadIdx.x % 4 * 2;
+  const int left = static_cast<int>(min(n - column, int64_t(kCount * 2))) - threadIdx.x % 4 * 2;
+  const auto add = [&](auto whole) {
 #pragma unroll
-  for (int i = 0; i < kCount / 4; ++i) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int64_t j = column + i * 8 + e;
-      const Sum value = j < n ? static_cast<Sum>(bias[j]) : Sum(0);
-      acc[i * 4 + e] += value;
-      acc[i * 4 + 2 + e] += value;
+    for (int i = 0; i < kCount / 2; ++i) {
+      const int j = i / 2 * 8 + i % 2;
+      const Sum value = whole || j < left ? static_cast<Sum>(first[j]) : Sum(0);
+      acc[i / 2 * 4 + i % 2] += value;
+      acc[i / 2 * 4 + 2 + i % 2] += value;
     }
+  };
+  if (column + kCount * 2 <= n) {
+    add(std::true_type{});  // nothing to ask, so that all loads are under way together
+  } else {
+    add(std::false_type{});
   }
 }
 

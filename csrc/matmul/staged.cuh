@@ -98,13 +98,14 @@ class Copies {
 template <class Acc, int kM, int kN, class Out>
 TREDUCE_DEVICE void add_bias(Acc (&acc)[kM][kN][4], const Out* bias, int64_t column, int64_t n) {
   if (bias == nullptr) return;
+  const Out* const first = bias + column;
+  const int64_t left = n - column;
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int64_t at = column + j * 8 + e;
-      if (at >= n) continue;
-      const Acc value = static_cast<Acc>(bias[at]);
+      if (j * 8 + e >= left) continue;
+      const Acc value = static_cast<Acc>(first[j * 8 + e]);
 #pragma unroll
       for (int i = 0; i < kM; ++i) {
         acc[i][j][e] += value;
