@@ -546,6 +546,18 @@ MATMUL_GRID = (
     MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16)),
     MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
+    *(
+        MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))
+        for m, n, k, layout, reason in (
+            (1024, 1024, 1024, "NT", "int8 beside torch._int_mm"),
+            (4096, 4096, 4096, "NT", "a full chip"),
+            (8192, 8192, 8192, "NT", "as long as the power lasts"),
+            (4096, 4096, 4096, "NN", "bytes are read along k alone: the second operand is copied first"),
+            (16, 4096, 4096, "NT", "few rows, which torch._int_mm refuses"),
+            (64, 4096, 4096, "NT", "few rows: the weights"),
+            (2048, 4096, 4096, "NT", "a layer"),
+        )
+    ),
 )  # fmt: skip
 
 # What Nsight Compute looks at: the products that are behind, and one of each kind that is not.

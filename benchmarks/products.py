@@ -82,8 +82,9 @@ def check(point: MatmulPoint, a: Tensor, b: Tensor, got: Tensor) -> str:
     """What is wrong with a product; nothing where it is right. Of a batch the first, a middle and the last matrix are
     looked at, of large ones some rows."""
     expected = (*point.batch, point.m, point.n)
-    if tuple(got.shape) != expected or got.dtype != a.dtype:
-        return f"{got.dtype} {tuple(got.shape)}, expected {a.dtype} {expected}"
+    dtype = _check.result_dtype("matmul", a.dtype)
+    if tuple(got.shape) != expected or got.dtype != dtype:
+        return f"{got.dtype} {tuple(got.shape)}, expected {dtype} {expected}"
     batches = math.prod(point.batch)
     rows = slice(None)
     if point.m * point.n * point.k > _CHECKED_WORK:
@@ -173,7 +174,8 @@ def measure(
         except Exception as error:  # the other points go on
             result.notes[OURS], result.wrong = bench.first_line(error), True
         try:
-            ready["torch"] = rig.prepare(torch.matmul)[0]
+            # torch.matmul of int8 would give int8.
+            ready["torch"] = rig.prepare(torch._int_mm if dtype == torch.int8 else torch.matmul)[0]
         except Exception as error:  # as torch refuses integers
             result.notes["torch"] = bench.first_line(error)
         if ready:

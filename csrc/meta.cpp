@@ -33,7 +33,8 @@ at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::str
                        std::optional<int64_t> tile_size) {
   const DType dtype = matmul::checked_operands({&self, &other});
   matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, tile_size); }).row, dtype);
-  return at::empty_symint(matmul::result_sizes(self, other), self.options().memory_format(std::nullopt));
+  return at::empty_symint(matmul::result_sizes(self, other),
+                          self.options().dtype(matmul::result_type(self.scalar_type())).memory_format(std::nullopt));
 }
 
 at::Tensor linear_meta(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
@@ -41,7 +42,8 @@ at::Tensor linear_meta(const at::Tensor& input, const at::Tensor& weight, const 
   const std::vector<c10::SymInt> sizes = matmul::checked_linear(input, weight, bias);
   matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, std::nullopt); }).row,
                       *dtype_of(input.scalar_type()));
-  return at::empty_symint(sizes, input.options().memory_format(std::nullopt));
+  return at::empty_symint(sizes,
+                          input.options().dtype(matmul::result_type(input.scalar_type())).memory_format(std::nullopt));
 }
 
 at::Tensor vector_add_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,

@@ -103,7 +103,7 @@ def runs(variant, device, dtype=torch.float32):
 
 def has_cpus_bits(variant, a, b):
     """Whether a variant of matmul promises the CPU's bits for these operands; `auto` by what it picks."""
-    return not a.is_cuda or _check.chosen(variant.name, a, b).on_cpu
+    return not a.is_cuda or not a.is_floating_point() or _check.chosen(variant.name, a, b).on_cpu
 
 
 def needs_chip(variant):

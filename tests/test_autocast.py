@@ -106,6 +106,9 @@ def test_integers_stay_integers(device):
         for dtype in (torch.int32, torch.int64):
             assert_same_bits(ops.matmul(a.to(dtype), b.to(dtype)), ops.matmul(a.to(dtype), b.to(dtype), "naive"))
             assert ops.linear(a.to(dtype), b.t().to(dtype)).dtype == dtype
+        a8, b8, bias = a.to(torch.int8), b.to(torch.int8), torch.ones(4, dtype=torch.int32, device=device)
+        assert_same_bits(ops.matmul(a8, b8), ops.matmul(a, b).int())
+        assert_same_bits(ops.linear(a8, b8.t(), bias), ops.matmul(a, b).int() + 1)
         with pytest.raises(TypeError, match="one dtype, got Long and BFloat16"):
             ops.matmul(a, b.float())
         with pytest.raises(TypeError, match="one dtype, got BFloat16, BFloat16 and Int"):

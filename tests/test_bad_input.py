@@ -104,7 +104,7 @@ def test_dtypes_that_a_reduction_does_not_take(op, device):
 
 
 def test_dtypes_that_two_operands_do_not_take(device):
-    for dtype in (torch.complex64, torch.int8, torch.bool, torch.uint8, torch.int16):
+    for dtype in (torch.complex64, torch.bool, torch.uint8, torch.int16, torch.float8_e4m3fn):
         x = torch.zeros(2, 2, dtype=dtype, device=device)
         with pytest.raises(TypeError, match="matmul takes float32"):
             ops.matmul(x, x)
@@ -115,6 +115,9 @@ def test_dtypes_that_two_operands_do_not_take(device):
     for op in (ops.matmul, ops.vector_add):
         with pytest.raises(TypeError, match="one dtype"):
             op(x, y)
+    for dtype in (torch.int32, torch.int64, torch.float32):
+        with pytest.raises(TypeError, match="one dtype, got Char and "):
+            ops.matmul(x.to(torch.int8), y.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool])
@@ -355,7 +358,7 @@ def bad_calls(device, count=100):
         lambda: call("mean", tensor(), dtype=torch.int32),
         lambda: call("amax", torch.zeros(3, 0, device=device), dim=1),
         lambda: ops.matmul(torch.zeros(2, rng.randint(3, 9), device=device), torch.zeros(2, 2, device=device)),
-        lambda: ops.matmul(tensor(torch.int8), tensor(torch.int8)),
+        lambda: ops.matmul(tensor(torch.uint8), tensor(torch.uint8)),
         lambda: ops.matmul(
             torch.zeros(2, 2, device=device), torch.zeros(2, 2, device=device), tile_size=rng.choice([3, 99])
         ),

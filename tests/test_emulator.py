@@ -23,6 +23,8 @@ from bits import assert_same_bits
 from cases import DTYPES
 from tables import ADD_VARIANTS, ALONG_DIMS, CLASSIC, MATMUL_VARIANTS, call, names, takes
 
+from torch_reduce import _check
+
 SEEDS = 3  # a case; each case has its own, for a seed also draws the temper of the scheduler
 RUNS_A_SEED = 2  # the second one on the counter that the first one left, as in a replayed graph
 SANITIZERS = {
@@ -400,16 +402,22 @@ def products(store, variant):
                 a = matrix(m, k) if a_view is same else matrix(k, m)
                 b = matrix(k, n) if b_view is same else matrix(n, k)
                 batch.append(product(store, variant, a, b, a_view, b_view, seeds=1, **sizes))
-        for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64):
             batch.append(product(store, variant, matrix(17, 20, dtype), matrix(20, 19, dtype), **sizes))
             a, b = matrix(48, 40, dtype), matrix(72, 48, dtype)
             batch.append(product(store, variant, a, b, transposed, transposed, seeds=1, **sizes))
         # A bias, unaligned too; n odd, a vector of outputs either way, whole vectors.
         for i, dtype in enumerate(tables.DTYPE_NAMES[name] for name in variant.dtypes):
             for m, n, k in ((17, 19, 20), (1, 33, 9), (9, 1, 17), (40, 72, 33)):
-                bias = cases.values(n, dtype, seed=n)
+                bias = cases.values(n, _check.result_dtype("matmul", dtype), seed=n)
                 b = matrix(k, n, dtype)
                 batch.append(product(store, variant, matrix(m, k, dtype), b, seeds=1, bias=bias, shift=i % 3, **sizes))
+        # Bytes by 16 at once, in either direction; a k that ends within 16.
+        for a_strides, b_strides in itertools.product(((48, 1), (1, 48)), ((80, 1), (1, 48))):
+            a_view = functools.partial(torch.as_strided, size=(48, 40), stride=a_strides)
+            b_view = functools.partial(torch.as_strided, size=(40, 80), stride=b_strides)
+            a, b = matrix(48, 48, torch.int8), matrix(80, 80, torch.int8)
+            batch.append(product(store, variant, a, b, a_view, b_view, seeds=1, **sizes))
         # A step in every direction, none, and the same element again.
         for a_strides, b_strides in (((80, 2), (132, 2)), ((41, 1), (133, 1)), ((0, 1), (132, 0)), ((40, 0), (0, 1))):
             a_view = functools.partial(torch.as_strided, size=(36, 40), stride=a_strides)

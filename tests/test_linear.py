@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_reduce
+from torch_reduce._check import result_dtype
 
 ops = torch.ops.treduce
 
@@ -50,13 +51,13 @@ def tensors(shapes, dtype=torch.float64, device="cpu", has_bias=True, grad=False
     """Input, weight and bias, or None."""
     g = generator(3)
 
-    def random(shape):
+    def random(shape, dtype=dtype):
         x = torch.randn(shape, generator=g, dtype=torch.float64)
         x = (x * 10 if not dtype.is_floating_point else x).to(device, dtype)
         return x.requires_grad_() if grad else x
 
     given, weight = (random(shape) for shape in shapes)
-    return given, weight, random(shapes[1][:-1]) if has_bias else None
+    return given, weight, random(shapes[1][:-1], result_dtype("matmul", dtype)) if has_bias else None
 
 
 def runnable(variant, device, dtype=torch.float64):
@@ -67,11 +68,11 @@ def runnable(variant, device, dtype=torch.float64):
 @with_and_without_bias
 @every_shape
 def test_values_are_torchs(shapes, has_bias, device, poisoned):
-    for dtype in (torch.float64, torch.float32, torch.int64, torch.int32):
+    for dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.int8):
         operands = tensors(shapes, dtype, has_bias=has_bias)
-        expected = torchs(*operands)
+        expected = torchs(*(x if dtype != torch.int8 or x is None else x.int() for x in operands))
         found = ops.linear(*(x if x is None else x.to(device) for x in operands))
-        assert found.shape == expected.shape and found.dtype == dtype and found.is_contiguous()
+        assert found.shape == expected.shape and found.dtype == result_dtype("matmul", dtype) and found.is_contiguous()
         tolerance = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {}
         torch.testing.assert_close(found.cpu(), expected, **tolerance)
 
@@ -505,11 +506,18 @@ def test_dtypes_and_devices_that_do_not_fit(device):
         TypeError, "one dtype, got Half, Half and Float",
         ones(2, 3, dtype=torch.float16), ones(4, 3, dtype=torch.float16), ones(4), shapes=False,
     )  # fmt: skip
-    for dtype in (torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn):
+    for dtype in (torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn):
         given = torch.zeros(2, 3, device=device).to(dtype), torch.zeros(4, 3, device=device).to(dtype), None
         refused(
-            TypeError, "linear takes float32, float64, float16, bfloat16, int32 and int64, got", *given, shapes=False
-        )
+            TypeError, "linear takes float32, float64, float16, bfloat16, int8, int32 and int64, got", *given,
+            shapes=False,
+        )  # fmt: skip
+    for dtype in (torch.int8, torch.int64, torch.float32):
+        given = ones(2, 3, dtype=torch.int8), ones(4, 3, dtype=torch.int8), ones(4, dtype=dtype)
+        refused(TypeError, "int8 takes a bias of int32, got", *given, shapes=False)
+    given = ones(2, 3, dtype=torch.int8), ones(4, 3, dtype=torch.int8), ones(4, dtype=torch.int32).to("meta")
+    with pytest.raises((ValueError, NotImplementedError), match=r"one device.*meta|Meta"):
+        ops.linear(*given)
     for operands in ((ones(2, 3), ones(4, 3).to("meta"), None), (ones(2, 3), ones(4, 3), ones(4).to("meta"))):
         with pytest.raises((ValueError, NotImplementedError), match=r"one device.*meta|Meta"):
             ops.linear(*operands)

@@ -19,10 +19,10 @@ from cases import generator
 from tables import every_dtype, every_matmul_variant
 
 from torch_reduce import _C
-from torch_reduce._check import chosen, tensor_core_error
+from torch_reduce._check import chosen, result_dtype, tensor_core_error
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-INTEGERS = (torch.int32, torch.int64)
+INTEGERS = (torch.int8, torch.int32, torch.int64)
 
 # (m, k, n) -> why.
 SIZES = {
@@ -63,6 +63,11 @@ def operands(m, k, n, dtype, seed=0):
         return tuple(x.to(dtype) for x in pair)
     info = torch.iinfo(dtype)
     return tuple(torch.randint(info.min, info.max, shape, generator=g, dtype=dtype) for shape in ((m, k), (k, n)))
+
+
+def wrapped(a, b):
+    """The product of integers modulo 2^32, or 2^64: torch's of int64, on the CPU, wraps as well."""
+    return torch.matmul(a.cpu().long(), b.cpu().long()).to(result_dtype("matmul", a.dtype))
 
 
 def product(a, b, variant, **sizes):
@@ -120,8 +125,7 @@ def test_integers_wrap(dtype, variant, device, poisoned):
     for m, k, n in SIZES:
         a, b = operands(m, k, n, dtype)
         for sizes in sizes_of(variant):
-            # torch's own integer product on the CPU wraps as well.
-            assert_same_bits(product(a.to(device), b.to(device), variant, **sizes).cpu(), a @ b, f"{(m, k, n)}")
+            assert_same_bits(product(a.to(device), b.to(device), variant, **sizes).cpu(), wrapped(a, b), f"{(m, k, n)}")
 
 
 def test_integer_wrap_around_by_hand(device):
@@ -129,6 +133,67 @@ def test_integer_wrap_around_by_hand(device):
     b = torch.full((3, 2), 3, dtype=torch.int32, device=device)
     expected = (9 * 2**30 + 2**31) % 2**32 - 2**31
     assert torch.ops.treduce.matmul(a, b).tolist() == [[expected] * 2] * 2
+
+
+DEPTHS = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 500)
+
+
+def layouts(a, b):
+    """Two matrices as they may lie in memory, by name: either direction, at odd addresses, in wider rows."""
+
+    def transposed(x):
+        return x.t().contiguous().t()
+
+    def odd(x):
+        return torch.cat([x.new_zeros(3), x.flatten()])[3:].view(x.shape)
+
+    def wide(x):
+        return torch.nn.functional.pad(x, (16, -x.size(1) % 16 + 16))[:, 16 : 16 + x.size(1)]
+
+    views = {"N": lambda x: x, "T": transposed, "odd": odd, "wide": wide, "wide T": lambda x: wide(x.t()).t()}
+    for (left, of_a), (right, of_b) in itertools.product(views.items(), repeat=2):
+        yield f"{left}, {right}", of_a(a), of_b(b)
+
+
+@every_matmul_variant
+def test_int8_of_every_depth_and_layout(variant, device, poisoned):
+    runnable(variant, device, torch.int8)
+    for k in DEPTHS:
+        for m, n in ((1, 1), (5, 3), (17, 33), (64, 80), (70, 131)):
+            a, b = (x.to(device) for x in operands(m, k, n, torch.int8))
+            expected = wrapped(a, b)
+            for what, left, right in layouts(a, b):
+                assert_same_bits(product(left, right, variant).cpu(), expected, f"{(m, k, n)} {what}")
+
+
+@every_matmul_variant
+def test_int8_at_its_ends(variant, device, poisoned):
+    """-128 * -128 is the largest product; 131072 of them pass the end of int32, and 262144 come back to 0."""
+    runnable(variant, device, torch.int8)
+    for k in (1, 100, 131_071, 131_072, 131_073, 262_144):
+        a = torch.full((3, k), -128, dtype=torch.int8, device=device)
+        b = torch.full((k, 2), -128, dtype=torch.int8, device=device)
+        b[:, 1] = 127
+        c = product(a, b, variant)
+        assert c.dtype == torch.int32
+        assert c.tolist() == [[(p * k + 2**31) % 2**32 - 2**31 for p in (2**14, -128 * 127)]] * 3, k
+
+
+def test_int8_in_batches(device):
+    g = generator(5)
+    for left, right in (
+        ((4, 20, 33), (4, 33, 17)),
+        ((3, 1, 20, 33), (2, 33, 17)),
+        ((33,), (4, 33, 17)),
+        ((33,), (33,)),
+    ):
+        a, b = (torch.randint(-128, 128, shape, generator=g, dtype=torch.int8) for shape in (left, right))
+        for variant in tables.MATMUL_VARIANTS:
+            if tables.runs(variant, device, torch.int8):
+                result = attempt(a.to(device), b.to(device), variant)
+                assert result is not None or not variant.on_cpu
+                if result is not None:
+                    assert_same_bits(result.cpu(), wrapped(a, b), f"{variant.name} {left} @ {right}")
 
 
 # The order.
@@ -233,7 +298,7 @@ import hashlib, torch, torch_reduce
 
 def digest():
     h = hashlib.sha256()
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.int32):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.int32):
         g = torch.Generator().manual_seed(0)
         a, b = (torch.randn(67, 67, generator=g, dtype=torch.float64) * 3 for _ in "ab")
         h.update(torch.ops.treduce.matmul(a.to(dtype), b.to(dtype)).view(torch.uint8).numpy().tobytes())
@@ -335,9 +400,9 @@ def test_every_pair_of_ranks(variant, device):
     ids=str,
 )
 def test_sizes_of_zero(shapes, device, poisoned):
-    for dtype in (torch.float32, torch.int64):
+    for dtype in (torch.float32, torch.int8, torch.int64):
         a, b = (torch.ones(shape, dtype=dtype, device=device) for shape in shapes)
-        expected = torch.matmul(a.cpu(), b.cpu())
+        expected = torch.matmul(a.cpu(), b.cpu()).to(result_dtype("matmul", dtype))
         for variant in tables.MATMUL_VARIANTS:
             if tables.runs(variant, device, dtype):
                 assert_same_bits(product(a, b, variant).cpu(), expected)
@@ -348,7 +413,8 @@ def strided_operands(device, dtype=torch.float32):
     g = generator(11)
 
     def random(*shape):
-        return torch.randn(shape, generator=g, dtype=torch.float64).to(device, dtype)
+        x = torch.randn(shape, generator=g, dtype=torch.float64)
+        return (x if dtype.is_floating_point else x * 20).to(device, dtype)
 
     a, b = random(20, 30), random(30, 25)
     return {

@@ -10,7 +10,7 @@ from bits import assert_same_bits
 from cases import generator
 from tables import MATMUL_VARIANTS, ON_CORES
 from test_cuda import captured
-from test_matmul import attempt, product, strided_operands
+from test_matmul import attempt, layouts, product, strided_operands
 
 from torch_reduce import _C, _check
 
@@ -100,7 +100,7 @@ def test_small_integers_are_exact(variant, dtype):
     for m, n, k in ((1, 1, 1), (17, 33, 9), (64, 64, 64), (129, 257, 65), (200, 100, 1000), (65, 63, 4101)):
         g = generator(m + n + k)
         a, b = (torch.randint(-8, 9, shape, generator=g).double().cuda() for shape in ((m, k), (k, n)))
-        expected = (a @ b + 0.0).to(dtype)  # + 0: no -0
+        expected = (a @ b + 0.0).to(_check.result_dtype("matmul", dtype))  # + 0: no -0
         a, b = a.to(dtype), b.to(dtype)
         assert_same_bits(into_poison(a, b, variant), expected, f"{(m, n, k)}")
         assert_same_bits(into_poison(a, b.t().contiguous().t(), variant), expected, f"{(m, n, k)}, b^T")
@@ -125,7 +125,7 @@ def test_values_of_every_depth(variant, dtype, poison):
             result = into_poison(a, b, variant)
             assert_right(result, a, b, variant, f"{(m, n, k)}")
             if k == 0:
-                assert_same_bits(result, torch.zeros(m, n, dtype=dtype, device="cuda"))
+                assert_same_bits(result, torch.zeros_like(result))
 
 
 @every_core
@@ -141,6 +141,21 @@ def test_layouts_change_no_bit(variant, dtype):
         expected = product(a.clone(), b.clone(), variant)
         for left, right in itertools.product((a, a.t().contiguous().t()), (b, b.t().contiguous().t())):
             assert_same_bits(product(left, right, variant), expected, f"{(m, n, k)} at {offset}")
+
+
+INT8_CORES = tuple(v for v in ON_CORES if "int8" in v.dtypes)
+
+
+@pytest.mark.parametrize("variant", INT8_CORES, ids=tables.names(INT8_CORES))
+def test_int8_has_the_cpus_bits(variant):
+    """Values of the whole range, sums that wrap, in every layout."""
+    for m, n, k in ((1, 1, 1), (16, 40, 128), (33, 17, 129), (130, 270, 1000), (64, 256, 4096), (300, 31, 70_001)):
+        g = generator(m + n + k)
+        a, b = (torch.randint(-128, 128, shape, generator=g, dtype=torch.int8) for shape in ((m, k), (k, n)))
+        a[0], b[:, 0] = -128, -128
+        expected = product(a, b, None).cuda()
+        for what, left, right in layouts(a.cuda(), b.cuda()):
+            assert_same_bits(into_poison(left, right, variant), expected, f"{(m, n, k)} {what}")
 
 
 @every_float_core
@@ -179,7 +194,7 @@ def test_nothing_is_written_beside_the_result(variant, dtype):
     for m, n, k in ((1, 1, 3), (5, 7, 70), (63, 65, 33), (64, 64, 64), (129, 127, 100), (200, 257, 65)):
         a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
         expected = product(a, b, variant).clone()
-        size = m * n * dtype.itemsize
+        size = m * n * _check.result_dtype("matmul", dtype).itemsize
         room = -(-size // 512) * 512  # what the allocator gives out
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -424,7 +439,7 @@ def picked(dtype, m=64, n=64, k=64, tfloat32=False):
 @pytest.mark.parametrize("tfloat32", [False, True])
 def test_auto_has_the_bits_of_what_it_picks(tfloat32, as_found):
     by_precision(tfloat32)
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64):
         for m, n, k in ((1, 1, 1), (3, 5, 0), (64, 64, 64), (1, 300, 200), (300, 257, 129), (1000, 70, 1000)):
             row = picked(dtype, m, n, k, tfloat32)
             assert tables.runs(row, "cuda", dtype)

@@ -260,10 +260,10 @@ def matmul_shapes(draw):
 
 
 @steady
-@given(matmul_shapes(), st.sampled_from([torch.float64, torch.int64]))
+@given(matmul_shapes(), st.sampled_from([torch.float64, torch.int8, torch.int64]))
 def test_any_shapes_multiply_as_torchs(shapes, dtype):
     a, b = (torch.randn(shape, dtype=torch.float64).mul(10).to(dtype) for shape in shapes)
-    expected = torch.matmul(a, b)
+    expected = torch.matmul(a, b) if dtype != torch.int8 else torch.matmul(a.int(), b.int())
     for variant in tables.MATMUL_VARIANTS:
         if tables.runs(variant, "cpu", dtype):
             torch.testing.assert_close(torch.ops.treduce.matmul(a, b, variant.name), expected)

@@ -61,6 +61,7 @@ def test_opcheck_of_matmul(device):
         ((leaf(4, device=device), leaf(2, 4, 3, device=device), "naive"), {}),
         ((leaf(3, 4, dtype=torch.float64, device=device), leaf(4, dtype=torch.float64, device=device)), {}),
         ((torch.arange(6, device=device).view(2, 3), torch.arange(3, device=device)), {}),
+        ((torch.ones(2, 3, dtype=torch.int8, device=device), torch.ones(3, 4, dtype=torch.int8, device=device)), {}),
     ]
     for row in tables.MATMUL_VARIANTS:
         if tables.runs(row, device, torch.float16):

@@ -171,7 +171,7 @@ def truth(op: str, *inputs: Tensor) -> Truth:
         product = x.double() @ y.double()
         if x.dtype.is_floating_point:
             return Truth(product, x.double().abs() @ y.double().abs())
-        return Truth(_wrapped(product, x.dtype), 0.0)
+        return Truth(_wrapped(product, result_dtype(op, x.dtype)), 0.0)
     if op == "vector_add":
         if x.dtype.is_floating_point:
             value = x.double() + y.double()
@@ -344,9 +344,12 @@ def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], kno
 
 
 def result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
-    """Integers sum to int64 and 8-bit floats reduce to float32; everything else keeps its dtype."""
+    """Integers sum to int64, 8-bit floats reduce to float32 and int8 multiplies to int32; everything else keeps its
+    dtype."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return torch.float32
+    if op == "matmul" and dtype == torch.int8:
+        return torch.int32
     return torch.int64 if op == "sum" and not is_float(dtype) else dtype
 
 

@@ -229,7 +229,7 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
 
     Args:
         input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
-            int32 or int64. Transposed and strided operands are read where they lie.
+            int8, int32 or int64. Transposed and strided operands are read where they lie.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them, with the dtypes and the chip that each takes.
             `"auto"` picks the fastest that keeps what the dtype promises; with
@@ -239,8 +239,9 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
             without it as many as suit the shape. No size changes the result.
 
     Returns:
-        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands. float16 and
-        bfloat16 are accumulated in float32 and rounded once; integers wrap.
+        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands; of int8 operands
+        it is int32, as that of `torch._int_mm`. float16 and bfloat16 are accumulated in float32 and rounded once;
+        integers wrap.
 
     Raises:
         ValueError: shapes that do not fit or that the named variant does not take, an unknown variant, or a tile size
@@ -252,7 +253,8 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     Determinism:
         On the CPU, and for variants of the order class `"k_order"`, each element is a chain of fused multiply-adds over
         k in order: the same bits everywhere. The tensor-core variants have orders of their own, which depend on k and
-        the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's.
+        the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's. Integers have
+        the same bits in any order: those of every variant are the CPU's.
 
     Source:
         csrc/matmul: the table in ladder.cpp, a file for each rung in kernels.
@@ -272,12 +274,14 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
     Args:
         input: (..., in_features); the dtypes of `matmul`.
         weight: (out_features, in_features), or (in_features); of the same dtype.
-        bias: (out_features), or () for a weight (in_features); of the same dtype. None: nothing is added.
+        bias: (out_features), or () for a weight (in_features); of the same dtype, or int32 where that is int8. None:
+            nothing is added.
         variant: a rung of matmul; `variants("matmul")` lists them.
 
     Returns:
-        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands. The bias is
-        added to the sums as they were accumulated, in float32 for float16 and bfloat16: these too are rounded once.
+        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands, or int32 where
+        that is int8. The bias is added to the sums as they were accumulated, in float32 for float16 and bfloat16: these
+        too are rounded once.
 
     Raises:
         ValueError: shapes that do not fit or that the named variant does not take, tensors on different devices, or an

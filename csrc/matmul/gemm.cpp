@@ -139,8 +139,8 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     const int64_t rows = std::min(gemm.task_rows, p.m - row), columns = std::min(gemm.task_columns, p.n - column);
     const Lines<T> a = {static_cast<const T*>(gemm.a) + at.a + row * p.a_row, p.a_row, p.a_column, rows};
     const Lines<T> b = {static_cast<const T*>(gemm.b) + at.b + column * p.b_column, p.b_column, p.b_row, columns};
-    T* const c = static_cast<T*>(gemm.c) + at.c + row * p.n + column;
-    const T* const bias = static_cast<const T*>(gemm.bias);
+    Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
+    const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
 
     const int64_t panels_a = (rows + Tile::kRows - 1) / Tile::kRows;
     const int64_t panels_b = (columns + Tile::kColumns - 1) / Tile::kColumns;
@@ -165,8 +165,8 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
       }
       for (int64_t i = 0; i < rows; ++i) {
         const A* from = sums + y * panels_a * Tile::kSize + i * Tile::kColumns;
-        T* to = c + i * p.n + y * Tile::kColumns;
-        for (int64_t j = 0; j < width; ++j) to[j] = round_to<T>(with_bias(from[j], addends, j));
+          Result<T>* to = c + i * p.n + y * Tile::kColumns;
+          for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
       }
     }
   }

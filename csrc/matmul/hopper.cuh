@@ -156,10 +156,12 @@ cudaError_t launch_with_type(const Call& call, Body&& body) {
 template <class Body>
 cudaError_t launch_form(const Call& call, Body&& body) {
   const Problem& p = call.problem;
-  if (p.k == 0) return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(call.dtype), call.stream);
+  if (p.k == 0)
+    return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(result_dtype(call.dtype)), call.stream);
   switch (call.dtype) {
     case DType::float16: return launch_with_type<float16, float16>(call, body);
     case DType::bfloat16: return launch_with_type<bfloat16, bfloat16>(call, body);
+    case DType::int8: return launch_with_type<int8_t, int32_t>(call, body);
     default: return launch_with_type<ptx::tfloat32, float>(call, body);
   }
 }
@@ -196,7 +198,8 @@ cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
 // cores are done when wgmma_wait says so; until then nothing else may touch acc or the tiles.
 // Who calls: the threads of a warp group.
 template <class TileA, class TileB, int kN>
-TREDUCE_DEVICE void multiply_stage(float (&acc)[kN], const char* tile_a, const char* tile_b, int line, int step) {
+TREDUCE_DEVICE void multiply_stage(Acc<typename TileA::Element> (&acc)[kN], const char* tile_a, const char* tile_b,
+                                   int line, int step) {
   using T = typename TileA::Element;
   ptx::wgmma_touch(acc);
   ptx::wgmma_fence();
@@ -281,9 +284,8 @@ TREDUCE_DEVICE void named_arrive(int id) {
 
 // Writes the accumulators of a warp group straight from the registers: pairs where pairs are aligned, and nothing past the
 // edges.
-template <class T, int kN>
-TREDUCE_DEVICE void store_registers(const float (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
-                                    int64_t n) {
+template <class T, int kN, class Sum>
+TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m, int64_t n) {
   const bool pairs = aligned_pairs(c, n);
   for_each_pair<kN>(c, row, column, m, n, [&](int i, T* to, int count) {
     const T pair[2] = {round_to<T>(acc[i]), round_to<T>(acc[i + 1])};
@@ -337,8 +339,8 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
 }
 
 // The same for a tile of the transposed product: its rows are columns of C.
-template <class T, int kN>
-TREDUCE_DEVICE void store_transposed(const float (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
+template <class T, int kN, class Sum>
+TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
                                      int64_t n) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   row += warp * 16 + lane / 4;

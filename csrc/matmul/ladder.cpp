@@ -38,8 +38,8 @@ Row make_tensor_core_row(const char* name, const char* summary, const char* orig
   row.order = "tensor_core";
   row.order_text =
       "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
-      "p ascending, rounding as the chip does. The CPU adds in k order instead";
-  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
+      "p ascending, rounding as the chip does. The CPU adds in k order instead. Sums of int8 are the same in any order";
+  row.dtypes = {DType::float32, DType::float16, DType::bfloat16, DType::int8};
   row.capability = 80;
   row.on_cpu = false;
   row.float32_bits = 11;
@@ -60,7 +60,8 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
   row.order = "warp_group";
   row.order_text =
       "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
-      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead";
+      "p ascending; its sums are cut, not rounded. The CPU adds in k order instead. Sums of int8 are the same in any "
+      "order";
   row.capability = 90;
   row.one_chip = true;
   return row;
@@ -74,6 +75,7 @@ Row make_wmma_row() {
       "the tensor core adds a fragment's products to a float32 accumulator, p ascending, in the steps that the "
       "compiler "
       "makes of a fragment. The CPU adds in k order instead";
+  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
   return row;
 }
 
@@ -175,14 +177,16 @@ Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size) {
 Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, const Target& target) {
   if (resolved.row != &ladder().back()) return resolved;
   const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
-  const Row* const cores = half || (dtype == DType::float32 && target.tfloat32)  ? &find("persistent")
-                           : dtype == DType::float32 && problem.k >= kSplitDepth ? &find("split_fp16")
-                           : dtype == DType::float64                             ? &find("mma_f64")
-                                                                                 : nullptr;
-  if (cores != nullptr && runs_on(*cores, target.capability) && built_for(*cores) &&
-      cores->refusal(problem) == nullptr) {
-    return {cores, 0};
-  }
+  const auto runs = [&](const Row& row) {
+    return runs_on(row, target.capability) && built_for(row) && row.refusal(problem) == nullptr;
+  };
+  const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
+  const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &find("persistent")
+                           : dtype == DType::float32 && problem.k >= kSplitDepth         ? &find("split_fp16")
+                           : dtype == DType::float64                                     ? &find("mma_f64")
+                                                                                         : nullptr;
+  if (cores != nullptr && runs(*cores)) return {cores, 0};
+  if (bytes && runs(find("mma"))) return {&find("mma"), 0};
   const int64_t outputs = problem.batches * problem.m * problem.n;
   const AutoRule* rule = kAutoTable;
   while (outputs > rule->outputs) ++rule;

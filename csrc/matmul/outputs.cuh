@@ -49,7 +49,7 @@ struct Outputs {
   }
 
   // `column`: the thread's first, of n.
-  TREDUCE_DEVICE void add_bias(const T* bias, int64_t column, int64_t n) {
+  TREDUCE_DEVICE void add_bias(const Result<T>* bias, int64_t column, int64_t n) {
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const int64_t at = column + j / kFragment<T> * kColumnGap + j % kFragment<T>;
@@ -61,9 +61,9 @@ struct Outputs {
   }
 
   // c: the thread's first output, in rows of n; `rows` and `columns`: how many are left from there to the edges.
-  TREDUCE_DEVICE void store(T* c, int64_t n, int64_t rows, int64_t columns) const {
-    struct alignas(kFragment<T> * sizeof(T)) Fragment {
-      T at[kFragment<T>];
+  TREDUCE_DEVICE void store(Result<T>* c, int64_t n, int64_t rows, int64_t columns) const {
+    struct alignas(kFragment<T> * sizeof(Result<T>)) Fragment {
+      Result<T> at[kFragment<T>];
     };
     const bool whole = n % kFragment<T> == 0 && reinterpret_cast<uintptr_t>(c) % sizeof(Fragment) == 0;
 #pragma unroll
@@ -73,10 +73,10 @@ struct Outputs {
 #pragma unroll
       for (int j = 0; j < kColumns; j += kFragment<T>) {
         const int column = j / kFragment<T> * kColumnGap;
-        T* to = c + row * n + column;
+        Result<T>* to = c + row * n + column;
         Fragment fragment;
 #pragma unroll
-        for (int e = 0; e < kFragment<T>; ++e) fragment.at[e] = round_to<T>(sum[i][j + e]);
+        for (int e = 0; e < kFragment<T>; ++e) fragment.at[e] = round_to<Result<T>>(sum[i][j + e]);
         if (whole) {
           if (column < columns) *reinterpret_cast<Fragment*>(to) = fragment;
         } else {

@@ -140,7 +140,8 @@ inline cudaError_t pack(const Operand& o, View& view, char*& workspace, cudaStre
   view.boxes.data = workspace;
   const auto words = o.element_bytes == 8   ? &pack_words<uint64_t>
                      : o.element_bytes == 4 ? &pack_words<uint32_t>
-                                            : &pack_words<uint16_t>;
+                     : o.element_bytes == 2 ? &pack_words<uint16_t>
+                                            : &pack_words<uint8_t>;
   const cudaError_t error = words(o, view.boxes, workspace, stream);
   workspace += view.copied_bytes;
   return error;

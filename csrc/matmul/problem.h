@@ -42,9 +42,23 @@ TREDUCE_HOST_DEVICE Offsets offsets_of(const Problem& p, int64_t batch) {
 
 // Integers accumulate unsigned: torch's wrap, and signed overflow would be undefined.
 template <class T>
-using Acc = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
+using Acc = std::conditional_t<std::is_same_v<T, int32_t> || std::is_same_v<T, int8_t>, uint32_t,
                                std::conditional_t<std::is_same_v<T, int64_t>, uint64_t,
                                                   std::conditional_t<std::is_same_v<T, double>, double, float>>>;
+
+// The element type of C: that of A and B, but products of bytes do not fit a byte.
+template <class T>
+struct ResultOf {
+  using type = T;
+};
+template <>
+struct ResultOf<int8_t> {
+  using type = int32_t;
+};
+template <class T>
+using Result = typename ResultOf<T>::type;
+
+constexpr DType result_dtype(DType dtype) { return dtype == DType::int8 ? DType::int32 : dtype; }
 
 // The one step that every rung and the CPU repeat along k. The float ones round once, whatever the compiler would make
 // of a * b + c.
@@ -61,9 +75,9 @@ TREDUCE_HOST_DEVICE Sum with_bias(Sum sum, const Out* bias, int64_t column) {
   return bias == nullptr ? sum : sum + static_cast<Sum>(bias[column]);
 }
 
-// Calls body(Type<T>{}) with the element type; matmul has these six.
-constexpr DType kDTypes[] = {DType::float32,  DType::float64, DType::float16,
-                             DType::bfloat16, DType::int32,   DType::int64};
+// Calls body(Type<T>{}) with the element type; matmul has these seven.
+constexpr DType kDTypes[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16,
+                             DType::int8,    DType::int32,   DType::int64};
 
 template <class Body>
 auto dispatch_dtype(DType dtype, Body&& body) {
@@ -71,6 +85,7 @@ auto dispatch_dtype(DType dtype, Body&& body) {
     case DType::float64: return body(Type<double>{});
     case DType::float16: return body(Type<float16>{});
     case DType::bfloat16: return body(Type<bfloat16>{});
+    case DType::int8: return body(Type<int8_t>{});
     case DType::int32: return body(Type<int32_t>{});
     case DType::int64: return body(Type<int64_t>{});
     default: return body(Type<float>{});

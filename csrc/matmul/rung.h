@@ -66,8 +66,8 @@ cudaError_t launch_tiles(Kernel* kernel, const Call& call, size_t shared_bytes =
   shape.block = C::kThreads;
   shape.shared_bytes = shared_bytes;
   shape.stream = call.stream;
-  return launch(kernel, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b), static_cast<T*>(call.c),
-                static_cast<const T*>(call.bias), call.problem, tiles);
+  return launch(kernel, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
+                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
 }
 
 // The column of an output, from its address: for those who cannot spare a register to keep it while k runs. Past the edge

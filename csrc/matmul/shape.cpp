@@ -93,6 +93,8 @@ std::string listed(std::initializer_list<const at::Tensor*> operands, Fact fact)
 
 }  // namespace
 
+at::ScalarType result_type(at::ScalarType operands) { return operands == at::kChar ? at::kInt : operands; }
+
 void check_dtype(const Row& row, DType dtype) {
   if (std::find(row.dtypes.begin(), row.dtypes.end(), dtype) != row.dtypes.end()) return;
   std::string all;
@@ -108,7 +110,8 @@ DType checked_operands(std::initializer_list<const at::Tensor*> operands, const 
     const std::optional<DType> dtype = dtype_of(operand->scalar_type());
     TORCH_CHECK_TYPE(
         dtype.has_value() && std::find(std::begin(kDTypes), std::end(kDTypes), *dtype) != std::end(kDTypes),
-        "treduce::", op, " takes float32, float64, float16, bfloat16, int32 and int64, got ", operand->scalar_type());
+        "treduce::", op, " takes float32, float64, float16, bfloat16, int8, int32 and int64, got ",
+        operand->scalar_type());
   }
   for (const at::Tensor* operand : operands) {
     TORCH_CHECK_TYPE(operand->scalar_type() == first.scalar_type(), "treduce::", op,
@@ -127,10 +130,17 @@ std::vector<c10::SymInt> result_sizes(const at::Tensor& self, const at::Tensor& 
 std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tensor& weight,
                                         const std::optional<at::Tensor>& bias) {
   const bool has_bias = bias.has_value() && bias->defined();
-  if (has_bias) {
+  if (!has_bias) {
+    checked_operands({&input, &weight}, "linear");
+  } else if (input.scalar_type() != at::kChar) {
     checked_operands({&input, &weight, &*bias}, "linear");
   } else {
     checked_operands({&input, &weight}, "linear");
+    checked_operands({&*bias}, "linear");
+    TORCH_CHECK_TYPE(bias->scalar_type() == result_type(at::kChar),
+                     "treduce::linear of int8 takes a bias of int32, got ", bias->scalar_type());
+    TORCH_CHECK_VALUE(bias->device() == input.device(), "treduce::linear takes tensors on one device, got ",
+                      listed({&input, &weight, &*bias}, [](const at::Tensor& t) { return t.device(); }));
   }
   const auto shapes = [&] {
     std::string text = c10::str(input.sym_sizes(), has_bias ? ", " : " and ", weight.sym_sizes());
@@ -199,7 +209,7 @@ Request request(const at::Tensor& self, const at::Tensor& other, std::string_vie
   }
   r.row = chosen.row;
   r.tile = chosen.tile;
-  r.result = at::empty(sizes, self.options().memory_format(std::nullopt));
+  r.result = at::empty(sizes, self.options().dtype(result_type(self.scalar_type())).memory_format(std::nullopt));
   return r;
 }
 

@@ -16,6 +16,9 @@ namespace treduce::matmul {
 // different devices.
 DType checked_operands(std::initializer_list<const at::Tensor*> operands, const char* op = "matmul");
 
+// The dtype of the product of operands of that dtype.
+at::ScalarType result_type(at::ScalarType operands);
+
 // TypeError, with all that it takes, where the rung does not take the dtype.
 void check_dtype(const Row& row, DType dtype);
 

@@ -57,6 +57,10 @@ TREDUCE_HOST_DEVICE Way way_of(const T* data, int64_t stride, int64_t step, int6
   return aligned && stride == 1 && step % kSize == 0 && lines % kSize == 0 ? Way::lines_vectors : Way::lines;
 }
 
+// Elements along k of a step that copies 16 bytes at a time: of a line it takes whole loads.
+template <class T>
+constexpr int kVectorStep = sizeof(T) == 1 ? 16 : 8;
+
 // Copies kLines lines, kStep elements of each, so that element l of a line lies at to[l * kRow + line]: for each l, the
 // fragments of neighbouring lines are 16 bytes side by side. kRow is a fragment longer than kLines, so that a warp that reads
 // along k and writes down a column of this layout meets other banks with every element.
@@ -68,6 +72,7 @@ class Stage {
 
  private:
   static constexpr int kVector = thread::Vector<T>::kSize;
+  static_assert(kStep % kVector == 0 && kLines % kVector == 0);
 
   // One plan for all ways: a thread begins at (line_, l_) of the tile and hops on until the tile is done. As variables, not
   // constants of each way, of which the compiler would keep all in registers.

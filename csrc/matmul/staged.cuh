@@ -258,8 +258,9 @@ cudaError_t launch_stages(const Call& call, KernelOf&& kernel_of) {
     shape.block = Shape::kThreads;
     shape.shared_bytes = stages * Shape::kStageBytes;
     shape.stream = call.stream;
-    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<T*>(call.c),
-                  static_cast<const T*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)), stages, tiles);
+    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<Result<T>*>(call.c),
+                  static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)), stages,
+                  tiles);
   });
 }
 

@@ -6,9 +6,9 @@
 
 namespace treduce::matmul {
 
-// Contiguous along k or along the lines, as it comes; but of 32-bit elements k has to be contiguous, since ldmatrix exchanges
-// rows and columns of 16-bit elements only.
-constexpr bool staged_any_direction(int element_bytes) { return element_bytes != 4; }
+// Contiguous along k or along the lines, as it comes; but of 32-bit and of 8-bit elements k has to be contiguous, since
+// ldmatrix exchanges rows and columns of 16-bit elements only.
+constexpr bool staged_any_direction(int element_bytes) { return element_bytes == 2 || element_bytes == 8; }
 
 inline View staged_a(const Problem& p, const void* a, int bytes) {
   return view_of(operand_a(p, a, bytes), staged_any_direction(bytes), true);

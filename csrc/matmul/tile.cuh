@@ -20,6 +20,8 @@ template <class T>
 constexpr int kElementBytes = 2;
 template <>
 constexpr int kElementBytes<ptx::tfloat32> = 4;
+template <>
+constexpr int kElementBytes<int8_t> = 1;
 
 // k of a tile, and of one multiplication within it.
 template <class T>
@@ -106,5 +108,7 @@ template <>
 constexpr CUtensorMapDataType kMapType<float16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 template <>
 constexpr CUtensorMapDataType kMapType<ptx::tfloat32> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+template <>
+constexpr CUtensorMapDataType kMapType<int8_t> = CU_TENSOR_MAP_DATA_TYPE_UINT8;  // a copy knows no signs
 
 }  // namespace treduce::matmul::hopper

@@ -246,10 +246,10 @@ std::string matrix_product(std::istream& line) {
   p.batch_size[0] = p.batches;
   Buffer a = read_input(next<std::string>(line));
   Buffer b = read_input(next<std::string>(line));
-  const int64_t bias_bytes = next<int64_t>(line) * size_of(call.dtype);
+  const int64_t bias_bytes = next<int64_t>(line) * size_of(matmul::result_dtype(call.dtype));
   const auto bias_path = next<std::string>(line);
   Buffer bias = bias_path == "none" ? Buffer(0) : read_input(bias_path, bias_bytes);
-  Buffer c(p.batches * p.m * p.n * size_of(call.dtype));
+  Buffer c(p.batches * p.m * p.n * size_of(matmul::result_dtype(call.dtype)));
   call.a = a.data();
   call.b = b.data();
   call.c = c.data();

@@ -48,7 +48,7 @@ TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], uint32_t tile, uint32_t 
 
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    kernel(Source a, Source b, T* c, const T* bias, int64_t m, int64_t n, int inner_batches, int stages,
+    kernel(Source a, Source b, Result<T>* c, const Result<T>* bias, int64_t m, int64_t n, int inner_batches, int stages,
            Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_MMA
   using CopiesA = Copies<T, Shape::kTileM, kAAlongK, Shape::kThreads>;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
-    float acc[kM][kN * 2][4] = {};
+    Acc<T> acc[kM][kN * 2][4] = {};
     uint32_t words_a[2][kM][4], words_b[2][kN][4];
     const auto load = [&](int buffer, uint32_t stage, int step) {
 #pragma unroll
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
     const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
     add_bias(acc, bias, column, n);
-    T* const matrix = c + place.batch * m * n;
+    Result<T>* const matrix = c + place.batch * m * n;
     const bool pairs = aligned_pairs(c, n);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
@@ -115,6 +115,7 @@ cudaError_t launch_one(const Call& call) {
   switch (call.dtype) {
     case DType::float16: return launch_type<float16>(call);
     case DType::bfloat16: return launch_type<bfloat16>(call);
+    case DType::int8: return launch_type<int8_t>(call);
     default: return launch_type<float>(call);
   }
 }

@@ -13,7 +13,7 @@ constexpr int kTile = 16;
 
 template <class T>
 __global__ void __launch_bounds__(kTile* kTile)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, Tiles<kTile, kTile> tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles<kTile, kTile> tiles) {
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place(tile);
     const int64_t i = place.row + threadIdx.y;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kTile* kTile)
     for (int64_t l = 0; l < p.k; ++l) {
       acc = multiply_add(static_cast<Acc<T>>(row[l * p.a_column]), static_cast<Acc<T>>(column[l * p.b_row]), acc);
     }
-    c[at.c + i * p.n + j] = round_to<T>(with_bias(acc, bias, j));
+    c[at.c + i * p.n + j] = round_to<Result<T>>(with_bias(acc, bias, j));
   }
 }
 
@@ -41,7 +41,7 @@ cudaError_t launch_one(const Call& call) {
     shape.block_y = kTile;
     shape.stream = call.stream;
     return launch(&kernel<T>, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
-                  static_cast<T*>(call.c), static_cast<const T*>(call.bias), call.problem, tiles);
+                  static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
   });
 }
 

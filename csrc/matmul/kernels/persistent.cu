@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     Turn<S::kStages> turn;
     for (int64_t tile = first; tile < grid.count; tile += stride) {
       const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
-      float acc[S::kTileN / 2];
+      Acc<T> acc[S::kTileN / 2];
       if (steps == 0) {
 #pragma unroll
         for (int i = 0; i < S::kTileN / 2; ++i) acc[i] = 0;

@@ -140,7 +140,7 @@ class Copies {
 
 template <class T, class C, Way kWayA, Way kWayB>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   using CopiesA = Copies<T, C, C::kTileM, kWayA>;
   using CopiesB = Copies<T, C, C::kTileN, kWayB>;
   constexpr int kStep = C::kStep, kStages = C::kStages, kCopyEvery = C::kCopyEvery;

@@ -16,7 +16,7 @@ namespace treduce::matmul::tiled {
 
 template <class T, int kTile>
 __global__ void __launch_bounds__(kTile* kTile)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, Tiles<kTile, kTile> tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles<kTile, kTile> tiles) {
   SHARED_ARRAY(Acc<T>, tile_a, kTile * kTile);
   SHARED_ARRAY(Acc<T>, tile_b, kTile * kTile);
   const int x = threadIdx.x;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kTile* kTile)
       }
       __syncthreads();
     }
-    if (i < p.m && j < p.n) c[at.c + i * p.n + j] = round_to<T>(with_bias(acc, bias, j));
+    if (i < p.m && j < p.n) c[at.c + i * p.n + j] = round_to<Result<T>>(with_bias(acc, bias, j));
   }
 }
 
@@ -60,7 +60,7 @@ cudaError_t launch_tile(const Call& call) {
   shape.block_y = kTile;
   shape.stream = call.stream;
   return launch(&kernel<T, kTile>, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
-                static_cast<T*>(call.c), static_cast<const T*>(call.bias), call.problem, tiles);
+                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
 }
 
 cudaError_t launch_one(const Call& call) {

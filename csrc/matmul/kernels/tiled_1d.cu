@@ -25,7 +25,7 @@ static_assert(Config::kThreads == Config::kTileM * Config::kStep && Config::kThr
 
 template <class T, class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(Acc<T>, tile_a, C::kTileM * C::kStep);
   SHARED_ARRAY(Acc<T>, tile_b, C::kStep * C::kTileN);
   const int t = threadIdx.x;
@@ -54,10 +54,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       __syncthreads();
     }
     const int64_t column = place.column + x;
-    T* to = c + at.c + (place.row + y) * p.n + column;
+    Result<T>* to = c + at.c + (place.row + y) * p.n + column;
 #pragma unroll
     for (int i = 0; i < C::kRows; ++i) {
-      if (y + i < rows.count && x < columns.count) to[i * p.n] = round_to<T>(with_bias(sum[i], bias, column));
+      if (y + i < rows.count && x < columns.count) to[i * p.n] = round_to<Result<T>>(with_bias(sum[i], bias, column));
     }
   }
 }

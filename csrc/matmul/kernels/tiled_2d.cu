@@ -26,7 +26,7 @@ struct Config {
 
 template <class T, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(Acc<T>, tile_a, C::kTileM * C::kStep);
   SHARED_ARRAY(Acc<T>, tile_b, C::kStep * C::kTileN);
   const int t = threadIdx.x;
@@ -66,14 +66,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
       });
       __syncthreads();
     }
-    T* to = c + at.c + (place.row + y) * p.n + place.column + x;
+    Result<T>* to = c + at.c + (place.row + y) * p.n + place.column + x;
 #pragma unroll
     for (int i = 0; i < C::kRows; ++i) {
 #pragma unroll
       for (int j = 0; j < C::kColumns; ++j) {
         const int row = i * C::kSide, column = j * C::kSide;
         if (y + row < rows.count && x + column < columns.count) {
-          to[row * p.n + column] = round_to<T>(with_bias(sum[i][j], bias, place.column + x + column));
+          to[row * p.n + column] = round_to<Result<T>>(with_bias(sum[i][j], bias, place.column + x + column));
         }
       }
     }

@@ -18,10 +18,11 @@ template <class T>
 struct Config {
   static constexpr int kSide = 16;  // threads each way
   static constexpr int kRows = sizeof(T) == 8 ? 4 : 8, kColumns = kRows;
-  static constexpr int kTileM = kSide * kRows, kTileN = kSide * kColumns, kStep = 8;
+  static constexpr int kTileM = kSide * kRows, kTileN = kSide * kColumns, kStep = kVectorStep<T>;
   static constexpr int kThreads = kSide * kSide;
   static constexpr int kGap = kSide * kFragment<T>;  // between a thread's fragments
-  static constexpr int kBlocks = 2;  // a multiprocessor's, so that one multiplies while the other waits: 128 registers
+  // A multiprocessor's, so that one multiplies while the other waits: 128 registers, which bytes would spill.
+  static constexpr int kBlocks = sizeof(T) == 1 ? 1 : 2;
   using Tiles = matmul::Tiles<kTileM, kTileN>;
   using Outputs = matmul::Outputs<T, kRows, kColumns, kGap, kGap>;
   using StageA = Stage<T, kTileM, kStep, kThreads>;
@@ -30,7 +31,7 @@ struct Config {
 
 template <class T, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(int4, memory_a, C::StageA::kSize / kFragment<T>);
   SHARED_ARRAY(int4, memory_b, C::StageB::kSize / kFragment<T>);
   const auto tile_a = reinterpret_cast<Acc<T>*>(memory_a);
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     const Offsets at = offsets_of(p, place.batch);
     typename C::StageA rows(rows_of(a, p, at, place.row));
     typename C::StageB columns(columns_of(b, p, at, place.column));
-    T* const to = c + at.c + (place.row + y) * p.n + place.column + x;
+    Result<T>* const to = c + at.c + (place.row + y) * p.n + place.column + x;
 
     typename C::Outputs outputs;
     outputs.clear();

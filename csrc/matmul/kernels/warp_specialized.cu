@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     ptx::take_registers<Shape::kConsumerRegisters>();
     const int consumer = group - 1;
     const bool speaks = threadIdx.x % 32 == 0;
-    float acc[Shape::kTileN / 2];
+    Acc<T> acc[Shape::kTileN / 2];
     int last = 0;  // the stage of the step before
     for (int step = 0; step < steps; ++step, turn.next()) {
       ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);

@@ -18,10 +18,10 @@ struct Config {
   static constexpr int kWarpsM = 2, kWarpsN = 4;
   static constexpr int kRows = sizeof(T) == 8 ? 4 : 8, kColumns = kRows;  // a thread
   static constexpr int kWarpM = WarpShape::kRows * kRows, kWarpN = WarpShape::kColumns * kColumns;
-  static constexpr int kTileM = kWarpsM * kWarpM, kTileN = kWarpsN * kWarpN, kStep = 8;
+  static constexpr int kTileM = kWarpsM * kWarpM, kTileN = kWarpsN * kWarpN, kStep = kVectorStep<T>;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   // A multiprocessor's, so that one multiplies while the other waits: 128 registers, which 32-bit integers would spill.
-  static constexpr int kBlocks = std::is_same_v<T, int32_t> ? 1 : 2;
+  static constexpr int kBlocks = std::is_same_v<Acc<T>, uint32_t> ? 1 : 2;
   using Tiles = matmul::Tiles<kTileM, kTileN>;
   using Outputs =
       matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
@@ -31,7 +31,7 @@ struct Config {
 
 template <class T, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    kernel(const T* a, const T* b, T* c, const T* bias, Problem p, typename C::Tiles tiles) {
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   SHARED_ARRAY(int4, memory_a, C::StageA::kSize / kFragment<T>);
   SHARED_ARRAY(int4, memory_b, C::StageB::kSize / kFragment<T>);
   const auto tile_a = reinterpret_cast<Acc<T>*>(memory_a);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     const Offsets at = offsets_of(p, place.batch);
     typename C::StageA rows(rows_of(a, p, at, place.row));
     typename C::StageB columns(columns_of(b, p, at, place.column));
-    T* const to = c + at.c + (place.row + y) * p.n + place.column + x;
+    Result<T>* const to = c + at.c + (place.row + y) * p.n + place.column + x;
 
     typename C::Outputs outputs;
     outputs.clear();

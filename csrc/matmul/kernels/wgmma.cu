@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
   __syncthreads();
 
-  float acc[Shape::kTileN / 2];
+  Acc<T> acc[Shape::kTileN / 2];
   Turn<Shape::kStages> turn;
   int last = 0;  // the stage of the step before
   for (int step = 0; step < steps; ++step) {

@@ -52,6 +52,17 @@ TREDUCE_DEVICE void multiply([[maybe_unused]] float type, float (&d)[4], const u
 #endif
 }
 
+// 16 x 32 times 32 x 8 of int8, four a word; the sums wrap. mma.m16n8k32.s8.
+TREDUCE_DEVICE void multiply([[maybe_unused]] int8_t type, uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                             uint32_t b1) {
+#ifdef TREDUCE_MMA
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
 // Rounds a float32 to the ten bits of fraction that the tensor cores read, to nearest, halves away from zero.
 // cvt.rna.tf32.
 TREDUCE_DEVICE uint32_t round_to_tfloat32(uint32_t word) {

@@ -63,23 +63,24 @@ struct tfloat32 {};
 #define TREDUCE_R96                                                                              \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define TREDUCE_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define TREDUCE_D16(i) TREDUCE_D4(i), TREDUCE_D4(i + 4), TREDUCE_D4(i + 8), TREDUCE_D4(i + 12)
-#define TREDUCE_D32(i) TREDUCE_D16(i), TREDUCE_D16(i + 16)
+// R: the constraint of a register, "+f" or "+r".
+#define TREDUCE_D4(R, i) R(d[i]), R(d[i + 1]), R(d[i + 2]), R(d[i + 3])
+#define TREDUCE_D16(R, i) TREDUCE_D4(R, i), TREDUCE_D4(R, i + 4), TREDUCE_D4(R, i + 8), TREDUCE_D4(R, i + 12)
+#define TREDUCE_D32(R, i) TREDUCE_D16(R, i), TREDUCE_D16(R, i + 16)
 #define TREDUCE_REGISTERS_8 "%0, %1, %2, %3"
-#define TREDUCE_OUTPUTS_8 TREDUCE_D4(0)
+#define TREDUCE_OUTPUTS_8(R) TREDUCE_D4(R, 0)
 #define TREDUCE_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define TREDUCE_OUTPUTS_16 TREDUCE_D4(0), TREDUCE_D4(4)
+#define TREDUCE_OUTPUTS_16(R) TREDUCE_D4(R, 0), TREDUCE_D4(R, 4)
 #define TREDUCE_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define TREDUCE_OUTPUTS_32 TREDUCE_D16(0)
+#define TREDUCE_OUTPUTS_32(R) TREDUCE_D16(R, 0)
 #define TREDUCE_REGISTERS_64 TREDUCE_R0
-#define TREDUCE_OUTPUTS_64 TREDUCE_D32(0)
+#define TREDUCE_OUTPUTS_64(R) TREDUCE_D32(R, 0)
 #define TREDUCE_REGISTERS_128 TREDUCE_R0 ", " TREDUCE_R32
-#define TREDUCE_OUTPUTS_128 TREDUCE_OUTPUTS_64, TREDUCE_D32(32)
+#define TREDUCE_OUTPUTS_128(R) TREDUCE_OUTPUTS_64(R), TREDUCE_D32(R, 32)
 #define TREDUCE_REGISTERS_192 TREDUCE_REGISTERS_128 ", " TREDUCE_R64
-#define TREDUCE_OUTPUTS_192 TREDUCE_OUTPUTS_128, TREDUCE_D32(64)
+#define TREDUCE_OUTPUTS_192(R) TREDUCE_OUTPUTS_128(R), TREDUCE_D32(R, 64)
 #define TREDUCE_REGISTERS_256 TREDUCE_REGISTERS_192 ", " TREDUCE_R96
-#define TREDUCE_OUTPUTS_256 TREDUCE_OUTPUTS_192, TREDUCE_D32(96)
+#define TREDUCE_OUTPUTS_256(R) TREDUCE_OUTPUTS_192(R), TREDUCE_D32(R, 96)
 
 // d = A B, or d += A B where `accumulate` is not zero, for the operands that the descriptors describe. kTransposeA and
 // kTransposeB: the operand's lines, not k, are contiguous (16-bit types alone).
@@ -93,7 +94,7 @@ struct Wgmma;
     TREDUCE_DEVICE static void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                   \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
                    "." NAME " {" TREDUCE_REGISTERS_##N "}, %" A ", %" B ", p, 1, 1, %" X ", %" Y ";\n}"                \
-                   : TREDUCE_OUTPUTS_##N                                                                               \
+                   : TREDUCE_OUTPUTS_##N("+f")                                                                         \
                    : "l"(a), "l"(b), "r"(accumulate), "n"(int(kTransposeA)), "n"(int(kTransposeB)));                   \
     }                                                                                                                  \
   };
@@ -103,14 +104,26 @@ struct Wgmma;
     TREDUCE_DEVICE static void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {   \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
                    "k8.f32.tf32.tf32 {" TREDUCE_REGISTERS_##N "}, %" A ", %" B ", p, 1, 1;\n}"         \
-                   : TREDUCE_OUTPUTS_##N                                                               \
+                   : TREDUCE_OUTPUTS_##N("+f")                                                         \
                    : "l"(a), "l"(b), "r"(accumulate));                                                 \
     }                                                                                                  \
+  };
+// Sums of int8 wrap.
+#define TREDUCE_WGMMA8(N, A, B, P)                                                                      \
+  template <>                                                                                           \
+  struct Wgmma<int8_t, N, false, false> {                                                               \
+    TREDUCE_DEVICE static void multiply(uint32_t (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N  \
+                   "k32.s32.s8.s8 {" TREDUCE_REGISTERS_##N "}, %" A ", %" B ", p;\n}"                   \
+                   : TREDUCE_OUTPUTS_##N("+r")                                                          \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                  \
+    }                                                                                                   \
   };
 #define TREDUCE_WGMMA(N, A, B, P, X, Y)               \
   TREDUCE_WGMMA16(N, float16, "f16", A, B, P, X, Y)   \
   TREDUCE_WGMMA16(N, bfloat16, "bf16", A, B, P, X, Y) \
-  TREDUCE_WGMMA32(N, A, B, P)
+  TREDUCE_WGMMA32(N, A, B, P)                         \
+  TREDUCE_WGMMA8(N, A, B, P)
 
 TREDUCE_WGMMA(8, "4", "5", "6", "7", "8")
 TREDUCE_WGMMA(16, "8", "9", "10", "11", "12")
@@ -132,7 +145,7 @@ struct WgmmaRegisters;
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N           \
                    "k16.f32.f16.f16 {" TREDUCE_REGISTERS_##N "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B      \
                                                              ", p, 1, 1, 0;\n}"                                  \
-                   : TREDUCE_OUTPUTS_##N                                                                         \
+                   : TREDUCE_OUTPUTS_##N("+f")                                                                   \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
     }                                                                                                            \
   };
@@ -145,6 +158,7 @@ TREDUCE_WGMMA_REGISTERS(64, "32", "33", "34", "35", "36", "37")
 #undef TREDUCE_WGMMA
 #undef TREDUCE_WGMMA16
 #undef TREDUCE_WGMMA32
+#undef TREDUCE_WGMMA8
 #undef TREDUCE_REGISTERS_8
 #undef TREDUCE_OUTPUTS_8
 #undef TREDUCE_REGISTERS_16
