@@ -6,10 +6,9 @@
 //          is of the order class of the rest of persistent. Tests compare the rows of small and large products. Of tfloat32
 //          that is not known: other kernels take it.
 // Mapping: a producer thread keeps a deep ring of tiles full, 64 steps of k each; a warp has 16 or 32 columns of C. It loads
-//          the fragments of the next stage while it multiplies those of this one. Blocks of a cluster share the rows.
+//          the fragments of the next stage between the multiplications of this one.
 #pragma once
 
-#include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "hopper.cuh"
 
@@ -23,50 +22,30 @@ constexpr int kFragmentColumns = 16, kFragmentRows = 8;  // of C, that one multi
 constexpr int kSteps = 4;                                // multiplications along the k of a stage, 16 each
 
 // Choices that change the time alone.
-constexpr int kRingBytes = 96 * 1024;  // of stages, a block
-constexpr bool kOverlapping = true;    // begin while the launch before ends: see primitives/ptx/launch.cuh
-constexpr int kTileCost = 8;           // what a tile costs besides its columns, in columns
+constexpr int kRingBytes = 128 * 1024;  // of stages, a block
+constexpr int kTileCost = 8;            // what a tile costs besides its columns, in columns
 
-// kSlab: 0 where weights are contiguous along k; else along the columns, in slabs of 32 or 64.
-template <int kRows_, int kWarpRows_, int kWarpColumns_, int kCluster_, int kSlab_>
+template <int kRows_, int kWarpRows_, int kWarpColumns_>
 struct Shape {
   static constexpr int kRows = kRows_;
   static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
-  static constexpr int kCluster = kCluster_;  // blocks beside each other that share the rows
-  static constexpr int kSlab = kSlab_;
-  static constexpr int kParts = kRows / kWarpRows;  // warps that share columns
-  static constexpr int kUnit = kSlab > kWarpColumns ? kSlab : kWarpColumns;
+  static constexpr int kParts = kRows / kWarpRows;                // warps that share columns
   static constexpr int kMostColumns = kWarpColumns * 8 / kParts;  // a block
   static constexpr int kThreads = (8 + 1) * 32;                   // at most
 };
 
 struct Work {
-  int64_t n, tiles;  // of all batches; a tile: the columns of a cluster
+  int64_t n, tiles;  // of all batches
   int m, steps, across, batches, inner_batches;
   int columns, stages;  // of a block; of its ring
 };
 
-// Where a warp finds the 16 columns from `column` on in a tile of the weights: the 16 bytes that this lane names.
-template <int kSlab>
-struct Weights {
-  static constexpr bool kAlongK = kSlab == 0;
-  static constexpr int kPitch = kAlongK ? kRowBytes : kSlab * 2;  // bytes of a row of the tile
-
-  TREDUCE_DEVICE static uint32_t place(int column) {
-    const int lane = threadIdx.x % 32;
-    if constexpr (kAlongK) {
-      const int line = column + lane % 16;
-      return line * kPitch + (lane / 16 ^ line % 8) * 16;
-    } else {
-      const int k = lane / 16 * 8 + lane % 8, chunk = column % kSlab / 8 + lane / 8 % 2;
-      return column / kSlab * (64 * kPitch) + k * kPitch + (chunk ^ (kPitch == 128 ? k % 8 : k / 2 % 4)) * 16;
-    }
-  }
-  // Step `step` of a tile. Exclusive or finds chunks of swizzled rows.
-  TREDUCE_DEVICE static void load(uint32_t (&words)[4], uint32_t tile, uint32_t place, int step) {
-    ptx::load_matrices<!kAlongK>(words, kAlongK ? tile + place ^ step * 32 : tile + place + step * 16 * kPitch);
-  }
-};
+// Where a warp finds the 16 columns from `column` on in a tile of the weights: the 16 bytes that this lane names, of step 0.
+// Exclusive or finds those of the others in swizzled rows.
+TREDUCE_DEVICE uint32_t place_of_columns(int column) {
+  const int lane = threadIdx.x % 32, line = column + lane % 16;
+  return line * kRowBytes + (lane / 16 ^ line % 8) * 16;
+}
 
 // What a warp multiplies of a stage.
 template <class S>
@@ -92,38 +71,29 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Work work,
            Broadcast broadcast_w, Broadcast broadcast_x, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
-  using PartX = Tile<T, S::kRows / S::kCluster, true>;  // what one block of the cluster fetches for all
-  using W = Weights<S::kSlab>;
+  using TileX = Tile<T, S::kRows, true>;
   constexpr int kColumnFragments = S::kWarpColumns / kFragmentColumns, kRowFragments = S::kWarpRows / kFragmentRows;
   __shared__ Ring<kMostStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int consumers = blockDim.x / 32 - 1;
-  const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const int w_bytes = work.columns * kRowBytes, stage_bytes = w_bytes + S::kRows * kRowBytes;
-  const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
   const auto matrix_of = [&](int64_t tile) { return work.batches == 1 ? 0 : static_cast<int>(tile / work.across); };
   const auto column_of = [&](int64_t tile, int matrix) {
-    return (static_cast<int>(tile - int64_t(matrix) * work.across) * S::kCluster + rank) * work.columns;
+    return static_cast<int>(tile - int64_t(matrix) * work.across) * work.columns;
   };
 
-  ptx::allow_launch_after();
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
-    ring.init(consumers * S::kCluster, work.stages);
+    ring.init(consumers, work.stages);
   }
-  if constexpr (S::kCluster > 1) {
-    cluster::sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
 
   if (warp == consumers) {
     if (lane == 0) {
-      ptx::wait_for_launch_before();
       Turn<kMostStages> turn;
-      for (int64_t tile = first; tile < work.tiles; tile += stride) {
+      for (int64_t tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const int matrix = matrix_of(tile), column = column_of(tile, matrix);
         const int2 batch = {matrix / work.inner_batches, matrix % work.inner_batches};
         const int2 batch_w = broadcast_w.of(batch), batch_x = broadcast_x.of(batch);
@@ -133,15 +103,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           char* const tile_w = stages + turn.stage * stage_bytes;
           const int k = step * kDepth<T>;
           ptx::mbarrier_arrive_expect(full, stage_bytes);
-          if constexpr (S::kSlab == 0) {
-            ptx::load_box(tile_w, &map_w, {k, column, batch_w.y, batch_w.x}, full);
-          } else {
-            for (int slab = 0; slab < work.columns; slab += S::kSlab) {
-              ptx::load_box(tile_w + slab * kRowBytes, &map_w, {column + slab, k, batch_w.y, batch_w.x}, full);
-            }
-          }
-          PartX::template load<S::kCluster>(tile_w + w_bytes + rank * PartX::kBytes, &map_x,
-                                            rank * (S::kRows / S::kCluster), k, batch_x, full);
+          ptx::load_box(tile_w, &map_w, {k, column, batch_w.y, batch_w.x}, full);
+          TileX::load(tile_w + w_bytes, &map_x, 0, k, batch_x, full);
         }
       }
     }
@@ -150,73 +113,82 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const uint32_t stage_0 = ptx::shared_address(stages);
     uint32_t places_w[kColumnFragments];
 #pragma unroll
-    for (int i = 0; i < kColumnFragments; ++i) places_w[i] = W::place(column + i * kFragmentColumns);
+    for (int i = 0; i < kColumnFragments; ++i) places_w[i] = place_of_columns(column + i * kFragmentColumns);
     const uint32_t place_x = w_bytes + (row + lane % 8) * kRowBytes + (lane / 8 ^ lane % 8) * 16;
 
     Turn<kMostStages> turn;
-    const auto load = [&](Fragments<S>& to) {
+    uint32_t stage = 0;
+    const auto wait_for_stage = [&] {
       ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-      const uint32_t stage = stage_0 + turn.stage * stage_bytes;
+      stage = stage_0 + turn.stage * stage_bytes;
+    };
+    const auto load = [&](Fragments<S>& to, int step) {
+      if (step % 2 == 0) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        if (step % 2 == 0) {
-#pragma unroll
-          for (int i = 0; i < kRowFragments; ++i) {
-            ptx::load_matrices<false>(to.rows[step / 2][i],
-                                      (stage + place_x ^ step * 32) + i * (kFragmentRows * kRowBytes));
-          }
+        for (int i = 0; i < kRowFragments; ++i) {
+          ptx::load_matrices<false>(to.rows[step / 2][i],
+                                    (stage + place_x ^ step * 32) + i * (kFragmentRows * kRowBytes));
         }
+      }
 #pragma unroll
-        for (int i = 0; i < kColumnFragments; ++i) W::load(to.columns[step][i], stage, places_w[i], step);
+      for (int i = 0; i < kColumnFragments; ++i) {
+        ptx::load_matrices<false>(to.columns[step][i], stage + places_w[i] ^ step * 32);
       }
     };
     float acc[kColumnFragments][kRowFragments][4];
-    const auto multiply = [&](const Fragments<S>& from) {
+    const auto multiply = [&](const Fragments<S>& from, int step) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
-        for (int i = 0; i < kColumnFragments; ++i) {
-#pragma unroll
-          for (int j = 0; j < kRowFragments; ++j) {
-            const uint32_t (&words)[4] = from.rows[step / 2][j];
-            ptx::multiply(T{}, acc[i][j], from.columns[step][i], words[step % 2 * 2], words[step % 2 * 2 + 1]);
-          }
+        for (int j = 0; j < kRowFragments; ++j) {
+          const uint32_t (&words)[4] = from.rows[step / 2][j];
+          ptx::multiply(T{}, acc[i][j], from.columns[step][i], words[step % 2 * 2], words[step % 2 * 2 + 1]);
         }
       }
     };
-    // The stage that was loaded last is this warp's no more; the multiplications of the one before stand between, so that
-    // its fragments have come.
+    // The stage that was loaded is this warp's no more.
     const auto release_loaded = [&] {
       __syncwarp();
-      release<S::kCluster>(ring.empty + turn.stage);
+      release<1>(ring.empty + turn.stage);
       turn.next(work.stages);
     };
+    // A warp issues in order, and a multiplication waits for the one before it: what the next stage needs is done in
+    // between.
+    const auto multiply_and_load = [&](const Fragments<S>& from, Fragments<S>& to) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        multiply(from, step);
+        if (step == 0) wait_for_stage();
+        load(to, step);
+      }
+      release_loaded();
+    };
+    const auto multiply_last = [&](const Fragments<S>& from) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) multiply(from, step);
+    };
 
-    for (int64_t tile = first; tile < work.tiles; tile += stride) {
+    for (int64_t tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
         for (int j = 0; j < kRowFragments; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
       }
       Fragments<S> even, odd;
-      load(even);
+      wait_for_stage();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) load(even, step);
       release_loaded();
       int left = work.steps - 1;
       for (; left >= 2; left -= 2) {
-        load(odd);
-        multiply(even);
-        release_loaded();
-        load(even);
-        multiply(odd);
-        release_loaded();
+        multiply_and_load(even, odd);
+        multiply_and_load(odd, even);
       }
       if (left == 1) {
-        load(odd);
-        multiply(even);
-        release_loaded();
-        multiply(odd);
+        multiply_and_load(even, odd);
+        multiply_last(odd);
       } else {
-        multiply(even);
+        multiply_last(even);
       }
       const int matrix = matrix_of(tile);
       const int64_t at = column_of(tile, matrix) + column;
@@ -230,8 +202,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       }
     }
   }
-  // A block must not leave while others copy into its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) cluster::sync();
 #endif
 }
 
@@ -243,9 +213,8 @@ template <class S>
 int columns_of(const Problem& p, int multiprocessors) {
   int best = 0;
   int64_t least = INT64_MAX;
-  for (int columns = S::kUnit; columns <= S::kMostColumns; columns += S::kUnit) {
-    const int64_t slots = multiprocessors / S::kCluster;
-    const int64_t rounds = (tiles_of(p, columns * S::kCluster) + slots - 1) / slots;
+  for (int columns = S::kWarpColumns; columns <= S::kMostColumns; columns += S::kWarpColumns) {
+    const int64_t rounds = (tiles_of(p, columns) + multiprocessors - 1) / multiprocessors;
     const int64_t cost = rounds * (columns + kTileCost);
     if (cost <= least) {
       least = cost;
@@ -260,15 +229,14 @@ template <class T, class Out, class S>
 cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x, int columns) {
   const Problem& p = call.problem;
   CUtensorMap map_w, map_x;
-  cudaError_t error = S::kSlab == 0 ? encode(w, kMapType<T>, kDepth<T>, columns, true, &map_w)
-                                    : encode(w, kMapType<T>, S::kSlab, kDepth<T>, true, &map_w);
-  if (error == cudaSuccess) error = encode_tiles<Tile<T, S::kRows / S::kCluster, true>>(x, &map_x);
+  cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, true, &map_w);
+  if (error == cudaSuccess) error = encode_tiles<Tile<T, S::kRows, true>>(x, &map_x);
   if (error != cudaSuccess) return error;
 
   const int stage_bytes = (columns + S::kRows) * kRowBytes;
   Work work;
   work.n = p.n;
-  work.tiles = tiles_of(p, columns * S::kCluster);
+  work.tiles = tiles_of(p, columns);
   work.m = static_cast<int>(p.m);
   work.steps = static_cast<int>((p.k + kDepth<T> - 1) / kDepth<T>);
   work.across = static_cast<int>(work.tiles / p.batches);
@@ -279,36 +247,33 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x, int c
 
   Launch shape;
   shape.block = (columns / S::kWarpColumns * S::kParts + 1) * 32;
-  shape.cluster = S::kCluster;
-  shape.grid = std::min<int64_t>(work.tiles, call.multiprocessors / S::kCluster) * S::kCluster;
+  shape.grid = std::min<int64_t>(work.tiles, call.multiprocessors);
   shape.shared_bytes = work.stages * stage_bytes + kTileAlignment;
   shape.stream = call.stream;
-  shape.overlapping = kOverlapping;
   return launch(&kernel<T, Out, S>, shape, map_w, map_x, work, broadcast_of(w), broadcast_of(x),
                 static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
 }
 
-template <class T, class Out, int kRows, int kWarpRows, int kWarpColumns, int kCluster>
-cudaError_t launch_layout(const Call& call, const Boxes& w, const Boxes& x) {
-  const auto with = [&](auto shape) {
-    using S = decltype(shape);
-    return launch_shape<T, Out, S>(call, w, x, columns_of<S>(call.problem, call.multiprocessors));
-  };
-  if (w.along_k) return with(Shape<kRows, kWarpRows, kWarpColumns, kCluster, 0>{});
-  return with(Shape<kRows, kWarpRows, kWarpColumns, kCluster, 32>{});
-}
-
-// What this kernel is for. Where A is not contiguous along k it has kMostRows at least: see view_a.
+// What this kernel can do: 16 bits, both operands contiguous along k.
 template <class Form>
-constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK;
+constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK && Form::kBAlongK;
+
+// And where it is faster than tiles of 64 columns. Measured on an NVIDIA H200, 2026-11-21: by 2 to 8 % up to 16 rows, but
+// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors.
+inline bool pays(const Problem& p, int multiprocessors) {
+  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && tiles_of(p, 64) > multiprocessors);
+}
 
 template <class T, class Out>
 cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
+  const auto with = [&](auto shape) {
+    using S = decltype(shape);
+    return launch_shape<T, Out, S>(call, b, a, columns_of<S>(call.problem, call.multiprocessors));
+  };
   const int64_t m = call.problem.m;
-  if (m <= 8) return launch_layout<T, Out, 8, 8, 16, 1>(call, b, a);
-  if (m <= 16) return launch_layout<T, Out, 16, 16, 16, 1>(call, b, a);
-  if (m <= 32) return launch_layout<T, Out, 32, 32, 16, 2>(call, b, a);
-  return launch_layout<T, Out, 64, 32, 32, 2>(call, b, a);
+  if (m <= 8) return with(Shape<8, 8, 16>{});
+  if (m <= 16) return with(Shape<16, 16, 16>{});
+  return with(Shape<64, 32, 32>{});
 }
 
 }  // namespace treduce::matmul::few_rows

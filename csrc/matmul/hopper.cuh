@@ -409,9 +409,10 @@ TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, 
     __syncwarp();  // a warp reads back the rows that it wrote
     const int64_t first = column + chunk * kStagingColumns;
     const int count = static_cast<int>(min(int64_t(kStagingColumns), n - first));
+#pragma unroll 4
     for (int i = 0; i < 16; ++i) {
       const int line = warp * 16 + i;
-      if (row + line >= m) break;
+      if (row + line >= m) continue;
       T* const to = c + (row + line) * n + first;
       const auto staged = [&](int j) {
         return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);

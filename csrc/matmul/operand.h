@@ -10,6 +10,10 @@
 namespace treduce::matmul {
 
 constexpr int64_t kBoxAlignment = 16;  // bytes: addresses and strides of a tensor that the copy engine reads
+// Bytes that the L2 keeps together. Rows of copies begin at multiples of it where that adds little: a box of rows that do
+// not asks for a third more, and small tiles wait for the L2.
+constexpr int64_t kCacheLine = 128;
+constexpr int64_t kLongRow = 8 * kCacheLine;
 
 // One operand of C = A B, seen from the kernel: `lines` (rows of A, columns of B) of `depth` (k) elements each.
 struct Operand {
@@ -88,11 +92,12 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   view.reading = direct ? Reading::direct : unit ? Reading::rows : Reading::gathered;
   view.copied_bytes = 0;
   if (!direct) {
+    const auto up = [](int64_t count, int64_t to) { return (count + to - 1) / to * to; };
     boxes.data = nullptr;
-    boxes.pitch = dense;
-    boxes.batch_pitch[1] = dense * boxes.outer;
+    boxes.pitch = dense * o.element_bytes < kLongRow ? dense : up(dense, kCacheLine / o.element_bytes);
+    boxes.batch_pitch[1] = boxes.pitch * boxes.outer;
     boxes.batch_pitch[0] = boxes.batch_pitch[1] * boxes.batch_size[1];
-    view.copied_bytes = boxes.batch_pitch[0] * boxes.batch_size[0] * o.element_bytes;
+    view.copied_bytes = up(boxes.batch_pitch[0] * boxes.batch_size[0] * o.element_bytes, kCacheLine);
   }
   return view;
 }

@@ -73,8 +73,7 @@ struct Tile {
 };
 
 // Asks the driver to describe `boxes` for copies of box_inner x box_outer elements. The function is found at run time, so
-// that the extension needs no libcuda to be imported. `swizzled`: for rows of 128 bytes as said above; of rows of 64 chunk c
-// lies at c ^ r / 2 % 4.
+// that the extension needs no libcuda to be imported.
 inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer, bool swizzled,
                           CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
@@ -95,10 +94,8 @@ inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
       function(map, type, 4, const_cast<void*>(boxes.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               !swizzled                               ? CU_TENSOR_MAP_SWIZZLE_NONE
-               : box_inner * boxes.element_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                       : CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
