@@ -165,8 +165,8 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
       }
       for (int64_t i = 0; i < rows; ++i) {
         const A* from = sums + y * panels_a * Tile::kSize + i * Tile::kColumns;
-          Result<T>* to = c + i * p.n + y * Tile::kColumns;
-          for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
+        Result<T>* to = c + i * p.n + y * Tile::kColumns;
+        for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
       }
     }
   }

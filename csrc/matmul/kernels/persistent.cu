@@ -179,20 +179,23 @@ cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
   }
 }
 
-// Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share `speed` of the
-// tensor cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
+// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
+// of it for each operand of which they do not, and if those of C do not; for elements of up to 16 bits, and of 32. Measured
+// on an NVIDIA H200, 2026-11-21: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
+struct Speed {
+  double aligned, skewed_operand, skewed_result;
+};
+
+// Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
+// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
 template <class S>
 double cycles(const Problem& p, int multiprocessors, int element_bytes, double speed, double besides) {
-  const int64_t lines[] = {S::kTransposed ? p.n : p.m, S::kTransposed ? p.m : p.n};
-  const int64_t down = (lines[0] + S::kTileM * S::kCluster - 1) / (S::kTileM * S::kCluster);
-  const int64_t tiles = down * ((lines[1] + S::kTileN - 1) / S::kTileN) * p.batches;
+  const Grid grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
   const int64_t slots = multiprocessors / S::kCluster;
-  const double rounds = static_cast<double>((tiles + slots - 1) / slots);
+  const double rounds = static_cast<double>((grid.count + slots - 1) / slots);
   return rounds * (double(S::kTileM) * S::kTileN * p.k * element_bytes / (4096 * speed) + besides);
 }
 
-// For few rows the product is transposed. Shares of speed below: measured on an NVIDIA H200, 2026-11-21, squares of 256 to
-// 4096 and layers of 64 to 2048 rows, every shape.
 template <class Form>
 cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
   const Problem& p = call.problem;
@@ -204,28 +207,32 @@ cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
   if constexpr (Form::kAAlongK) {
     if (p.m <= 16) return launch_layout<Form, Rows16>(call, a, b);
     if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
+    // Long columns of which each multiprocessor has one tile: two share what they read of A.
+    constexpr int64_t kLong = 16384;
+    const bool one_round = (p.n + 63) / 64 * p.batches <= call.multiprocessors;
+    if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return launch_layout<Form, Rows128>(call, a, b);
   }
   if (p.n <= 16) return launch_layout<Form, Strip16>(call, a, b);
   if (p.n <= 32) return launch_layout<Form, Strip32>(call, a, b);
   constexpr int kBytes = kElementBytes<typename Form::T>;
-  const int skewed = (a.pitch * kBytes % kCacheLine != 0) + (b.pitch * kBytes % kCacheLine != 0);
+  const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
+  const int operands = skewed(a.pitch, kBytes) + skewed(b.pitch, kBytes);
+  const int result = skewed(p.n, sizeof(typename Form::Out));
   struct Choice {
     double cycles;
     cudaError_t (*launch)(const Call&, const Boxes&, const Boxes&);
   };
-  // `if_skewed`: what is left of the speed where rows of an operand begin within a line of the L2.
-  const auto choice = [&](auto shape, double speed, double if_skewed, double besides) {
+  const auto choice = [&](auto shape, double besides, const Speed& up_to_16_bits, const Speed& of_32_bits) {
     using S = decltype(shape);
-    const double left = kBytes == 4 ? (1 + if_skewed) / 2 : if_skewed;
-    return Choice{cycles<S>(p, call.multiprocessors, kBytes, speed * std::pow(left, skewed), besides),
-                  &launch_layout<Form, S>};
+    const Speed& s = kBytes == 4 ? of_32_bits : up_to_16_bits;
+    const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
+    return Choice{cycles<S>(p, call.multiprocessors, kBytes, speed, besides), &launch_layout<Form, S>};
   };
-  Choice choices[] = {choice(Large{}, 1.0, 0.94, 2500),   choice(Wide{}, 0.92, 0.77, 2200),
-                      choice(Medium{}, 0.85, 0.68, 2000), choice(Narrow{}, 0.75, 0.72, 1000),
-                      choice(Square{}, 0.6, 0.72, 700),   {HUGE_VAL, nullptr}};
-  if constexpr (Form::kAAlongK) {
-    if (p.m > 64 && p.m <= 128) choices[5] = choice(Rows128{}, 0.5, 0.72, 1000);
-  }
+  const Choice choices[] = {choice(Large{}, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}),
+                            choice(Wide{}, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}),
+                            choice(Medium{}, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}),
+                            choice(Narrow{}, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}),
+                            choice(Square{}, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87})};
   const auto less = [](const Choice& x, const Choice& y) { return x.cycles < y.cycles; };
   return std::min_element(std::begin(choices), std::end(choices), less)->launch(call, a, b);
 }
