@@ -156,8 +156,9 @@ cudaError_t launch_with_type(const Call& call, Body&& body) {
 template <class Body>
 cudaError_t launch_form(const Call& call, Body&& body) {
   const Problem& p = call.problem;
-  if (p.k == 0)
+  if (p.k == 0) {
     return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(result_dtype(call.dtype)), call.stream);
+  }
   switch (call.dtype) {
     case DType::float16: return launch_with_type<float16, float16>(call, body);
     case DType::bfloat16: return launch_with_type<bfloat16, bfloat16>(call, body);

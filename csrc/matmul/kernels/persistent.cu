@@ -76,10 +76,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     for (int64_t tile = first; tile < grid.count; tile += stride) {
       const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
       Acc<T> acc[S::kTileN / 2];
-      if (steps == 0) {
-#pragma unroll
-        for (int i = 0; i < S::kTileN / 2; ++i) acc[i] = 0;
-      }
       int last = -1;
       for (int step = 0; step < steps; ++step, turn.next()) {
         ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
@@ -92,7 +88,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
-      if (last >= 0) release<S::kCluster>(ring.empty + last);
+      release<S::kCluster>(ring.empty + last);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       Out* const matrix = c + place.index * grid.m * grid.n;
       if constexpr (S::kTransposed) {

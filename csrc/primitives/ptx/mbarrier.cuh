@@ -46,21 +46,6 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
                : "memory");
 }
 
-// Whether the phase of that parity has ended, asked without much waiting. Acquires what came with it if so.
-TREDUCE_DEVICE bool mbarrier_test(uint64_t* barrier, unsigned parity) {
-  unsigned done;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // Waits until the phase of that parity has ended. Acquires what came with it, copies included.
 TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   unsigned done;
