@@ -410,8 +410,8 @@ TREDUCE_DEVICE int lacking(uint32_t flags, int64_t present) {
 template <int kTile>
 __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
     finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
-           Tiles<kTile, kTile> tiles, Flags flags_a, Flags flags_b, int64_t inner_batches, const float* partials,
-           int groups) {
+           Tiles<kTile, kTile> tiles, TREDUCE_GRID_CONSTANT Flags flags_a, TREDUCE_GRID_CONSTANT Flags flags_b,
+           int64_t inner_batches, const float* partials, int groups) {
   constexpr int kWords = 2 * kTile / 4;
   SHARED_ARRAY(uint32_t, flags, kWords);  // a byte a line: those of A, then those of B
   __shared__ int lacks;
