@@ -144,10 +144,10 @@ def products(failures: list[str], tool: str) -> int:
                     if not right:
                         failures.append(f"matmul {variant.name} {dtype} {m}x{n}x{k} tile {size}")
                 # A bias that is not aligned.
-                bias = (torch.randn(n + 1) * 5).to(dtype)
+                bias = (torch.randn(n + 1) * 5).to(_check.result_dtype("matmul", dtype))
                 layer = ops.linear(there[0], there[1].t(), bias.cuda()[1:], variant.name)
                 count += 1
-                if _check.chosen(variant.name, *there).on_cpu:
+                if not dtype.is_floating_point or _check.chosen(variant.name, *there).on_cpu:
                     right = same_bits(layer, ops.linear(a, b.t(), bias[1:], variant.name))
                 else:
                     wanted = ops.matmul(*there, variant.name).double() + bias.cuda()[1:].double()

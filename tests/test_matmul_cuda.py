@@ -230,7 +230,7 @@ def test_a_bias_is_added_before_the_one_rounding(variant, dtype):
 
     Shapes for every tile that a rung may pick, aligned and not, and k in several groups, side by side and in turn.
     """
-    most = 32 if dtype.is_floating_point else 100
+    most, out = 32 if dtype.is_floating_point else 100, _check.result_dtype("matmul", dtype)
     sizes = [(1, 1, 40), (1, 1000, 200), (5, 257, 129), (16, 264, 4101), (30, 131, 200), (64, 72, 4101), (100, 1, 200)]
     sizes += [(100, 16, 200), (257, 31, 200), (300, 70, 200), (129, 257, 65), (512, 512, 72), (700, 1001, 40)]
     sizes += [(1000, 3000, 64), (3000, 2000, 64), (1536, 1408, 4101), (1536, 1409, 4101)]
@@ -238,13 +238,13 @@ def test_a_bias_is_added_before_the_one_rounding(variant, dtype):
         if m * n * k > 1e9 and (start == 1 or not dtype.is_floating_point or variant.on_cpu):
             continue
         a, weight = integers(m, k, most=most, dtype=dtype, seed=m), integers(n, k, most=most, dtype=dtype, seed=n)
-        base = integers(n + 1, most=127, dtype=dtype, seed=k)
+        base = integers(n + 1, most=127, dtype=out, seed=k)
         bias = (base / 4 if dtype.is_floating_point else base)[start : start + n]
-        expected = (a.double() @ weight.double().t() + bias.double()).to(dtype)
+        expected = (a.double() @ weight.double().t() + bias.double()).to(out)
         with _check.poisoned():
             result = torch.ops.treduce.linear(a, weight, bias, variant.name)
         assert_same_bits(result, expected, f"{(m, n, k)}, bias at {start}")
-    bias = integers(65, most=127, dtype=dtype, seed=2)
+    bias = integers(65, most=127, dtype=out, seed=2)
     a, weight = torch.empty(3, 0, device="cuda", dtype=dtype), torch.empty(65, 0, device="cuda", dtype=dtype)
     assert_same_bits(torch.ops.treduce.linear(a, weight, bias, variant.name), bias.expand(3, 65).contiguous())
 
@@ -254,14 +254,15 @@ def test_a_bias_has_the_bits_of_the_cpu(variant, dtype, poisoned):
     if not variant.on_cpu:
         pytest.skip("an order of its own")
     for m, n, k in ((1, 300, 200), (130, 1, 70), (33, 257, 600), (200, 264, 129)):
-        a, weight, bias = (random(*shape, dtype=dtype, seed=n) for shape in ((m, k), (n, k), (n + 1,)))
+        a, weight = random(m, k, dtype=dtype, seed=n), random(n, k, dtype=dtype, seed=n)
+        bias = random(n + 1, dtype=_check.result_dtype("matmul", dtype), seed=n)
         result = torch.ops.treduce.linear(a, weight, bias[1:], variant.name)
         expected = torch.ops.treduce.linear(a.cpu(), weight.cpu(), bias[1:].cpu(), variant.name)
         assert_same_bits(result.cpu(), expected, f"{(m, n, k)}")
 
 
 def test_a_bias_where_pairs_do_not_suffice():
-    """split_fp16 computes some rows in k order instead, after all groups; and NaN is the one NaN of the format."""
+    """split_fp16 computes some rows without tensor cores, after all groups; and NaN is the one NaN of the format."""
     if not tables.runs(tables.row("matmul", "split_fp16"), "cuda"):
         pytest.skip("needs another chip")
     for m, n, k in ((100, 200, 300), (100, 200, 5000), (200, 300, 5000), (1536, 1408, 4200), (1536, 1409, 4200)):
