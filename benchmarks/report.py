@@ -256,9 +256,14 @@ def dtypes(results: Results) -> str:
     return table(head, lines) + "\n\n" + conditions(results, "dtypes", "Sum, GB/s by dtype and number of elements")
 
 
+def by_tile_size(results: Results) -> list[Row]:
+    """The rows of the suite `matmul` but those of `auto`, whose place is the ladder's table."""
+    return [row for row in results.rows("matmul") if row.variant != "auto"]
+
+
 def matmul(results: Results) -> str:
     """TFLOP/s by shape and variant."""
-    rows = results.rows("matmul")
+    rows = by_tile_size(results)
     names = list(dict.fromkeys(name_of(row) for row in rows))
     lines = []
     for shape in dict.fromkeys(row.shape for row in rows):
@@ -895,7 +900,7 @@ def pictures(results: Results) -> dict[str, Picture]:
         found["sum_sizes.svg"] = rows_picture(results, "sizes", "sum", "Sum of float32", results.rows("sizes"))
     if "matmul" in results.files:
         square = [
-            row for row in results.rows("matmul") if len(set(row.shape)) == 1 and row.shape[0] & (row.shape[0] - 1) == 0
+            row for row in by_tile_size(results) if len(set(row.shape)) == 1 and row.shape[0] & (row.shape[0] - 1) == 0
         ]
         found["matmul.svg"] = rows_picture(results, "matmul", "matmul", "Matrix multiplication, float32", square)
     if "matmul_ladder" in results.files:

@@ -210,15 +210,17 @@ ONE_SIGN = ("positive", "relu")
 # one output with one large term, and chance by some units.
 ALIKE = ("normal", "uniform")
 # One output outweighs all others in the Frobenius norm: chance.
-ONE_OUTPUT = ("scaled lines", "scaled segments", "wide", "some wide", "full range")
+ONE_OUTPUT = ("scaled lines", "scaled segments", "wide", "some wide", "full range", "skewed")
 
 
 def assert_accurate(c, a, b, references, kind, what=""):
     """No worse than the worst of `references`: torch's float32 product, and for short sums k order."""
     few = kind in FEW_TERMS or (a.shape[-1] < SHORT and what != "auto")
+    # A matrix times a vector torch adds by halves.
+    strict = kind in ALIKE and not few and min(a.shape[-2], b.shape[-1]) > 1
     allowed = (
-        2.0**-22 if few or kind in ONE_SIGN else 2.0**-24,
-        2.0**-24 if kind in ALIKE and not few else 2.0**-21,
+        2.0**-24 if strict else 2.0**-22 if few or kind in ONE_SIGN else 2.0**-23,
+        2.0**-24 if strict else 2.0**-21,
     )
     found, known = errors(c, a, b), [errors(reference, a, b) for reference in references]
     for i, name in enumerate(("Frobenius", "worst")):
