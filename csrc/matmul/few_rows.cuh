@@ -1,6 +1,6 @@
-// persistent for up to 64 rows of float16 or bfloat16: nearly all that is read is the other operand, the weights, and each of
-// its columns is one chain of k / 16 dependent multiplications. So the instruction is the one with the shortest latency,
-// mma.sync of a warp, and its 16 rows are columns of C: tiles may be as narrow as fills the chip evenly.
+// persistent for up to 64 rows of float16 or bfloat16: nearly all that is read is the other operand, the weights. The
+// instruction is mma.sync of a warp, whose 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where
+// those of a warp group have 64. Each output is still one chain of k / 16 multiplications.
 //
 // Order:   on an H200 mma.sync.m16n8k16 gives the bits of wgmma for both types, 16 products at a time and p ascending, so this
 //          is of the order class of the rest of persistent. Tests compare the rows of small and large products. Of tfloat32

@@ -11,8 +11,8 @@ namespace treduce::matmul::split_rows {
 using namespace hopper;
 using split::Operand16;
 
-// kRows: lines of X. kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and only what they add
-// to the sums, which pass from one to the next through shared memory, is done in order.
+// kRows: lines of X. kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and
+// only what they add to the sums, which pass from one to the next through shared memory, is done in order.
 template <int kRows_, int kStages_, int kTurns_>
 struct Shape {
   static constexpr int kRows = kRows_, kStages = kStages_, kTurns = kTurns_;
