@@ -226,8 +226,9 @@ int columns_of(const Problem& p, int multiprocessors) {
 
 // w and x: the boxes of B and A.
 template <class T, class Out, class S>
-cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x, int columns) {
+cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   const Problem& p = call.problem;
+  const int columns = columns_of<S>(p, call.multiprocessors);
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, true, &map_w);
   if (error == cudaSuccess) error = encode_tiles<Tile<T, S::kRows, true>>(x, &map_x);
@@ -268,14 +269,10 @@ inline bool pays(const Problem& p, int multiprocessors) {
 
 template <class T, class Out>
 cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
-  const auto with = [&](auto shape) {
-    using S = decltype(shape);
-    return launch_shape<T, Out, S>(call, b, a, columns_of<S>(call.problem, call.multiprocessors));
-  };
   const int64_t m = call.problem.m;
-  if (m <= 8) return with(Shape<8, 8, 16>{});
-  if (m <= 16) return with(Shape<16, 16, 16>{});
-  return with(Shape<64, 32, 32>{});
+  if (m <= 8) return launch_shape<T, Out, Shape<8, 8, 16>>(call, b, a);
+  if (m <= 16) return launch_shape<T, Out, Shape<16, 16, 16>>(call, b, a);
+  return launch_shape<T, Out, Shape<64, 32, 32>>(call, b, a);
 }
 
 }  // namespace treduce::matmul::few_rows

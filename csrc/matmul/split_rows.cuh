@@ -228,6 +228,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
+// Describes both halves of an operand for copies of `lines` lines and a segment of k.
+inline cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
+  const Halves& h = o.shape;
+  const Boxes boxes{o.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
+  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, true, map);
+}
+
 template <class S, bool kOfA, bool kAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w, const Operand& x,
                          const Operand16& split_w, const Operand16& split_x, float* partials) {
@@ -235,14 +242,12 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, 64, true, &map_w);
   if (error != cudaSuccess) return error;
-  const Halves& h = split_x.shape;
-  const Boxes halves{split_x.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
-  error = encode(halves, kMapType<float16>, kDepth<float16>, S::kRows, true, &map_x);
+  error = encode_halves(split_x, S::kRows, &map_x);
   if (error != cudaSuccess) return error;
   Work work;
   work.m = p.m;
   work.n = p.n;
-  work.steps = static_cast<int>(h.segments());
+  work.steps = static_cast<int>(split_x.shape.segments());
   work.tiles = static_cast<int>((w.lines + S::kLines - 1) / S::kLines);
   work.batches = static_cast<int>(p.batches);
   work.inner_batches = static_cast<int>(inner_batches_of(p));

@@ -196,19 +196,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
-  const Halves& h = o.shape;
-  const Boxes boxes{o.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
-  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, true, map);
-}
-
 template <class S>
 cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
                          const Operand16& split_b, float* partials) {
   const Problem& p = call.problem;
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode_halves(split_a, S::kTileM, &map_a);
-  if (error == cudaSuccess) error = encode_halves(split_b, S::kTileN / S::kCluster, &map_b);
+  cudaError_t error = split_rows::encode_halves(split_a, S::kTileM, &map_a);
+  if (error == cudaSuccess) error = split_rows::encode_halves(split_b, S::kTileN / S::kCluster, &map_b);
   if (error != cudaSuccess) return error;
   Work work;
   work.grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
