@@ -477,8 +477,9 @@ def split_lines(lines):
     clean = ((size == 0) | (size >= np.ldexp(1.0, exponent - 13)[:, :, None])).all(axis=2)
     present = np.minimum(SEGMENT, k - SEGMENT * np.arange(segments))
     zero = (x == 0).all(axis=2)
-    dense = (2 * (np.abs(high) >= 32).sum(axis=2) > present) | zero
-    few = (high != 0).sum(axis=2) <= 2
+    large = (np.abs(high) >= 32).sum(axis=2)
+    dense = (2 * large > present) | zero
+    few = (large <= 2) & (zero | (wanted >= -63))
     flags = np.where(wanted <= 40, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 

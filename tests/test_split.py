@@ -206,6 +206,9 @@ SHORT = 128
 # Sums whose terms have one sign: the tensor core cuts four times in 64, always towards zero, where torch rounds. Below
 # some thousands of k that is more than torch loses, in the worst output some 2^-21: docs/numerics.md.
 ONE_SIGN = ("positive", "relu")
+# Numbers so far apart that outputs are computed in float32, by the references too: which rounds worse in the worst of
+# thousands is a draw, so there one rounding more is allowed.
+IN_FLOAT32 = ("wide", "full range", "some wide")
 # One output outweighs all others in the Frobenius norm: chance.
 ONE_OUTPUT = ("scaled lines", "scaled segments", "some wide", "skewed")
 
@@ -213,7 +216,9 @@ ONE_OUTPUT = ("scaled lines", "scaled segments", "some wide", "skewed")
 def assert_accurate(c, a, b, references, kind, what=""):
     """No worse than the worst of `references`: torch's float32 product, and where references_of says so k order."""
     few = kind in FEW_TERMS or (a.shape[-1] < SHORT and what != "auto")
-    allowed = (2.0**-22, 2.0**-21) if few or kind in ONE_SIGN else (2.0**-24, 2.0**-24)
+    allowed = (2.0**-24, 2.0**-23 if kind in IN_FLOAT32 else 2.0**-24)
+    if few or kind in ONE_SIGN:
+        allowed = (2.0**-22, 2.0**-21)
     found, known = errors(c, a, b), [errors(reference, a, b) for reference in references]
     for i, name in enumerate(("Frobenius", "worst")):
         if name == "Frobenius" and kind in ONE_OUTPUT:
@@ -290,8 +295,10 @@ def test_flags_of_segments():
     assert flags(_3=2.0**-27) == CLEAN | DENSE  # 2^14 and 2^-13, scaled
     assert flags(_3=np.nextafter(np.float32(2.0**-27), np.float32(0))) == DENSE
     assert flags(_63=2.0**-60) == DENSE
-    assert flags(_0=2.0**20) == CLEAN  # the ones are 2^-6, scaled
-    assert flags(_0=2.0**30) == 0
+    assert flags(_0=2.0**20) == CLEAN | FEW  # the ones are 2^-6, scaled
+    assert flags(_0=2.0**30) == FEW
+    assert flags(_0=2.0**20, _1=2.0**20) == CLEAN | FEW
+    assert flags(_0=2.0**20, _1=2.0**20, _2=2.0**20) == CLEAN
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
     assert orders.line_flags(ones * np.float32(2.0**54)) == CLEAN | DENSE
     assert orders.line_flags(ones * np.float32(2.0**55)) == 0
@@ -303,7 +310,7 @@ def test_flags_of_segments():
     assert orders.line_flags(few) == CLEAN
     assert orders.line_flags(ones * np.float32(2.0**-76)) == CLEAN
     assert orders.line_flags(ones * np.float32(2.0**-77)) == 0
-    assert orders.line_flags(ones * np.float32(2.0**-140)) == FEW  # the high halves are zero
+    assert orders.line_flags(ones * np.float32(2.0**-140)) == 0  # the high halves are zero
     half = ones.copy()
     half[0, :32] = 2.0**-30
     assert orders.line_flags(half) == 0  # 32 of 64 are not more than half

@@ -35,8 +35,8 @@ struct Shape {
 };
 
 struct Work {
-  int64_t n, tiles;  // of all batches
-  int m, steps, across, batches, inner_batches;
+  int64_t n;
+  int m, steps, tiles;
   int columns, stages;  // of a block; of its ring
 };
 
@@ -68,8 +68,8 @@ TREDUCE_DEVICE void store(const float (&acc)[4], Out* c, const Out* bias, int ro
 
 template <class T, class Out, class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Work work,
-           Broadcast broadcast_w, Broadcast broadcast_x, Out* c, const Out* bias) {
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Work work, Out* c,
+           const Out* bias) {
 #ifdef TREDUCE_SM90A
   using TileX = Tile<T, S::kRows, true>;
   constexpr int kColumnFragments = S::kWarpColumns / kFragmentColumns, kRowFragments = S::kWarpRows / kFragmentRows;
@@ -78,10 +78,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int consumers = blockDim.x / 32 - 1;
   const int w_bytes = work.columns * kRowBytes, stage_bytes = w_bytes + S::kRows * kRowBytes;
-  const auto matrix_of = [&](int64_t tile) { return work.batches == 1 ? 0 : static_cast<int>(tile / work.across); };
-  const auto column_of = [&](int64_t tile, int matrix) {
-    return static_cast<int>(tile - int64_t(matrix) * work.across) * work.columns;
-  };
 
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
@@ -93,18 +89,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (warp == consumers) {
     if (lane == 0) {
       Turn<kMostStages> turn;
-      for (int64_t tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-        const int matrix = matrix_of(tile), column = column_of(tile, matrix);
-        const int2 batch = {matrix / work.inner_batches, matrix % work.inner_batches};
-        const int2 batch_w = broadcast_w.of(batch), batch_x = broadcast_x.of(batch);
+      for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         for (int step = 0; step < work.steps; ++step, turn.next(work.stages)) {
           ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
           uint64_t* const full = ring.full + turn.stage;
           char* const tile_w = stages + turn.stage * stage_bytes;
           const int k = step * kDepth<T>;
           ptx::mbarrier_arrive_expect(full, stage_bytes);
-          ptx::load_box(tile_w, &map_w, {k, column, batch_w.y, batch_w.x}, full);
-          TileX::load(tile_w + w_bytes, &map_x, 0, k, batch_x, full);
+          ptx::load_box(tile_w, &map_w, {k, tile * work.columns, 0, 0}, full);
+          TileX::load(tile_w + w_bytes, &map_x, 0, k, {0, 0}, full);
         }
       }
     }
@@ -168,7 +161,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       for (int step = 0; step < kSteps; ++step) multiply(from, step);
     };
 
-    for (int64_t tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
+    for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
@@ -190,14 +183,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       } else {
         multiply_last(even);
       }
-      const int matrix = matrix_of(tile);
-      const int64_t at = column_of(tile, matrix) + column;
-      Out* const to = c + int64_t(matrix) * work.m * work.n;
+      const int64_t first = int64_t(tile) * work.columns + column;
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
         for (int j = 0; j < kRowFragments; ++j) {
-          store(acc[i][j], to, bias, row + j * kFragmentRows, at + i * kFragmentColumns, work.m, work.n);
+          store(acc[i][j], c, bias, row + j * kFragmentRows, first + i * kFragmentColumns, work.m, work.n);
         }
       }
     }
@@ -205,7 +196,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-inline int64_t tiles_of(const Problem& p, int columns) { return (p.n + columns - 1) / columns * p.batches; }
+inline int64_t tiles_of(const Problem& p, int columns) { return (p.n + columns - 1) / columns; }
 
 // The columns of a block: those that leave the busiest multiprocessor the least; of equals the most, which read the rows
 // fewest times.
@@ -237,12 +228,9 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   const int stage_bytes = (columns + S::kRows) * kRowBytes;
   Work work;
   work.n = p.n;
-  work.tiles = tiles_of(p, columns);
+  work.tiles = static_cast<int>(tiles_of(p, columns));
   work.m = static_cast<int>(p.m);
   work.steps = static_cast<int>((p.k + kDepth<T> - 1) / kDepth<T>);
-  work.across = static_cast<int>(work.tiles / p.batches);
-  work.batches = static_cast<int>(p.batches);
-  work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.columns = columns;
   work.stages = std::clamp(kRingBytes / stage_bytes, 2, kMostStages);
 
@@ -251,17 +239,17 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   shape.grid = std::min<int64_t>(work.tiles, call.multiprocessors);
   shape.shared_bytes = work.stages * stage_bytes + kTileAlignment;
   shape.stream = call.stream;
-  return launch(&kernel<T, Out, S>, shape, map_w, map_x, work, broadcast_of(w), broadcast_of(x),
-                static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  return launch(&kernel<T, Out, S>, shape, map_w, map_x, work, static_cast<Out*>(call.c),
+                static_cast<const Out*>(call.bias));
 }
 
-// What this kernel can do: 16 bits, both operands contiguous along k.
+// What this kernel can do: 16 bits, both operands contiguous along k; and one matrix, see `pays`.
 template <class Form>
 constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK && Form::kBAlongK;
 
 // And where it is faster than tiles of 64 columns. Measured on an NVIDIA H200, 2026-11-21: by 2 to 8 % up to 16 rows, but
-// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors. Of batches
-// nothing was measured.
+// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors. A batch
+// has tiles enough.
 inline bool pays(const Problem& p, int multiprocessors) {
   if (p.batches > 1) return false;
   return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && tiles_of(p, 64) > multiprocessors);

@@ -30,6 +30,13 @@ struct Turn {
       parity ^= 1;
     }
   }
+  TREDUCE_DEVICE void skip(int count) {
+    stage += count;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
 };
 
 template <int kStages>

@@ -46,7 +46,7 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
   const float far_down = __uint_as_float(static_cast<uint32_t>(127 - exponent + kLowBits) << 23);
   scale = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
 
-  __half2 large = __float2half2_rn(0.0f), some = large;
+  __half2 large = __float2half2_rn(0.0f);
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const __half2 top = __floats2half2_rn(x[i * 2] * down, x[i * 2 + 1] * down);
@@ -55,19 +55,16 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
     large = __hadd2(large, __hge2(__habs2(top), __float2half2_rn(kLarge)));
-    some = __hadd2(some, __hne2(top, __float2half2_rn(0.0f)));
     memcpy(high + i, &top, 4);
     memcpy(low + i, &rest, 4);
   }
-  // Both counts in one word.
-  const __half2 counts = __hadd2(__lows2half2(large, some), __highs2half2(large, some));
-  int count = static_cast<int>(__low2float(counts)) | static_cast<int>(__high2float(counts)) << 16;
+  int count = static_cast<int>(__low2float(large) + __high2float(large));
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) count += __shfl_xor_sync(~0u, count, d);
   const uint32_t bound = (static_cast<uint32_t>(exponent + kSmall + 127) << 24) - 1;
   const bool zero = most == 0;
-  const int clean = least < bound ? 0 : kClean, dense = 2 * (count & 0xffff) > present || zero ? kDense : 0;
-  const int few = count >> 16 <= 2 ? kFew : 0;
+  const int clean = least < bound ? 0 : kClean, dense = 2 * count > present || zero ? kDense : 0;
+  const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
   flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
 }
 

@@ -11,28 +11,34 @@ namespace treduce::matmul::split_rows {
 using namespace hopper;
 using split::Operand16;
 
-// kRows: lines of X. kTurns warp groups take the segments of k by turns: splitting and multiplying go on side by side, and
-// only what they add to the sums, which pass from one to the next through shared memory, is done in order.
-template <int kRows_, int kStages_, int kTurns_>
+// kRows: lines of X. The kGroups warp groups of a block either have 64 lines of W each, and share the lines of X
+// (kOwnLines); or, where C has too few tiles for that, they take the segments of the same 64 lines by turns: splitting and
+// multiplying go on side by side, and only what they add to the sums, which pass from one to the next through shared
+// memory, is done in order. kBlocks: on a multiprocessor. Two hide each other's first copies and last stores.
+template <int kRows_, int kStages_, int kGroups_, int kBlocks_, bool kOwnLines_>
 struct Shape {
-  static constexpr int kRows = kRows_, kStages = kStages_, kTurns = kTurns_;
-  static constexpr int kLines = 64;  // of W
+  static constexpr int kRows = kRows_, kStages = kStages_, kGroups = kGroups_, kBlocks = kBlocks_;
+  static constexpr bool kOwnLines = kOwnLines_;
+  static constexpr int kTurns = kOwnLines ? 1 : kGroups;        // from a warp group's segment to its next
+  static constexpr int kLines = kOwnLines ? kGroups * 64 : 64;  // of W
+  static constexpr int kReaders = kOwnLines ? kGroups * 4 : 4;  // warps that read a stage
   // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
   static constexpr bool kHandOver = kRows == 128;
-  static constexpr int kThreads = kTurns * kWarpGroup + (kHandOver ? kWarpGroup : 32);
+  static_assert(!kHandOver || kBlocks == 1, "a block alone has the registers that are taken");
+  static constexpr int kThreads = kGroups * kWarpGroup + (kHandOver ? kWarpGroup : 32);
   static constexpr int kPart = kRows < 64 ? kRows : 64;  // lines of X that are multiplied together
-  static constexpr int kBytesW = 64 * kSegment * 4;      // the float32 tile
+  static constexpr int kBytesW = kLines * kSegment * 4;  // the float32 tile
   static constexpr int kBytesX = kRows * kRowBytes;      // one half
   static constexpr int kScaleBytes = kRows * 4;
   static constexpr int kCopiedBytes = kBytesW + 2 * kBytesX + kScaleBytes;
   static constexpr int kStageBytes = kBytesW + 2 * kBytesX + kTileAlignment;
-  static constexpr int kSumBytes = kWarpGroup * kRows / 2 * 4;
+  static constexpr int kSumBytes = kOwnLines ? 0 : kWarpGroup * kRows / 2 * 4;
 };
 
 // This lane's numbers of line `line` of the float32 tile, in the order of a multiplication's first operand: steps of k
-// 16 s + 2 (lane % 4), and one, eight and nine more, for s = 0 to 3. The tile is two boxes of 128-byte rows, swizzled.
-// kAlongK: 32 steps of k of 64 lines, twice; else 32 lines of 64 steps of k, twice.
-template <bool kAlongK>
+// 16 s + 2 (lane % 4), and one, eight and nine more, for s = 0 to 3. The tile is boxes of 128-byte rows, swizzled.
+// kAlongK: 32 steps of k of all lines, twice; else 64 steps of k of 32 lines each.
+template <bool kAlongK, int kLines>
 TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) {
   const int q = threadIdx.x % 4;
   if constexpr (kAlongK) {
@@ -41,7 +47,8 @@ TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) 
     const int first = (q / 2) ^ line % 8;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float2 pair = *reinterpret_cast<const float2*>(row + i / 4 * (64 * kRowBytes) + (first ^ i % 4 * 2) * 16);
+      const float2 pair =
+          *reinterpret_cast<const float2*>(row + i / 4 * (kLines * kRowBytes) + (first ^ i % 4 * 2) * 16);
       numbers[i * 2] = pair.x;
       numbers[i * 2 + 1] = pair.y;
     }
@@ -65,7 +72,7 @@ struct Work {
 
 // kOfA: W is A; else the product is transposed.
 template <class S, bool kOfA, bool kAlongK>
-__global__ void __launch_bounds__(S::kThreads, 1)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
            Work work, int depth, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
@@ -87,11 +94,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
     for (int t = 0; t < S::kTurns; ++t) ptx::mbarrier_init(turns + t, 4);
-    ring.init(4);  // the warps of one turn
+    ring.init(S::kReaders);
   }
   __syncthreads();
 
-  constexpr int kCopier = S::kTurns * kWarpGroup;
+  constexpr int kCopier = S::kGroups * kWarpGroup;
   if (threadIdx.x >= kCopier) {
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x != kCopier) return;
@@ -105,10 +112,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
       char* const x_tile = to + S::kBytesW;
       const int k = step * kSegment;
+      constexpr int kBoxes = kAlongK ? 2 : S::kLines / 32;
 #pragma unroll
-      for (int box = 0; box < 2; ++box) {
-        const int x = kAlongK ? k + box * 32 : first + box * 32, y = kAlongK ? first : k;
-        ptx::load_box(to + box * (64 * kRowBytes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
+      for (int box = 0; box < kBoxes; ++box) {
+        const int x = (kAlongK ? k : first) + box * 32, y = kAlongK ? first : k;
+        ptx::load_box(to + box * (S::kBytesW / kBoxes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
       }
       // What is split already comes from the launch before; the rest need not wait for that.
       if (step == begin) ptx::wait_for_launch_before();
@@ -123,14 +131,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   if constexpr (S::kHandOver) ptx::take_registers<232>();
   const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
-  const int own_turn = threadIdx.x / kWarpGroup;
-  // Of the 64 lines: this one, and eight on.
-  const int mine = thread / 32 * 16 + lane / 4;
+  // The same for all lanes, which the compiler does not know: descriptors are then uniform registers.
+  const int own_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
+  const int own_turn = S::kOwnLines ? 0 : own_group;
+  // Of the block's lines: this one, and eight on.
+  const int mine = (S::kOwnLines ? own_group * 64 : 0) + thread / 32 * 16 + lane / 4;
+  // Lane 0 of four says what the segments of their two lines are like.
+  unsigned char* const flags = w.flags + (matrix_w * work.steps + begin) * w.shape.lines_padded + first + mine;
+  const bool there[2] = {lane % 4 == 0 && first + mine < lines, lane % 4 == 0 && first + mine + 8 < lines};
+  const int padded = static_cast<int>(w.shape.lines_padded);
   float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
   unsigned round = 0;  // parity of this warp group's next turn
   float acc[S::kRows / 2] = {};
   Turn<S::kStages> turn;
-  for (int skipped = 0; skipped < own_turn; ++skipped) turn.next();
+  turn.skip(own_turn);
   for (int step = begin + own_turn; step < end; step += S::kTurns) {
     ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
     const char* const stage = stages + turn.stage * S::kStageBytes;
@@ -145,13 +159,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float numbers[16];
-      read_line<kAlongK>(stage, mine + half * 8, numbers);
+      read_line<kAlongK, S::kLines>(stage, mine + half * 8, numbers);
       uint32_t h[8], l[8];
-      unsigned char flags;
-      split::split_segment<16, 4>(numbers, present, h, l, scale[half], flags);
-      if (lane % 4 == 0 && first + mine + half * 8 < lines) {
-        w.flags[(matrix_w * work.steps + step) * w.shape.lines_padded + first + mine + half * 8] = flags;
-      }
+      unsigned char of_segment;
+      split::split_segment<16, 4>(numbers, present, h, l, scale[half], of_segment);
+      if (there[half]) flags[int64_t(step - begin) * padded + half * 8] = of_segment;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         high_part[i / 2][i % 2 * 2 + half] = h[i];
@@ -170,26 +182,26 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         ptx::wgmma_touch(low_part[i]);
       }
       ptx::wgmma_fence();
-      // High of A by low of B, then low of A by high of B.
+      // High of A by low of B, then low of A by high of B, in one accumulator; high by high, in another, between them: a
+      // multiplication waits for the one before it in its accumulator.
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i], TileX::descriptor(kOfA ? x_low : x_high, part, i),
                            i > 0);
+        Multiply::multiply(high, high_part[i], TileX::descriptor(x_high, part, i), i > 0);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         Multiply::multiply(rest, kOfA ? low_part[i] : high_part[i], TileX::descriptor(kOfA ? x_high : x_low, part, i),
                            1);
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) Multiply::multiply(high, high_part[i], TileX::descriptor(x_high, part, i), i > 0);
       ptx::wgmma_commit();
       ptx::wgmma_touch(high);
       ptx::wgmma_touch(rest);
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(high);
       ptx::wgmma_touch(rest);
-      if (part == 0) {
+      if (!S::kOwnLines && part == 0) {
         if (step > begin) {
           ptx::mbarrier_wait(turns + own_turn, round);
           round ^= 1;
@@ -209,21 +221,24 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
     __syncwarp();  // every lane has read its scales
     if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
-    for (int passed = 0; passed < S::kTurns; ++passed) turn.next();
-    if (step + 1 == end) break;  // the sums are complete, in this group's registers
+    turn.skip(S::kTurns);
+    if constexpr (!S::kOwnLines) {
+      if (step + 1 == end) break;  // the sums are complete, in this group's registers
 #pragma unroll
-    for (int i = 0; i < S::kRows / 2; ++i) sums[i * kWarpGroup + thread] = acc[i];
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
+      for (int i = 0; i < S::kRows / 2; ++i) sums[i * kWarpGroup + thread] = acc[i];
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
+    }
   }
-  if (own_turn != (end - 1 - begin) % S::kTurns) return;
+  if (!S::kOwnLines && own_turn != (end - 1 - begin) % S::kTurns) return;
+  const int line = first + mine - thread / 32 * 16 - lane / 4;  // the first of this warp group
   float* const to = c + group * work.outputs + batch * work.m * work.n;
   if constexpr (kOfA) {
     add_bias(acc, bias, 0, work.n);
-    store_registers<float, S::kRows>(acc, to, first, 0, work.m, work.n);
+    store_registers<float, S::kRows>(acc, to, line, 0, work.m, work.n);
   } else {
-    add_bias_transposed(acc, bias, first, work.n);
-    store_transposed<float, S::kRows>(acc, to, first, 0, work.m, work.n);
+    add_bias_transposed(acc, bias, line, work.n);
+    store_transposed<float, S::kRows>(acc, to, line, 0, work.m, work.n);
   }
 #endif
 }
@@ -240,7 +255,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
                          const Operand16& split_w, const Operand16& split_x, float* partials) {
   const Problem& p = call.problem;
   CUtensorMap map_w, map_x;
-  cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, 64, true, &map_w);
+  cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kAlongK ? S::kLines : kSegment, true, &map_w);
   if (error != cudaSuccess) return error;
   error = encode_halves(split_x, S::kRows, &map_x);
   if (error != cudaSuccess) return error;
@@ -278,11 +293,21 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
                                           : &launch_shape<S, false, false>;
     return function(call, boxes, w, x, split_w, split_x, partials);
   };
-  if (x.lines <= 8) return launch(Shape<8, 8, 4>{});
-  if (x.lines <= 16) return launch(Shape<16, 8, 3>{});
-  if (x.lines <= 32) return launch(Shape<32, 6, 3>{});
-  if (x.lines <= 64) return launch(Shape<64, 5, 2>{});
-  return launch(Shape<128, 3, 2>{});
+  // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were
+  // measured beside that of one block of 64 lines (1 to 128 x 8192 x 28672 on an NVIDIA H200, 2026-11-21).
+  const auto time = [&](int lines, int at_once, double round) {
+    const int64_t blocks = (w.lines + lines - 1) / lines * call.problem.batches * groups_of(call.problem.k);
+    const int64_t together = int64_t(at_once) * call.multiprocessors;
+    return round * static_cast<double>((blocks + together - 1) / together);
+  };
+  const double alone = time(64, 1, 1.0);
+  const bool two = time(64, 2, 1.9) < alone;
+  if (x.lines <= 8) return two ? launch(Shape<8, 4, 2, 2, false>{}) : launch(Shape<8, 8, 4, 1, false>{});
+  if (x.lines <= 16) return two ? launch(Shape<16, 4, 2, 2, false>{}) : launch(Shape<16, 8, 3, 1, false>{});
+  if (x.lines <= 32) return two ? launch(Shape<32, 3, 2, 2, false>{}) : launch(Shape<32, 6, 3, 1, false>{});
+  const bool own_lines = time(128, 1, x.lines <= 64 ? 1.9 : 1.65) < alone;
+  if (x.lines <= 64) return own_lines ? launch(Shape<64, 4, 2, 1, true>{}) : launch(Shape<64, 5, 2, 1, false>{});
+  return own_lines ? launch(Shape<128, 3, 2, 1, true>{}) : launch(Shape<128, 3, 2, 1, false>{});
 }
 
 }  // namespace treduce::matmul::split_rows
