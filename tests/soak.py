@@ -157,7 +157,7 @@ def main() -> int:
     streams = [torch.cuda.Stream() for _ in range(given.streams + 1)]
     load = torch.randn(2048, 2048, device="cuda")
     rng = random.Random(given.seed)
-    checked, rounds, wrong = 0, 0, []
+    checked, rounds, wrong, said = 0, 0, [], 0
     began = time.monotonic()
     columns = (
         TextColumn("{task.description}"),
@@ -177,9 +177,12 @@ def main() -> int:
                     wrong.append(work)
                     console.print(f"[red]wrong[/] (seed {given.seed}, round {rounds}) {work.what}", highlight=False)
             rounds += 1
-            progress.update(
-                task, completed=elapsed, description=f"{rounds} rounds, {checked} results, {len(wrong)} wrong"
-            )
+            so_far = f"{rounds} rounds, {checked} results, {len(wrong)} wrong"
+            progress.update(task, completed=elapsed, description=so_far)
+            if not console.is_terminal and elapsed >= (said + 1) * 60:
+                said = int(elapsed // 60)
+                console.print(f"{said} min: {so_far}", highlight=False)
+                console.file.flush()  # what a log says when the machine is taken away
     console.print(f"{rounds} rounds, {checked} results checked by bits, {len(wrong)} reductions wrong")
     return 1 if wrong else 0
 

@@ -186,14 +186,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       // multiplication waits for the one before it in its accumulator.
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i], TileX::descriptor(kOfA ? x_low : x_high, part, i),
-                           i > 0);
-        Multiply::multiply(high, high_part[i], TileX::descriptor(x_high, part, i), i > 0);
+        Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i],
+                           TileX::lone_descriptor(kOfA ? x_low : x_high, part, i), i > 0);
+        Multiply::multiply(high, high_part[i], TileX::lone_descriptor(x_high, part, i), i > 0);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Multiply::multiply(rest, kOfA ? low_part[i] : high_part[i], TileX::descriptor(kOfA ? x_high : x_low, part, i),
-                           1);
+        Multiply::multiply(rest, kOfA ? low_part[i] : high_part[i],
+                           TileX::lone_descriptor(kOfA ? x_high : x_low, part, i), 1);
       }
       ptx::wgmma_commit();
       ptx::wgmma_touch(high);
