@@ -248,8 +248,8 @@ template <class Form>
 constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK && Form::kBAlongK;
 
 // And where it is faster than tiles of 64 columns. Measured on an NVIDIA H200, 2026-11-21: by 2 to 8 % up to 16 rows, but
-// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors. A batch
-// has tiles enough.
+// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors. Batches
+// were not measured.
 inline bool pays(const Problem& p, int multiprocessors) {
   if (p.batches > 1) return false;
   return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && tiles_of(p, 64) > multiprocessors);
