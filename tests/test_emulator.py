@@ -367,13 +367,24 @@ def strides(x, batches):
     return x.stride(-2), x.stride(-1), batch
 
 
-def product(store, variant, a, b, a_view=lambda x: x, b_view=lambda x: x, seeds=SEEDS, bias=None, shift=0, **sizes):
-    """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary."""
+def same(x):
+    return x
+
+
+def transposed(x):
+    return x.transpose(-2, -1)
+
+
+def product(store, variant, a, b, a_view=same, b_view=same, seeds=SEEDS, bias=None, shift=0, twin=None, **sizes):
+    """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary.
+
+    `twin`: the rung of the same bits that the CPU has."""
     left, right = a_view(a), b_view(b)
+    twin = twin or variant.name
     if bias is None:
-        expected = torch.ops.treduce.matmul(left, right, variant.name, **sizes)
+        expected = torch.ops.treduce.matmul(left, right, twin, **sizes)
     else:
-        expected = torch.ops.treduce.linear(left, right.t(), bias, variant.name)  # every tile size has these bits
+        expected = torch.ops.treduce.linear(left, right.t(), bias, twin)  # every tile size has these bits
     batches = expected.size(0) if expected.dim() == 3 else 1
     words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0)]
     words += [left.size(-2), right.size(-1), left.size(-1), batches, *strides(left, batches), *strides(right, batches)]
@@ -384,12 +395,6 @@ def products(store, variant):
     def matrix(rows, columns, dtype=torch.float32, batches=()):
         shape = (*batches, rows, columns)
         return cases.values(rows * columns * max(1, *batches, 1), dtype, seed=rows).view(shape)
-
-    def same(x):
-        return x
-
-    def transposed(x):
-        return x.transpose(-2, -1)
 
     batch = []
     for sizes in [{}, *({variant.size_name: size} for size in variant.sizes)]:
@@ -440,6 +445,45 @@ MATMUL_KERNELS = [v for v in MATMUL_VARIANTS if v.has_kernel and v.on_cpu]
 @pytest.mark.parametrize("variant", MATMUL_KERNELS, ids=names(MATMUL_KERNELS))
 def test_matmul(driver, stored, variant):
     check(driver, products(stored, variant))
+
+
+def products_of_fragments(store, variant):
+    """Sums that are exact in any order; but those of float64 are in k order."""
+    twin = functools.partial(product, store, variant, twin="naive", seeds=1)
+    batch = []
+    for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
+
+        def matrix(*shape, dtype=dtype):
+            if dtype == torch.float64:
+                return cases.values(math.prod(shape), dtype, seed=shape[-1]).view(shape)
+            return torch.randint(-4, 5, shape, generator=cases.generator(shape[-1])).to(dtype)
+
+        for m, n, k in ((1, 1, 1), (5, 3, 0), (35, 69, 83)):
+            batch.append(twin(matrix(m, k), matrix(k, n)))
+        # Straight from where the operands lie, and through aligned copies, turned round where k must be contiguous.
+        for (m, n, k), a_view, b_view in itertools.product(
+            ((17, 33, 9), (40, 72, 80)), (same, transposed), (same, transposed)
+        ):
+            a = matrix(m, k) if a_view is same else matrix(k, m)
+            b = matrix(k, n) if b_view is same else matrix(n, k)
+            batch.append(twin(a, b, a_view, b_view))
+        batch.append(twin(matrix(140, 40), matrix(40, 264)))  # several tiles
+        batch.append(twin(matrix(3, 9, 20), matrix(3, 20, 12)))
+        batch.append(twin(matrix(3, 9, 16), matrix(16, 5)))
+        every_other = functools.partial(torch.as_strided, size=(36, 40), stride=(80, 2))
+        batch.append(twin(matrix(36, 82), matrix(40, 24), every_other))
+        for m, n, k in ((17, 19, 20), (40, 72, 33)):
+            bias = matrix(n, dtype=_check.result_dtype("matmul", dtype))
+            batch.append(twin(matrix(m, k), matrix(k, n), bias=bias, shift=1))
+    return batch
+
+
+FRAGMENTS = [v for v in MATMUL_VARIANTS if v.name in ("mma", "mma_f64")]
+
+
+@pytest.mark.parametrize("variant", FRAGMENTS, ids=names(FRAGMENTS))
+def test_matmul_by_fragments(driver, stored, variant):
+    check(driver, products_of_fragments(stored, variant))
 
 
 # ---- vector_add ----

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "../primitives/shared.cuh"
 #include "operand.h"
 #include "rung.h"
 
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(kPackThreads)
     pack_turned(const Word* from, PackSource source, Boxes to, Word* data, bool vectors) {
   constexpr int kInner = kPackBytes / sizeof(Word), kOuter = 64, kWords = 16 / sizeof(Word);
   constexpr int kRounds = kInner * kOuter / kWords / kPackThreads;
-  __shared__ Word tile[kOuter][kInner + 1];
+  using Line = Word[kInner + 1];
+  SHARED_ARRAY(Line, tile, kOuter);
   const int64_t across = (to.outer + kOuter - 1) / kOuter, down = (to.inner + kInner - 1) / kInner;
   const int64_t count = across * down * to.batch_size[0] * to.batch_size[1];
   for (int64_t t = blockIdx.x; t < count; t += gridDim.x) {

@@ -20,9 +20,9 @@ COMPILE = [*SANITIZE, "-std=c++17", "-g1", "-ffp-contract=off", "-DTREDUCE_EMULA
 COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parentheses"]
 
 
-# What a rung on tensor cores or the copy engine includes. Those are left out: their instructions work on fragments that
-# a whole warp holds, or on descriptors, and have no twin on the host.
-NO_TWIN = ('"../hopper.cuh"', '"../staged.cuh"', "<mma.h>")
+# What the rungs include that are left out: the instructions of warp groups and of the copy engine, which work on
+# descriptors, and those of fragments that nobody may look into have no twin on the host.
+NO_TWIN = ('"../hopper.cuh"', "<mma.h>")
 
 
 def has_twin(source: Path) -> bool:

@@ -255,7 +255,13 @@ std::string matrix_product(std::istream& line) {
   call.c = c.data();
   call.bias = bias_path == "none" ? nullptr : bias.data() + bias_bytes;
   if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
-  return run_seeds(line, c, [&] { check(static_cast<cudaError_t>(row.launcher(call))); });
+  Buffer workspace(row.workspace == nullptr ? 0 : row.workspace(p, call.dtype, call.a, call.b));
+  call.workspace = workspace.data();
+  call.multiprocessors = emulator::kProcessors;
+  return run_seeds(line, c, [&] {
+    workspace.poison();
+    check(static_cast<cudaError_t>(row.launcher(call)));
+  });
 }
 
 std::string addition(std::istream& line) {

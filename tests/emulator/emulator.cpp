@@ -374,13 +374,15 @@ const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Sit
   return row;
 }
 
-void copy_async(void* to, const void* from, size_t bytes) {
+void copy_async(void* to, const void* from, size_t bytes, size_t present) {
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0) {
     fail("copies " + std::to_string(bytes) + " bytes between addresses that are not multiples of it",
          Site{"cp.async", 0});
   }
   const auto first = static_cast<const unsigned char*>(from);
-  launch->current->copies.back().push_back({to, {first, first + bytes}});
+  std::vector<unsigned char> data(first, first + present);
+  data.resize(bytes);
+  launch->current->copies.back().push_back({to, std::move(data)});
   memset(to, 0xff, bytes);
 }
 

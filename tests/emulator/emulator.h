@@ -63,8 +63,8 @@ void overtake();  // another thread may run before this one goes on
 const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Site site);
 
 // Asynchronous copies. What is copied is read at once, for its address is checked here; where it goes to holds 0xff bytes from
-// now until wait_copies() of this thread comes to its group.
-void copy_async(void* to, const void* from, size_t bytes);
+// now until wait_copies() of this thread comes to its group. The first `present` bytes are copied, the others become zero.
+void copy_async(void* to, const void* from, size_t bytes, size_t present);
 void commit_copies();
 void wait_copies(size_t left);
 

@@ -34,7 +34,7 @@ TREDUCE_DEVICE uint32_t place_of_lane(int line) {
 
 // Fragment `index` (16 lines) of step `step`: matrices of lines 0 to 7 and 8 to 15, first half of k, then second.
 template <class T, bool kAlongK>
-TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], uint32_t tile, uint32_t place, int index, int step) {
+TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], ptx::SharedAddress tile, uint32_t place, int index, int step) {
   if constexpr (kAlongK) {
     ptx::load_matrices<false>(words, tile + (place ^ step * 32) + index * 16 * kRowBytes);
   } else {

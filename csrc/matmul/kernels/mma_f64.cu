@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int place_a = place_of_lane<kAAlongK, S::kWarpM>(warp_m), place_b = place_of_lane<kBAlongK, S::kWarpN>(warp_n);
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place_in_groups<S::kGroup>(tile);
+    const auto place = tiles.template place_in_groups<S::kGroup>(tile);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     double acc[kM][kN][4] = {};
     double from_a[2][kM][2], from_b[2][kN];

@@ -37,7 +37,7 @@ template <int kBytes>
 TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
 #ifdef TREDUCE_EMULATOR
-  emulator::copy_async(to, global, kBytes);
+  emulator::copy_async(to, global, kBytes, kBytes);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");

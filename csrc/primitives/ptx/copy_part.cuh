@@ -8,7 +8,9 @@ namespace treduce::ptx {
 // Copies the first `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing where `bytes` is 0. Both
 // addresses are multiples of 16. cp.async with a source size (sm_80 and later); passes by the L1.
 TREDUCE_DEVICE void copy_async_part(SharedAddress to, const void* global, int bytes) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#ifdef TREDUCE_EMULATOR
+  emulator::copy_async(to, global, 16, bytes);
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 #endif
 }

@@ -6,6 +6,9 @@
 
 #include <cstdint>
 
+#ifdef TREDUCE_EMULATOR
+#include "emulator_mma.h"
+#else
 #include "mbarrier.cuh"
 
 namespace treduce::ptx {
@@ -36,3 +39,4 @@ TREDUCE_DEVICE void load_matrices(uint32_t (&words)[4], uint32_t row) {
 }
 
 }  // namespace treduce::ptx
+#endif

@@ -18,6 +18,9 @@
 #define TREDUCE_MMA 1
 #endif
 
+#ifdef TREDUCE_EMULATOR
+#include "emulator_mma.h"
+#else
 namespace treduce::ptx {
 
 // 16 x 16 times 16 x 8, two elements a word. mma.m16n8k16.
@@ -93,3 +96,4 @@ TREDUCE_DEVICE void multiply(double (&d)[4], const double (&a)[2], double b) {
 }
 
 }  // namespace treduce::ptx
+#endif
