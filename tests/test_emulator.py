@@ -375,6 +375,15 @@ def transposed(x):
     return x.transpose(-2, -1)
 
 
+def in_every_layout(matrix, *shapes):
+    """Operands of these (m, n, k) that matrix(rows, columns) makes, and the views in which they are multiplied."""
+    for a_view, b_view in itertools.product((same, transposed), repeat=2):
+        for m, n, k in shapes:
+            a = matrix(m, k) if a_view is same else matrix(k, m)
+            b = matrix(k, n) if b_view is same else matrix(n, k)
+            yield a, b, a_view, b_view
+
+
 def product(store, variant, a, b, a_view=same, b_view=same, seeds=SEEDS, bias=None, shift=0, twin=None, **sizes):
     """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary.
 
@@ -402,11 +411,8 @@ def products(store, variant):
             batch.append(product(store, variant, matrix(m, k), matrix(k, n), **sizes))
         batch.append(product(store, variant, matrix(9, 17), matrix(21, 9), transposed, transposed, **sizes))
         # Every layout, where 16 bytes may be read at once (80 = 5 * 16), and where not; several steps along k.
-        for a_view, b_view in itertools.product((same, transposed), repeat=2):
-            for m, n, k in ((40, 72, 80), (35, 69, 83)):
-                a = matrix(m, k) if a_view is same else matrix(k, m)
-                b = matrix(k, n) if b_view is same else matrix(n, k)
-                batch.append(product(store, variant, a, b, a_view, b_view, seeds=1, **sizes))
+        for operands in in_every_layout(matrix, (40, 72, 80), (35, 69, 83)):
+            batch.append(product(store, variant, *operands, seeds=1, **sizes))
         for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64):
             batch.append(product(store, variant, matrix(17, 20, dtype), matrix(20, 19, dtype), **sizes))
             a, b = matrix(48, 40, dtype), matrix(72, 48, dtype)
@@ -461,12 +467,7 @@ def products_of_fragments(store, variant):
         for m, n, k in ((1, 1, 1), (5, 3, 0), (35, 69, 83)):
             batch.append(twin(matrix(m, k), matrix(k, n)))
         # Straight from where the operands lie, and through aligned copies, turned round where k must be contiguous.
-        for (m, n, k), a_view, b_view in itertools.product(
-            ((17, 33, 9), (40, 72, 80)), (same, transposed), (same, transposed)
-        ):
-            a = matrix(m, k) if a_view is same else matrix(k, m)
-            b = matrix(k, n) if b_view is same else matrix(n, k)
-            batch.append(twin(a, b, a_view, b_view))
+        batch += [twin(*operands) for operands in in_every_layout(matrix, (17, 33, 9), (40, 72, 80))]
         batch.append(twin(matrix(140, 40), matrix(40, 264)))  # several tiles
         batch.append(twin(matrix(3, 9, 20), matrix(3, 20, 12)))
         batch.append(twin(matrix(3, 9, 16), matrix(16, 5)))
@@ -478,7 +479,11 @@ def products_of_fragments(store, variant):
     return batch
 
 
-FRAGMENTS = [v for v in MATMUL_VARIANTS if v.name in ("mma", "mma_f64")]
+def has_twin(variant):
+    return emulator.build.has_twin(emulator.build.ROOT / f"csrc/matmul/kernels/{variant.name}.cu")
+
+
+FRAGMENTS = [v for v in MATMUL_VARIANTS if v.has_kernel and not v.on_cpu and has_twin(v)]
 
 
 @pytest.mark.parametrize("variant", FRAGMENTS, ids=names(FRAGMENTS))

@@ -132,11 +132,8 @@ def test_values_of_every_depth(variant, dtype, poison):
 def test_values_of_the_largest_tiles(variant, dtype, poison):
     """With tiles for all multiprocessors and more, blocks form clusters, and the second of two has rows of its own."""
     poison()
-    m, n, k = 2304, 3000, 200
-    for of_a, of_b in itertools.product("NT", "NT"):
-        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
-        a, b = (x.t().contiguous().t() if of == "T" else x for x, of in ((a, of_a), (b, of_b)))
-        assert_right(into_poison(a, b, variant), a, b, variant, of_a + of_b)
+    for what, a, b in layouts(random(2304, 200, dtype=dtype), random(200, 3000, dtype=dtype, seed=1)):
+        assert_right(into_poison(a, b, variant), a, b, variant, what)
 
 
 @every_core

@@ -30,6 +30,7 @@ struct Turn {
       parity ^= 1;
     }
   }
+  // `count`: at most kStages.
   TREDUCE_DEVICE void skip(int count) {
     stage += count;
     if (stage >= kStages) {

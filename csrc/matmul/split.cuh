@@ -64,6 +64,7 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
   const uint32_t bound = (static_cast<uint32_t>(exponent + kSmall + 127) << 24) - 1;
   const bool zero = most == 0;
   const int clean = least < bound ? 0 : kClean, dense = 2 * count > present || zero ? kDense : 0;
+  // Where the scale is cut off, few are large for that alone.
   const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
   flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
 }

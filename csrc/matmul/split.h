@@ -20,7 +20,7 @@ inline int64_t groups_of(int64_t k) { return std::max<int64_t>((k + kGroup - 1) 
 enum SegmentFlag : unsigned char {
   kClean = 1,  // every number but zero kept its 22 bits
   kDense = 2,  // more than half of the numbers are large: what small ones lose, the products of large ones hide
-  kFew = 4,    // at most two numbers are large, for its scale: no sum in which the errors of pairs would vanish
+  kFew = 4,    // at most two numbers are large: no sum in which the errors of pairs would vanish
   kZero = 8,   // all are zero
 };
 

@@ -48,7 +48,8 @@ struct Handed {
 
 // d += A B: 16 x 8 outputs of 32 bytes of k. T: of the elements, side by side in a word.
 template <class T, class Sum>
-void multiply_words(Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, ::emulator::Site site) {
+void multiply(T, Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+              ::emulator::Site site = ::emulator::Site::here()) {
   using Wide = std::conditional_t<std::is_integral_v<Sum>, Sum, double>;
   const Handed<4> of_a(a, site);
   const Handed<2> of_b({b0, b1}, site);
@@ -72,12 +73,6 @@ void multiply_words(Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
     }
     d[i] = static_cast<Sum>(sum);
   }
-}
-
-template <class T, class Sum>
-void multiply(T, Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-              ::emulator::Site site = ::emulator::Site::here()) {
-  multiply_words<T>(d, a, b0, b1, site);
 }
 
 inline uint32_t round_to_tfloat32(uint32_t word) { return (word + 0x1000u) & ~0x1fffu; }  // of finite numbers
