@@ -468,7 +468,7 @@ def split_lines(lines):
     x[:, :k] = lines
     x = x.reshape(count, segments, SEGMENT)
     wanted = magnitude_exponent(x).max(axis=2) - 14  # brings the largest magnitude to 2^14
-    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -63, 40))
+    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -45, 12))
     scaled = np.ldexp(x, -exponent[:, :, None]).astype(np.float32)
     high = scaled.astype(np.float16)
     rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
@@ -479,8 +479,8 @@ def split_lines(lines):
     zero = (x == 0).all(axis=2)
     large = (np.abs(high) >= 32).sum(axis=2)
     dense = (2 * large > present) | zero
-    few = (large <= 2) & (zero | (wanted >= -63))
-    flags = np.where(wanted <= 40, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
+    few = (large <= 2) & (zero | (wanted >= -45))
+    flags = np.where(wanted <= 12, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
 

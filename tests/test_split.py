@@ -103,13 +103,13 @@ def some_wide(shape, g):
 
 def scaled_lines(shape, g):
     """Every line has a scale of its own."""
-    scale = torch.randint(-50, 51, (*shape[:-1], 1), generator=g, device=g.device)
+    scale = torch.randint(-30, 21, (*shape[:-1], 1), generator=g, device=g.device)
     return torch.ldexp(normal(shape, g), scale)
 
 
 def scaled_segments(shape, g):
     """So has each part of a line."""
-    scale = torch.randint(-50, 51, (*shape[:-1], -(-shape[-1] // 50)), generator=g, device=g.device)
+    scale = torch.randint(-30, 21, (*shape[:-1], -(-shape[-1] // 50)), generator=g, device=g.device)
     return torch.ldexp(normal(shape, g), scale.repeat_interleave(50, dim=-1)[..., : shape[-1]])
 
 
@@ -296,20 +296,20 @@ def test_flags_of_segments():
     assert flags(_3=np.nextafter(np.float32(2.0**-27), np.float32(0))) == DENSE
     assert flags(_63=2.0**-60) == DENSE
     assert flags(_0=2.0**20) == CLEAN | FEW  # the ones are 2^-6, scaled
-    assert flags(_0=2.0**30) == FEW
+    assert flags(_0=2.0**20, _1=2.0**-10) == FEW
     assert flags(_0=2.0**20, _1=2.0**20) == CLEAN | FEW
     assert flags(_0=2.0**20, _1=2.0**20, _2=2.0**20) == CLEAN
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
-    assert orders.line_flags(ones * np.float32(2.0**54)) == CLEAN | DENSE
-    assert orders.line_flags(ones * np.float32(2.0**55)) == 0
+    assert orders.line_flags(ones * np.float32(2.0**26)) == CLEAN | DENSE
+    assert orders.line_flags(ones * np.float32(2.0**27)) == 0
     assert orders.line_flags(ones * 0) == CLEAN | DENSE | FEW | ZERO
     few = np.zeros((1, SEGMENT), np.float32)
     few[0, [3, 60]] = 5, -7
     assert orders.line_flags(few) == CLEAN | FEW
     few[0, 9] = 1
     assert orders.line_flags(few) == CLEAN
-    assert orders.line_flags(ones * np.float32(2.0**-76)) == CLEAN
-    assert orders.line_flags(ones * np.float32(2.0**-77)) == 0
+    assert orders.line_flags(ones * np.float32(2.0**-58)) == CLEAN
+    assert orders.line_flags(ones * np.float32(2.0**-59)) == 0
     assert orders.line_flags(ones * np.float32(2.0**-140)) == 0  # the high halves are zero
     half = ones.copy()
     half[0, :32] = 2.0**-30
@@ -591,6 +591,76 @@ def test_rows_do_not_depend_on_their_number(k, layout, kind, poison):
             for first in {0, 257 - m}:
                 found = product(a[first : first + m], b, SPLIT)
                 assert_same_bits(found, whole[first : first + m], f"{m} rows from {first}, n {n}")
+
+
+def powers(shape, g, low, high):
+    """A power of two for each of `shape`."""
+    return torch.randint(low, high + 1, shape, generator=g, device=g.device).float().exp2()
+
+
+def by_segments(x, factors):
+    """Each segment of the lines of x times its factor, of shape (..., lines, segments)."""
+    return x * factors.repeat_interleave(SEGMENT, dim=-1)[..., : x.shape[-1]]
+
+
+def segments(shape):
+    return (*shape[:-1], -(-shape[-1] // SEGMENT))
+
+
+def few_bits(shape, g):
+    """Low halves that are zero, subnormal and large, beside one another."""
+    x = normal(shape, g)
+    bits = torch.randint(0, 24, shape, generator=g, device=g.device, dtype=torch.int32)
+    return (x.view(torch.int32) >> bits << bits).view(torch.float32) * powers(shape, g, -13, 0)
+
+
+def group_begins(factor):
+    """The numbers that the unit is guessed from, times a factor."""
+
+    def values(shape, g):
+        x = normal(shape, g)
+        return torch.where(torch.arange(shape[-1], device=g.device) % orders.GROUP < 16, x * factor, x)
+
+    return values
+
+
+# Lines whose segments lie above and below their group's unit, or can be brought to it in part.
+UNITS = {
+    "segments of many scales": lambda shape, g: by_segments(normal(shape, g), powers(segments(shape), g, -8, 8)),
+    "segments of all scales": lambda shape, g: by_segments(normal(shape, g), powers(segments(shape), g, -40, 20)),
+    "zero segments": lambda shape, g: by_segments(normal(shape, g), powers(segments(shape), g, -1, 0) - 0.5),
+    "few bits": few_bits,
+    "from nothing on": group_begins(0),
+    "from little on": group_begins(2.0**-40),
+    "from much on": group_begins(2.0**12),
+    "small": lambda shape, g: normal(shape, g) * 2.0**-43,
+    "small and large": lambda shape, g: normal(shape, g) * powers((*shape[:-1], 1), g, -43, 22),
+    "nothing but low halves": lambda shape, g: (normal(shape, g) * 2.0**-11 + 1).repeat_interleave(2, dim=-1)[
+        ..., : shape[-1]
+    ],
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", UNITS)
+@pytest.mark.parametrize("cancels", [False, True])
+def test_units_change_no_bits(kind, cancels):
+    """Tiles add most sums of segments in a unit of their group; kernels for few rows and columns know no units."""
+    for k, layout in itertools.product((100, 2048, 2200, 6000), ("NN", "TT", "UU")):
+        g = torch.Generator(device="cuda").manual_seed(k)
+        a, b = UNITS[kind]((300, k), g), UNITS[kind]((260, k), g)
+        if cancels:  # high halves of neighbours: what is left are sums of low ones
+            b[..., 1::2] = -b[..., : k - 1 : 2]
+            a[..., 1::2] = a[..., : k - 1 : 2] * (1 + 2.0**-15)
+        a, b = in_layout(a, layout[0]), in_layout(b.mT.contiguous(), layout[1])
+        whole = product(a, b, SPLIT)
+        for first, count in ((0, 1), (7, 8), (100, 16), (40, 60), (172, 128)):
+            found = product(a[first : first + count], b, SPLIT)
+            assert_same_bits(found, whole[first : first + count], f"{count} rows from {first}, k {k}, {layout}")
+            found = product(a, b[:, first : first + count], SPLIT)
+            assert_same_bits(
+                found, whole[:, first : first + count].contiguous(), f"{count} columns from {first}, k {k}"
+            )
 
 
 @pytest.mark.cuda

@@ -311,38 +311,55 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
 }
 
 // Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. Eight pairs at a
-// time, so that it needs few registers while others are in use. `bias`: null unless these are the last that C waits for.
+// time, so that it needs few registers while others are in use, and all eight are read before the first is written: the
+// compiler cannot know that they are not the same. `bias`: null unless these are the last that C waits for.
 template <int kN>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                     bool add, const float* bias) {
-  const auto with_last = [&](float sum, int64_t j) { return bias == nullptr ? sum : canonical(sum + __ldg(bias + j)); };
-  if (aligned_pairs(c, n) && row + 64 <= m && column + kN <= n) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int64_t first_column = column + lane % 4 * 2;
-    float* const first = c + (row + warp * 16 + lane / 4) * n + first_column;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  row += warp * 16 + lane / 4;
+  column += lane % 4 * 2;
+  const int rows_left = static_cast<int>(min(m - row, int64_t(64)));
+  const int columns_left = static_cast<int>(min(n - column, int64_t(kN)));
+  float* const first = c + row * n + column;
+  const auto with_last = [&](float sum, int j) {
+    return bias == nullptr ? sum : canonical(sum + __ldg(bias + column + j));
+  };
+  const auto flush = [&](auto aligned) {
+    constexpr int kBatch = aligned ? 8 : 4, kARow = kN / 8;  // pairs: of the first row, then of the one eight rows on
 #pragma unroll
-    for (int batch = 0; batch < kN / 4; batch += 8) {
-      // Pairs of the first row, then of the one eight rows on.
-      constexpr int kARow = kN / 8;
-      float2* const to = reinterpret_cast<float2*>(first + (batch >= kARow ? 8 * n : 0)) + batch % kARow * 4;
-      float2 pairs[8];
+    for (int batch = 0; batch < kN / 4; batch += kBatch) {
+      const int down = batch / kARow * 8;
+      float* const to = first + down * n;
+      float2 pairs[kBatch];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) pairs[i] = add ? to[i * 4] : float2{0, 0};
+      for (int i = 0; i < kBatch; ++i) {
+        const int j = (batch % kARow + i) * 8;
+        pairs[i] = {0, 0};
+        if (!add || down >= rows_left) continue;
+        if constexpr (aligned) {
+          if (j < columns_left) pairs[i] = *reinterpret_cast<const float2*>(to + j);
+        } else {
+          if (j < columns_left) pairs[i].x = to[j];
+          if (j + 1 < columns_left) pairs[i].y = to[j + 1];
+        }
+      }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
+      for (int i = 0; i < kBatch; ++i) {
+        const int j = (batch % kARow + i) * 8;
+        if (down >= rows_left || j >= columns_left) continue;
+        const float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
         const float2 sum = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
-        const int64_t j = first_column + (batch % kARow + i) * 8;
-        to[i * 4] = {with_last(sum.x, j), with_last(sum.y, j + 1)};
+        if constexpr (aligned) {
+          *reinterpret_cast<float2*>(to + j) = {with_last(sum.x, j), with_last(sum.y, j + 1)};
+        } else {
+          to[j] = with_last(sum.x, j);
+          if (j + 1 < columns_left) to[j + 1] = with_last(sum.y, j + 1);
+        }
       }
     }
-  } else {
-    for_each_pair<kN>(c, row, column, m, n, [&](int i, float* to, int count) {
-      const int64_t j = column + threadIdx.x % 4 * 2 + i / 4 * 8;
-      to[0] = with_last(add ? to[0] + acc[i] : acc[i], j);
-      if (count == 2) to[1] = with_last(add ? to[1] + acc[i + 1] : acc[i + 1], j + 1);
-    });
-  }
+  };
+  aligned_pairs(c, n) ? flush(std::true_type{}) : flush(std::false_type{});
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
 }

@@ -14,20 +14,24 @@ namespace treduce::matmul::split {
 using Operand16 = SplitOperand<float16>;
 
 constexpr int kThreads = 256;
+constexpr int kGroupSegments = kGroup / kSegment;
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
-constexpr int kLowest = -63;  // exponent of a scale, so that the product of two is a float32
-constexpr int kHighest = 40;  // larger numbers have no flag: a sum of their products might overflow on the way
+// Exponents of scales, and of the units of groups: so that whatever is added has the same bits, in units or without them,
+// because nothing overflows on the way, and nothing is rounded to float32's least place (see docs/numerics.md). Lines of
+// larger numbers have no flag.
+constexpr int kLowest = -45, kHighest = 12;
+constexpr int kLowestUnit = -30, kHighestUnit = 0;
 constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 lose bits of their 22
 constexpr float kLarge = 32;  // scaled
 
 // Splits a segment of which each of kLanes neighbouring lanes has kCount numbers (zeros past the end), in pairs.
 // Who calls: all lanes of a warp. A line with a number that is infinite, NaN or too large gets no flag, and any halves:
 // its outputs are computed once more.
+// Returns the least magnitude that is not zero, as an integer without the sign, less one; all ones where there is none.
 template <int kCount, int kLanes>
-TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_t (&high)[kCount / 2],
-                                  uint32_t (&low)[kCount / 2], float& scale, unsigned char& flags) {
-  // Magnitudes as integers, without the sign; the least of those that are not zero, less one.
+TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uint32_t (&high)[kCount / 2],
+                                      uint32_t (&low)[kCount / 2], float& scale, unsigned char& flags) {
   uint32_t most = 0, least = ~0u;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -67,11 +71,66 @@ TREDUCE_DEVICE void split_segment(const float (&x)[kCount], int present, uint32_
   // Where the scale is cut off, few are large for that alone.
   const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
   flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
+  return least;
 }
 
-// Adds what the tensor core summed over a segment.
+// What the tensor core summed over a segment, of both accumulators.
+TREDUCE_DEVICE float segment_sum(float high, float rest) { return fmaf(rest, 1.0f / (1 << kLowBits), high); }
+
 TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale) {
-  acc = fmaf(fmaf(rest, 1.0f / (1 << kLowBits), high), scale, acc);
+  acc = fmaf(segment_sum(high, rest), scale, acc);
+}
+
+// A group's unit is a guess from its first numbers, which costs no look at all of them: this many binary orders above those,
+// so that nearly every segment's scale is at most the unit. It decides how fast sums are added, and no bit of them.
+constexpr int kSampled = 16, kAbove = 3;
+
+// `most`: the largest magnitude sampled, without its sign.
+TREDUCE_DEVICE int unit_exponent(uint32_t most) {
+  const int wanted = static_cast<int>(most >> 24) - 127 - kTop + kAbove;
+  return max(kLowestUnit, min(wanted, kHighestUnit));
+}
+
+// Brings the halves of a segment, of which each of kLanes neighbouring lanes has a part, from their scale to the unit
+// 2^exponent: `scale` becomes one. But only where that is exact, and where no half is among float16's subnormals, which the
+// tensor core aligns in another way, so that all sums are the same but for their unit. Else what remains is in `scale`.
+// `least`: as split_segment returns it.
+// Who calls: all lanes of a warp.
+template <int kWords, int kLanes>
+TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], float& scale, uint32_t least,
+                            int exponent) {
+  // Two at a time: with the sign set, one less is a negative number, but for zero, which becomes the largest.
+  uint32_t two = 0x7fff7fff;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) two = __vmins2(two, (low[i] | 0x80008000) - 0x00010001);
+  int least_low = min(static_cast<int>(two) >> 16, static_cast<int>(two << 16) >> 16);
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) least_low = min(least_low, __shfl_xor_sync(~0u, least_low, d));
+
+  const int own = static_cast<int>(__float_as_uint(scale) >> 23) - 127, down = exponent - own;
+  constexpr int kNormal = -14;  // the exponent of float16's least normal number
+  // What may be shifted so far down.
+  const uint32_t bound = (static_cast<uint32_t>(own + kNormal + down + 127) << 24) - 1;
+  const int bound_low = static_cast<int16_t>((1 + down) << 10 | 0x8000) - 1;
+  if (least == ~0u) {
+    scale = 1.0f;  // all are zero
+  } else if (down > 0 && down <= kTop && least >= bound && least_low >= bound_low) {
+    const __half2 factor = __half2half2(__ushort_as_half(static_cast<unsigned short>((15 - down) << 10)));
+    const auto multiply = [&](uint32_t& word) {
+      __half2 pair;
+      memcpy(&pair, &word, 4);
+      pair = __hmul2(pair, factor);
+      memcpy(&word, &pair, 4);
+    };
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      multiply(high[i]);
+      multiply(low[i]);
+    }
+    scale = 1.0f;
+  } else {
+    scale *= __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
+  }
 }
 
 // Which matrix of an operand a batch reads.
@@ -86,7 +145,15 @@ struct Matrices {
 
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
 
-// One operand and where its halves go.
+// A segment is split by a team of kLanes lanes. Each has runs of kRun numbers, beside those of the others.
+constexpr int kLanes = 4, kTeams = kThreads / kLanes;
+constexpr int kNumbers = kSegment / kLanes, kRun = 8;
+
+// Where in its segment a lane's `i`th number lies, of which kRun follow.
+TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(threadIdx.x) % kLanes * kRun; }
+
+// One operand and where its halves go. Indices of lines and segments have 32 bits: the workspace of more would have 2^40
+// bytes.
 struct Splitting {
   const float* data;
   int64_t line_stride, depth_stride, batch_size1, batch_stride[2];
@@ -96,103 +163,120 @@ struct Splitting {
   int64_t blocks;
   Operand16 to;
 
-  TREDUCE_DEVICE const float* matrix(int64_t index) const {
-    return data + index / batch_size1 * batch_stride[0] + index % batch_size1 * batch_stride[1];
+  TREDUCE_DEVICE const float* line(uint32_t matrix, uint32_t line) const {
+    const float* from = data + line * line_stride;
+    if (matrix == 0) return from;
+    const uint32_t inner = static_cast<uint32_t>(batch_size1);
+    return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
-  // Splits and writes the segment of which kLanes lanes have kNumbers each.
-  template <int kNumbers, int kLanes>
-  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, int64_t matrix, int64_t line,
-                            int64_t segment) const {
+  // The largest of the magnitudes sampled, without its sign, of the line's group of which `segment` is one.
+  // Who calls: all lanes of a warp.
+  TREDUCE_DEVICE uint32_t sample(bool there, const float* line, uint32_t segment) const {
+    if (to.unit == nullptr) return 0;
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kSampled; i += kLanes) {
+      const int64_t k = int64_t(segment / kGroupSegments) * kGroup + i + threadIdx.x % kLanes;
+      if (there && k < depth) most = max(most, __float_as_uint(__ldg(line + k * depth_stride)) << 1);
+    }
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
+    return most;
+  }
+  // Splits and writes the segment of which each lane has its numbers.
+  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
+                            uint32_t sampled) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     float scale;
     unsigned char flags;
-    split_segment<kNumbers, kLanes>(x, static_cast<int>(min(int64_t(kSegment), depth - segment * kSegment)), high, low,
-                                    scale, flags);
+    const int present = static_cast<int>(min(int64_t(kSegment), depth - int64_t(segment) * kSegment));
+    const uint32_t least = split_segment<kNumbers, kLanes>(x, present, high, low, scale, flags);
+    const int unit = unit_exponent(sampled), lane = threadIdx.x % kLanes;
+    if (to.unit != nullptr) to_unit<kNumbers / 2, kLanes>(high, low, scale, least, unit);
     if (!there) return;
     const Halves& shape = to.shape;
-    const int lane = threadIdx.x % kLanes;
-    const int64_t at = (matrix * shape.lines + line) * shape.depth + segment * kSegment + lane * kNumbers;
+    const int64_t at = (matrix * shape.lines + line) * shape.depth + int64_t(segment) * kSegment;
+#pragma unroll
+    for (int i = 0; i < kNumbers; i += kRun) {
+      // Calls, because nvcc 13.0 makes four stores of an assignment here.
+      const int w = i / 2;
+      __stwb(reinterpret_cast<uint4*>(to.high + at + place_of(i)),
+             make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
+      __stwb(reinterpret_cast<uint4*>(to.low + at + place_of(i)),
+             make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
+    }
     const int64_t mark = (matrix * shape.segments() + segment) * shape.lines_padded + line;
-    *reinterpret_cast<uint4*>(to.high + at) = {high[0], high[1], high[2], high[3]};
-    *reinterpret_cast<uint4*>(to.low + at) = {low[0], low[1], low[2], low[3]};
     if (lane == 0) {
       to.scale[mark] = scale;
       to.flags[mark] = flags;
+      if (to.unit != nullptr && segment % kGroupSegments == 0) {
+        to.unit[(matrix * shape.groups() + segment / kGroupSegments) * shape.lines_padded + line] =
+            __uint_as_float(static_cast<uint32_t>(127 + unit) << 23);
+      }
+    }
+    // What a tile copies past the last line needs no scale.
+    if (line + 1 == shape.lines) {
+#pragma unroll 1
+      for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[mark - line + i] = 1.0f;
     }
   }
 };
 
-constexpr int kNumbers = 8;                         // a lane
-constexpr int kLanes = kSegment / kNumbers;         // a segment
-constexpr int kSegmentsABlock = kThreads / kLanes;  // at a time
-
-// Where k is contiguous (or nothing is). A block takes kRounds times 32 segments, all of whose loads are under way before
-// the first is used.
-constexpr int kRounds = 2;
-
-TREDUCE_DEVICE void split_along_k(const Splitting& s, int64_t block) {
+// Where vectors along k are aligned: a team reads its segment.
+TREDUCE_DEVICE void split_vectors(const Splitting& s, uint32_t block) {
   const Halves& shape = s.to.shape;
-  const int64_t segments = shape.segments(), count = shape.matrices * shape.lines * segments;
-  const int lane = threadIdx.x % kLanes;
-  const int64_t first = block * kSegmentsABlock * kRounds + threadIdx.x / kLanes;
-  float x[kRounds][kNumbers] = {};
+  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
+  const uint32_t index = block * kTeams + threadIdx.x / kLanes, row = index / segments;
+  const uint32_t segment = index - row * segments, matrix = row < lines ? 0 : row / lines;
+  const uint32_t line = row - matrix * lines;
+  const bool there = matrix < shape.matrices;
+  const float* const from = s.line(matrix, line);
+  float x[kNumbers];
 #pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    const int64_t index = first + r * kSegmentsABlock;
-    if (index >= count) continue;
-    const int64_t row = index / segments, k = index % segments * kSegment + lane * kNumbers;
-    const float* from = s.matrix(row / shape.lines) + row % shape.lines * s.line_stride + k * s.depth_stride;
-    if (s.vectors && k + kNumbers <= s.depth) {
-#pragma unroll
-      for (int v = 0; v < kNumbers / 4; ++v) {
-        const float4 vector = __ldg(reinterpret_cast<const float4*>(from) + v);
-        x[r][v * 4] = vector.x, x[r][v * 4 + 1] = vector.y, x[r][v * 4 + 2] = vector.z, x[r][v * 4 + 3] = vector.w;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kNumbers; ++i) {
-        if (k + i < s.depth) x[r][i] = from[i * s.depth_stride];
-      }
-    }
+  for (int i = 0; i < kNumbers; i += 4) {
+    const int64_t k = int64_t(segment) * kSegment + place_of(i / kRun * kRun) + i % kRun;
+    const float4 four = there && k < s.depth ? __ldg(reinterpret_cast<const float4*>(from + k)) : float4{0, 0, 0, 0};
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
   }
-#pragma unroll
-  for (int r = 0; r < kRounds; ++r) {
-    const int64_t index = first + r * kSegmentsABlock, row = index / segments;
-    s.write<kNumbers, kLanes>(x[r], index < count, row / shape.lines, row % shape.lines, index % segments);
-  }
+  s.write(x, there, matrix, line, segment, s.sample(there, from, segment));
 }
 
-// Where lines are contiguous: a tile of one segment of 64 lines goes through shared memory.
-constexpr int kSplitLines = 64;
+// Elsewhere a segment of as many lines as there are teams goes through shared memory, read along the lines or along k.
+constexpr int kSplitLines = kTeams;
 
-TREDUCE_DEVICE void split_along_lines(const Splitting& s, int64_t block) {
-  constexpr int kPitch = kSegment + 1;
+TREDUCE_DEVICE void split_tile(const Splitting& s, uint32_t block) {
+  constexpr int kPitch = kSegment + 1, kStep = kThreads / kSegment, kLoads = kSplitLines / kStep;
+  static_assert(kSegment == kSplitLines);
   SHARED_ARRAY(float, tile, kSplitLines* kPitch);
   const Halves& shape = s.to.shape;
-  const int64_t across = (shape.lines + kSplitLines - 1) / kSplitLines, segments = shape.segments();
-  const int64_t first = block % across * kSplitLines, segment = block / across % segments;
-  const int64_t matrix = block / across / segments;
-  constexpr int kLoads = kSplitLines * kSegment / kThreads;
-  const int own_line = threadIdx.x % kSplitLines, own_k = threadIdx.x / kSplitLines;
-  const bool there = first + own_line < shape.lines;
-  const float* from = s.matrix(matrix) + (first + own_line) * s.line_stride;
-  float x[kLoads];
+  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
+  const uint32_t across = (lines + kSplitLines - 1) / kSplitLines, place = block / across;
+  const uint32_t first = (block - place * across) * kSplitLines;
+  const uint32_t matrix = place / segments, segment = place - matrix * segments;
+  // A thread has a line and every so many steps of k, or the other way round.
+  const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
+  const int64_t begin = int64_t(segment) * kSegment, left_k = s.depth - begin, left_lines = lines - first;
+  const float* const from = s.line(matrix, first) + begin * s.depth_stride;
+  const int64_t stride_x = s.along_lines ? s.line_stride : s.depth_stride;
+  const int64_t stride_y = s.along_lines ? s.depth_stride : s.line_stride;
+  const int64_t left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
+  float numbers[kLoads];
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    const int64_t k = segment * kSegment + i * (kThreads / kSplitLines) + own_k;
-    x[i] = there && k < s.depth ? from[k * s.depth_stride] : 0.0f;
+    const bool there = x < left_x && y + i * kStep < left_y;
+    numbers[i] = there ? __ldg(from + x * stride_x + (y + i * kStep) * stride_y) : 0.0f;
   }
+  const uint32_t own = threadIdx.x / kLanes, line = first + own;
+  const uint32_t sampled = s.sample(line < lines, s.line(matrix, line), segment);
+  float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
+  const int pitch = s.along_lines ? kStep : kStep * kPitch;
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) tile[own_line * kPitch + i * (kThreads / kSplitLines) + own_k] = x[i];
+  for (int i = 0; i < kLoads; ++i) to[i * pitch] = numbers[i];
   __syncthreads();
+  float of_team[kNumbers];
 #pragma unroll
-  for (int round = 0; round < kSplitLines / kSegmentsABlock; ++round) {
-    const int line = round * kSegmentsABlock + threadIdx.x / kLanes;
-    float y[kNumbers];
-#pragma unroll
-    for (int i = 0; i < kNumbers; ++i) y[i] = tile[line * kPitch + threadIdx.x % kLanes * kNumbers + i];
-    s.write<kNumbers, kLanes>(y, first + line < shape.lines, matrix, first + line, segment);
-  }
+  for (int i = 0; i < kNumbers; ++i) of_team[i] = tile[own * kPitch + place_of(i / kRun * kRun) + i % kRun];
+  s.write(of_team, line < lines, matrix, line, segment, sampled);
 }
 
 static __global__ void __launch_bounds__(kThreads)
@@ -201,11 +285,12 @@ static __global__ void __launch_bounds__(kThreads)
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
     const Splitting& s = of_a ? a : b;
-    if (s.along_lines) {
-      split_along_lines(s, of_a ? block : block - a.blocks);
-      __syncthreads();
+    const uint32_t own = static_cast<uint32_t>(of_a ? block : block - a.blocks);
+    if (s.vectors) {
+      split_vectors(s, own);
     } else {
-      split_along_k(s, of_a ? block : block - a.blocks);
+      split_tile(s, own);
+      __syncthreads();
     }
   }
 }
@@ -222,7 +307,8 @@ inline Operand16 place(const Operand& o, char*& workspace, bool flags_only = fal
   to.high = reinterpret_cast<float16*>(workspace);
   to.low = to.high + to.shape.values;
   to.scale = reinterpret_cast<float*>(to.low + to.shape.values);
-  to.flags = reinterpret_cast<unsigned char*>(to.scale + to.shape.scales);
+  to.unit = to.scale + to.shape.scales;
+  to.flags = reinterpret_cast<unsigned char*>(to.unit + to.shape.units);
   workspace += to.shape.bytes();
   return to;
 }
@@ -238,12 +324,12 @@ inline Splitting splitting_of(const Operand& o, const Operand16& to) {
               false,
               0,
               to};
-  s.vectors = o.depth_stride == 1 && reinterpret_cast<uint64_t>(o.data) % 16 == 0 && o.line_stride % 4 == 0 &&
-              o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
+  s.vectors = o.depth_stride == 1 && o.depth % 4 == 0 && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
+              o.line_stride % 4 == 0 && o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
   s.along_lines = o.depth_stride != 1 && o.line_stride == 1;
-  const int64_t segments = to.shape.matrices * to.shape.segments();
-  s.blocks = s.along_lines ? segments * ((o.lines + kSplitLines - 1) / kSplitLines)
-                           : (segments * o.lines + kSegmentsABlock * kRounds - 1) / (kSegmentsABlock * kRounds);
+  const Halves& h = to.shape;
+  s.blocks = s.vectors ? (h.matrices * o.lines * h.segments() + kTeams - 1) / kTeams
+                       : h.matrices * h.segments() * ((o.lines + kSplitLines - 1) / kSplitLines);
   return s;
 }
 
@@ -381,7 +467,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int64_t r = row + i * kDown;
-      if (r < m && column < n) *reinterpret_cast<float4*>(c + r * n + column) = sum[i];
+      if (r < m && column < n) __stwb(reinterpret_cast<float4*>(c + r * n + column), sum[i]);
     }
     return;
   }

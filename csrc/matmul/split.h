@@ -4,6 +4,9 @@
 // Each run of 64 steps of k of a line is scaled by a power of two of its own, so that its largest magnitude lies in
 // [2^14, 2^15), and each scaled number x becomes high + low / 2^11 with high = float16(x), low = float16((x - high) 2^11):
 // 22 bits and a sign, exact to 2^-22 of x for magnitudes down to 2^-28 of the largest.
+//
+// Where all of k is split before it is multiplied, the halves of a segment are brought to its group's unit where that
+// changes nothing but their exponents (see split.cuh): most segments then need no scale when they are added.
 #pragma once
 
 #include "operand.h"
@@ -34,13 +37,15 @@ TREDUCE_HOST_DEVICE bool pairs_suffice(unsigned a, unsigned b) {
 // One operand, split. Matrices of the batch one after another.
 struct Halves {
   int64_t lines, depth, matrices;  // depth: padded to whole segments
-  int64_t lines_padded;            // of the scales and flags, which are [matrix][segment][line]
-  int64_t values;                  // float16 numbers in `high`, and in `low`
-  int64_t scales;                  // segments, those of padding included
+  int64_t lines_padded;  // of the scales and flags, which are [matrix][segment][line]; units: [matrix][group][line]
+  int64_t values;        // float16 numbers in `high`, and in `low`
+  int64_t scales;        // segments, those of padding included
+  int64_t units;         // groups, likewise
 
   TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
+  TREDUCE_HOST_DEVICE int64_t groups() const { return (depth + kGroup - 1) / kGroup; }
   int64_t flag_bytes() const { return (scales + 15) / 16 * 16; }
-  int64_t bytes() const { return 4 * values + 4 * scales + flag_bytes(); }
+  int64_t bytes() const { return 4 * values + 4 * scales + 4 * units + flag_bytes(); }
 };
 
 constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so many
@@ -53,10 +58,11 @@ inline Halves halves_of(const Operand& o) {
   h.lines_padded = (o.lines + kScaleLines - 1) / kScaleLines * kScaleLines;
   h.values = h.matrices * h.lines * h.depth;
   h.scales = h.matrices * h.segments() * h.lines_padded;
+  h.units = h.matrices * h.groups() * h.lines_padded;
   return h;
 }
 
-constexpr int64_t kTilesSideBySide = 132;  // with fewer tiles of 128 x 128, groups are the work of several blocks
+constexpr int64_t kTilesSideBySide = 132;  // of 128 x 128, a round
 constexpr int64_t kFewLines = 128;         // with so few rows or columns of C: a kernel of their own
 
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read
@@ -73,8 +79,13 @@ inline AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b
 
 // Groups that are computed side by side and added afterwards have a place each in the workspace.
 inline bool groups_apart(const Problem& p) {
+  const int64_t groups = groups_of(p.k);
+  if (groups == 1) return false;
+  if (p.m <= kFewLines || p.n <= kFewLines) return true;
+  // Where that leaves the chip idle for less of the time; of many tiles the sums would cost more to add than that.
+  const auto rounds = [](int64_t units) { return (units + kTilesSideBySide - 1) / kTilesSideBySide; };
   const int64_t tiles = (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches;
-  return groups_of(p.k) > 1 && (tiles < kTilesSideBySide || p.m <= kFewLines || p.n <= kFewLines);
+  return tiles < 4 * kTilesSideBySide && rounds(tiles * groups) < rounds(tiles) * groups;
 }
 
 inline int64_t partials_bytes(const Problem& p) {
@@ -95,7 +106,8 @@ struct SplitOperand {
   Halves shape;
   Half* high;
   Half* low;
-  float* scale;  // what the sum of a segment is multiplied by
+  float* scale;  // what the sum of a segment is multiplied by, for a sum in units where there are any
+  float* unit;   // of a group; null: one
   unsigned char* flags;
 };
 

@@ -27,27 +27,64 @@ struct Shape {
   static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
   static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one half
   static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;
+  static constexpr int kUnitBytes = kScaleBytesA + kScaleBytesB;  // come with a group's last segment
   static constexpr int kCopiedBytes = 2 * (kBytesA + kBytesB) + kScaleBytesA + kScaleBytesB;
-  static constexpr int kStageBytes = 2 * (kBytesA + kBytesB) + kTileAlignment;  // the scales fill one more alignment
-  static_assert(kScaleBytesA + kScaleBytesB <= kTileAlignment && kDepth<float16> == kSegment);
+  // The scales fill one more alignment, and so do the units.
+  static constexpr int kStageBytes = 2 * (kBytesA + kBytesB) + 2 * kTileAlignment;
+  static_assert(kUnitBytes <= kTileAlignment && kDepth<float16> == kSegment);
 };
 
-// Where the scales of an operand lie.
+// Where the scales and units of an operand lie.
 struct Scales {
-  const float* data;
+  const float *data, *units;
   int64_t lines_padded;
-  int segments;
+  int segments, groups;
   split::Matrices matrices;
 
   TREDUCE_DEVICE int matrix(int2 batch) const { return static_cast<int>(matrices.of(batch.x, batch.y)); }
   TREDUCE_DEVICE const float* of(int matrix, int segment, int line) const {
     return data + (int64_t(matrix) * segments + segment) * lines_padded + line;
   }
+  TREDUCE_DEVICE const float* unit(int matrix, int group, int line) const {
+    return units + (int64_t(matrix) * groups + group) * lines_padded + line;
+  }
 };
 
 inline Scales scales_of(const Operand& o, const Operand16& split) {
-  return {split.scale, split.shape.lines_padded, static_cast<int>(split.shape.segments()), split::matrices_of(o)};
+  const Halves& h = split.shape;
+  return {
+      split.scale,          split.unit, h.lines_padded, static_cast<int>(h.segments()), static_cast<int>(h.groups()),
+      split::matrices_of(o)};
 }
+
+// The scales (or units) of a tile's rows, and then its columns, of which this lane needs those of its own outputs.
+template <class S>
+struct LineScales {
+  const float* rows;
+  const float* columns;
+
+  TREDUCE_DEVICE LineScales(const char* scales, int consumer)
+      : rows(reinterpret_cast<const float*>(scales) + consumer * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
+        columns(reinterpret_cast<const float*>(scales + S::kScaleBytesA)) {}
+
+  // apply(i, scale) for each of this lane's outputs.
+  template <class Apply>
+  TREDUCE_DEVICE void for_each(Apply apply) const {
+    const float row[2] = {rows[0], rows[8]};
+#pragma unroll
+    for (int i = 0; i < S::kTileN / 8; ++i) {
+      const float2 column = reinterpret_cast<const float2*>(columns)[i * 4 + threadIdx.x % 4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2] * (j % 2 == 0 ? column.x : column.y));
+    }
+  }
+  // Whether all that the warp needs are one. Who calls: all lanes of it.
+  TREDUCE_DEVICE bool are_one() const {
+    const float4 four = reinterpret_cast<const float4*>(columns)[threadIdx.x % 32];
+    return __all_sync(~0u, rows[0] == 1.0f && rows[8] == 1.0f && four.x == 1.0f && four.y == 1.0f && four.z == 1.0f &&
+                               four.w == 1.0f);
+  }
+};
 
 // The tiles, and for each all groups of k or one.
 struct Work {
@@ -65,6 +102,8 @@ struct Work {
     const int group = static_cast<int>(index / grid.count);
     return {index % grid.count, group * kGroupSteps, outputs > 0 ? min(steps, (group + 1) * kGroupSteps) : steps};
   }
+  // Whether a group ends with this step.
+  TREDUCE_DEVICE bool ends_group(int step) const { return step % kGroupSteps == kGroupSteps - 1 || step == steps - 1; }
 };
 
 template <class S>
@@ -82,7 +121,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const Grid& grid = work.grid;
   const int group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
+  // This block's `turn`th unit: a product, because an index that grows by turns takes a register more than there are.
+  const auto unit_index = [](int turn) { return int64_t(turn) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
@@ -92,20 +132,23 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
     if (threadIdx.x == 0) {
       Turn<S::kStages> turn;
-      for (int64_t index = first; index < work.units; index += stride) {
-        const auto unit = work.unit(index);
+      for (int n = 0; unit_index(n) < work.units; ++n) {
+        const auto unit = work.unit(unit_index(n));
         const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
         const int row = place.row + rank * S::kTileM, column = place.column;
         const int matrix_a = scales_a.matrix(place.batch), matrix_b = scales_b.matrix(place.batch);
         // A block past the last row copies scales that are there, and its outputs are not stored.
         const int scale_row = row < scales_a.lines_padded ? row : 0;
+        const float* scale_a = scales_a.of(matrix_a, unit.begin, scale_row);
+        const float* scale_b = scales_b.of(matrix_b, unit.begin, column);
         for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
           ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
           uint64_t* const full = ring.full + turn.stage;
           char* const a = stages + turn.stage * S::kStageBytes;
           char* const b = a + 2 * S::kBytesA;
           char* const scales = b + 2 * S::kBytesB;
-          ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
+          const bool last = work.ends_group(step);
+          ptx::mbarrier_arrive_expect(full, S::kCopiedBytes + (last ? S::kUnitBytes : 0));
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             TileA::load(a + half * S::kBytesA, &map_a, row, step * kSegment, {half, matrix_a}, full);
@@ -113,23 +156,31 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                               column + rank * (S::kTileN / S::kCluster), step * kSegment,
                                               {half, matrix_b}, full);
           }
-          ptx::load_bytes(scales, scales_a.of(matrix_a, step, scale_row), S::kScaleBytesA, full);
-          ptx::load_bytes(scales + S::kScaleBytesA, scales_b.of(matrix_b, step, column), S::kScaleBytesB, full);
+          ptx::load_bytes(scales, scale_a, S::kScaleBytesA, full);
+          ptx::load_bytes(scales + S::kScaleBytesA, scale_b, S::kScaleBytesB, full);
+          scale_a += scales_a.lines_padded;
+          scale_b += scales_b.lines_padded;
+          if (last) {
+            char* const units = scales + kTileAlignment;
+            const int group_of_k = step / Work::kGroupSteps;
+            ptx::load_bytes(units, scales_a.unit(matrix_a, group_of_k, scale_row), S::kScaleBytesA, full);
+            ptx::load_bytes(units + S::kScaleBytesA, scales_b.unit(matrix_b, group_of_k, column), S::kScaleBytesB,
+                            full);
+          }
         }
       }
     }
   } else {
     if constexpr (S::kConsumers == 2) ptx::take_registers<224>();
     const int consumer = group - 1;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     // The two consumers multiply by turns: while one adds to its accumulators, the tensor cores are the other's.
     constexpr int kTurn = 1;
     if constexpr (S::kConsumers == 2) {
       if (consumer == 1) named_arrive<2 * kWarpGroup>(kTurn);
     }
     Turn<S::kStages> turn;
-    for (int64_t index = first; index < work.units; index += stride) {
-      const auto unit = work.unit(index);
+    for (int n = 0; unit_index(n) < work.units; ++n) {
+      const auto unit = work.unit(unit_index(n));
       const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       float* const matrix = c + place.index * grid.m * grid.n;
@@ -164,24 +215,24 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
         ptx::wgmma_commit();
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
-        const float* const scale_a = reinterpret_cast<const float*>(b_low + S::kBytesB);
-        const float* const scale_b = scale_a + S::kTileM;
-        const float row_scale[2] = {scale_a[consumer * 64 + warp * 16 + lane / 4],
-                                    scale_a[consumer * 64 + warp * 16 + lane / 4 + 8]};
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1, nullptr);
+        const char* const scales = b_low + S::kBytesB;
+        const bool in_units = LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
+        if (in_units) {
 #pragma unroll
-        for (int i = 0; i < S::kTileN / 8; ++i) {
-          const float2 column_scale = reinterpret_cast<const float2*>(scale_b)[i * 4 + lane % 4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            split::add_segment(acc[i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
-                               row_scale[j / 2] * (j % 2 == 0 ? column_scale.x : column_scale.y));
-          }
+          for (int i = 0; i < S::kTileN / 2; ++i) acc[i] += split::segment_sum(high[i], rest[i]);
+        } else {
+          LineScales<S>(scales, consumer).for_each([&](int i, float scale) {
+            split::add_segment(acc[i], high[i], rest[i], scale);
+          });
+        }
+        if (work.ends_group(step)) {
+          LineScales<S>(scales + kTileAlignment, consumer).for_each([&](int i, float unit) { acc[i] *= unit; });
         }
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + turn.stage);
@@ -234,8 +285,9 @@ cudaError_t launch_one(const Call& call) {
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
   char* workspace = static_cast<char*>(call.workspace);
   const AsRead as_read = split_as_read(p, a, b);
-  const Operand16 split_a = split::place(a, workspace, as_read == AsRead::a);
-  const Operand16 split_b = split::place(b, workspace, as_read == AsRead::b);
+  Operand16 split_a = split::place(a, workspace, as_read == AsRead::a);
+  Operand16 split_b = split::place(b, workspace, as_read == AsRead::b);
+  if (as_read != AsRead::neither) split_a.unit = split_b.unit = nullptr;  // what is split as it is read has none
   float* const partials = groups_apart(p) ? reinterpret_cast<float*>(workspace) : nullptr;
   split::Splitting splitting_a = split::splitting_of(a, split_a), splitting_b = split::splitting_of(b, split_b);
   if (as_read == AsRead::a) splitting_a.blocks = 0;
