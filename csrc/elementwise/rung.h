@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../common/launch.h"
+#include "../common/round.h"
 #include "add.h"
 #include "ladder.h"
 
@@ -36,7 +37,7 @@ cudaError_t launch_parts(const Call& call, int64_t most_blocks, LaunchPart launc
     for (int64_t first = 0; first < call.n && error == cudaSuccess; first += most) {
       const int64_t n = std::min(most, call.n - first);
       error = launch_part(static_cast<const T*>(call.a) + first, static_cast<const T*>(call.b) + first,
-                          static_cast<T*>(call.c) + first, n, (n + call.block - 1) / call.block);
+                          static_cast<T*>(call.c) + first, n, ceil_div(n, call.block));
     }
     return error;
   });

@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-inline int64_t tiles_of(const Problem& p, int columns) { return (p.n + columns - 1) / columns; }
+inline int64_t tiles_of(const Problem& p, int columns) { return ceil_div(p.n, columns); }
 
 // The columns of a block: those that leave the busiest multiprocessor the least; of equals the most, which read the rows
 // fewest times.
@@ -205,7 +205,7 @@ int columns_of(const Problem& p, int multiprocessors) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (int columns = S::kWarpColumns; columns <= S::kMostColumns; columns += S::kWarpColumns) {
-    const int64_t rounds = (tiles_of(p, columns) + multiprocessors - 1) / multiprocessors;
+    const int64_t rounds = ceil_div(tiles_of(p, columns), multiprocessors);
     const int64_t cost = rounds * (columns + kTileCost);
     if (cost <= least) {
       least = cost;
@@ -230,7 +230,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   work.n = p.n;
   work.tiles = static_cast<int>(tiles_of(p, columns));
   work.m = static_cast<int>(p.m);
-  work.steps = static_cast<int>((p.k + kDepth<T> - 1) / kDepth<T>);
+  work.steps = static_cast<int>(ceil_div(p.k, kDepth<T>));
   work.columns = columns;
   work.stages = std::clamp(kRingBytes / stage_bytes, 2, kMostStages);
 

@@ -101,8 +101,6 @@ TREDUCE_INLINE void pack(const Lines<T>& lines, int64_t begin, int64_t depth, Ac
   }
 }
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // Scratch of one thread: packed A, packed B and the accumulators, on cache lines.
 template <class A>
 class Scratch {
@@ -142,8 +140,8 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
     const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
 
-    const int64_t panels_a = (rows + Tile::kRows - 1) / Tile::kRows;
-    const int64_t panels_b = (columns + Tile::kColumns - 1) / Tile::kColumns;
+    const int64_t panels_a = ceil_div(rows, Tile::kRows);
+    const int64_t panels_b = ceil_div(columns, Tile::kColumns);
     std::fill_n(sums, panels_a * panels_b * Tile::kSize, A(0));
     for (int64_t begin = 0; begin < p.k; begin += kDepth) {
       const int64_t depth = std::min(kDepth, p.k - begin);

@@ -16,8 +16,8 @@ struct Gemm {
   const void* bias;  // see with_bias: n elements side by side, or null
   int64_t task_rows, task_columns;
 
-  int64_t tasks_down() const { return (problem.m + task_rows - 1) / task_rows; }
-  int64_t tasks_across() const { return (problem.n + task_columns - 1) / task_columns; }
+  int64_t tasks_down() const { return ceil_div(problem.m, task_rows); }
+  int64_t tasks_across() const { return ceil_div(problem.n, task_columns); }
   int64_t tasks() const { return problem.batches * tasks_down() * tasks_across(); }
   int64_t multiply_adds_a_task() const { return task_rows * task_columns * problem.k; }
 };

@@ -118,8 +118,8 @@ inline Grid grid_of(const Problem& p, int tile_m, int tile_n) {
   grid.m = p.m;
   grid.n = p.n;
   grid.depth = static_cast<int>(p.k);
-  grid.down = static_cast<int>((p.m + tile_m - 1) / tile_m);
-  grid.across = static_cast<int>((p.n + tile_n - 1) / tile_n);
+  grid.down = static_cast<int>(ceil_div(p.m, tile_m));
+  grid.across = static_cast<int>(ceil_div(p.n, tile_n));
   grid.batches = static_cast<int>(p.batches);
   grid.inner_batches = static_cast<int>(inner_batches_of(p));
   grid.count = int64_t(grid.down) * grid.across * p.batches;

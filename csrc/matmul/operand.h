@@ -80,7 +80,7 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   const bool unit = along_k ? k_unit : line_unit;
   const int64_t step = along_k ? o.line_stride : o.depth_stride;
   const int64_t per_alignment = kBoxAlignment / o.element_bytes;
-  const int64_t dense = (boxes.inner + per_alignment - 1) / per_alignment * per_alignment;
+  const int64_t dense = round_up(boxes.inner, per_alignment);
   boxes.pitch = boxes.outer == 1 ? dense : step;  // nobody steps from the only row
   bool direct = unit && (!whole || boxes.inner == dense) && aligned(boxes.pitch) &&
                 reinterpret_cast<uint64_t>(o.data) % kBoxAlignment == 0;
@@ -92,12 +92,11 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   view.reading = direct ? Reading::direct : unit ? Reading::rows : Reading::gathered;
   view.copied_bytes = 0;
   if (!direct) {
-    const auto up = [](int64_t count, int64_t to) { return (count + to - 1) / to * to; };
     boxes.data = nullptr;
-    boxes.pitch = dense * o.element_bytes < kLongRow ? dense : up(dense, kCacheLine / o.element_bytes);
+    boxes.pitch = dense * o.element_bytes < kLongRow ? dense : round_up(dense, kCacheLine / o.element_bytes);
     boxes.batch_pitch[1] = boxes.pitch * boxes.outer;
     boxes.batch_pitch[0] = boxes.batch_pitch[1] * boxes.batch_size[1];
-    view.copied_bytes = up(boxes.batch_pitch[0] * boxes.batch_size[0] * o.element_bytes, kCacheLine);
+    view.copied_bytes = round_up(boxes.batch_pitch[0] * boxes.batch_size[0] * o.element_bytes, kCacheLine);
   }
   return view;
 }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../common/dtypes.h"
+#include "../common/round.h"
 
 namespace treduce::matmul {
 

@@ -33,7 +33,7 @@ struct Tiles {
   int64_t across, down, count;
 
   explicit Tiles(const Problem& p)
-      : across((p.n + kTileN - 1) / kTileN), down((p.m + kTileM - 1) / kTileM), count(p.batches * down * across) {}
+      : across(ceil_div(p.n, kTileN)), down(ceil_div(p.m, kTileM)), count(p.batches * down * across) {}
 
   // One block a tile; past what a grid holds, blocks take several (see the loops in the kernels).
   int64_t grid() const { return std::min<int64_t>(count, INT32_MAX); }

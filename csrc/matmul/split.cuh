@@ -14,7 +14,6 @@ namespace treduce::matmul::split {
 using Operand16 = SplitOperand<float16>;
 
 constexpr int kThreads = 256;
-constexpr int kGroupSegments = kGroup / kSegment;
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
 // Exponents of scales, and of the units of groups: so that whatever is added has the same bits, in units or without them,
@@ -109,7 +108,7 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
 
   const int own = static_cast<int>(__float_as_uint(scale) >> 23) - 127, down = exponent - own;
   constexpr int kNormal = -14;  // the exponent of float16's least normal number
-  // What may be shifted so far down.
+  // What is large enough to be shifted so far down; and the factor itself is normal down to 2^-14.
   const uint32_t bound = (static_cast<uint32_t>(own + kNormal + down + 127) << 24) - 1;
   const int bound_low = static_cast<int16_t>((1 + down) << 10 | 0x8000) - 1;
   if (least == ~0u) {
@@ -328,8 +327,8 @@ inline Splitting splitting_of(const Operand& o, const Operand16& to) {
               o.line_stride % 4 == 0 && o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
   s.along_lines = o.depth_stride != 1 && o.line_stride == 1;
   const Halves& h = to.shape;
-  s.blocks = s.vectors ? (h.matrices * o.lines * h.segments() + kTeams - 1) / kTeams
-                       : h.matrices * h.segments() * ((o.lines + kSplitLines - 1) / kSplitLines);
+  s.blocks = s.vectors ? ceil_div(h.matrices * o.lines * h.segments(), kTeams)
+                       : h.matrices * h.segments() * ceil_div(o.lines, kSplitLines);
   return s;
 }
 

@@ -16,8 +16,9 @@ namespace treduce::matmul {
 constexpr int kSegment = 64;  // steps of k that share a scale, and that one accumulator of the tensor core sums
 
 constexpr int kGroup = 2048;  // steps of k whose segments are added one after another; then groups are
+constexpr int kGroupSegments = kGroup / kSegment;
 
-inline int64_t groups_of(int64_t k) { return std::max<int64_t>((k + kGroup - 1) / kGroup, 1); }
+inline int64_t groups_of(int64_t k) { return std::max<int64_t>(ceil_div(k, kGroup), 1); }
 
 // What a segment says of itself, and a line by what all its segments say.
 enum SegmentFlag : unsigned char {
@@ -43,8 +44,8 @@ struct Halves {
   int64_t units;         // groups, likewise
 
   TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
-  TREDUCE_HOST_DEVICE int64_t groups() const { return (depth + kGroup - 1) / kGroup; }
-  int64_t flag_bytes() const { return (scales + 15) / 16 * 16; }
+  TREDUCE_HOST_DEVICE int64_t groups() const { return ceil_div(depth, kGroup); }
+  int64_t flag_bytes() const { return round_up(scales, 16); }
   int64_t bytes() const { return 4 * values + 4 * scales + 4 * units + flag_bytes(); }
 };
 
@@ -53,17 +54,17 @@ constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so man
 inline Halves halves_of(const Operand& o) {
   Halves h;
   h.lines = o.lines;
-  h.depth = (o.depth + kSegment - 1) / kSegment * kSegment;
+  h.depth = round_up(o.depth, kSegment);
   h.matrices = o.batch_size[0] * o.batch_size[1];
-  h.lines_padded = (o.lines + kScaleLines - 1) / kScaleLines * kScaleLines;
+  h.lines_padded = round_up(o.lines, kScaleLines);
   h.values = h.matrices * h.lines * h.depth;
   h.scales = h.matrices * h.segments() * h.lines_padded;
   h.units = h.matrices * h.groups() * h.lines_padded;
   return h;
 }
 
-constexpr int64_t kTilesSideBySide = 132;  // of 128 x 128, a round
-constexpr int64_t kFewLines = 128;         // with so few rows or columns of C: a kernel of their own
+constexpr int64_t kRound = 132;     // tiles that an H200 computes side by side; on another chip a guess
+constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
 
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read
 // once. It must be one that the copy engine can read.
@@ -72,10 +73,13 @@ enum class AsRead { neither, a, b };
 inline AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
   const bool of_a = p.m > kFewLines;
   if (of_a && p.n > kFewLines) return AsRead::neither;
-  const int64_t blocks = ((of_a ? p.m : p.n) + 63) / 64 * p.batches * groups_of(p.k);
+  const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
   if (blocks > INT32_MAX || view_of(of_a ? a : b, true).reading != Reading::direct) return AsRead::neither;
   return of_a ? AsRead::a : AsRead::b;
 }
+
+// Of 128 x 128 outputs.
+inline int64_t tiles_of(const Problem& p) { return ceil_div(p.m, 128) * ceil_div(p.n, 128) * p.batches; }
 
 // Groups that are computed side by side and added afterwards have a place each in the workspace.
 inline bool groups_apart(const Problem& p) {
@@ -83,13 +87,12 @@ inline bool groups_apart(const Problem& p) {
   if (groups == 1) return false;
   if (p.m <= kFewLines || p.n <= kFewLines) return true;
   // Where that leaves the chip idle for less of the time; of many tiles the sums would cost more to add than that.
-  const auto rounds = [](int64_t units) { return (units + kTilesSideBySide - 1) / kTilesSideBySide; };
-  const int64_t tiles = (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches;
-  return tiles < 4 * kTilesSideBySide && rounds(tiles * groups) < rounds(tiles) * groups;
+  const int64_t tiles = tiles_of(p), rounds = ceil_div(tiles, kRound);
+  return tiles < 4 * kRound && ceil_div(tiles * groups, kRound) < rounds * groups;
 }
 
 inline int64_t partials_bytes(const Problem& p) {
-  return groups_apart(p) ? (groups_of(p.k) * p.batches * p.m * p.n * 4 + 15) / 16 * 16 : 0;
+  return groups_apart(p) ? round_up(groups_of(p.k) * p.batches * p.m * p.n * 4, 16) : 0;
 }
 
 inline int64_t split_workspace(const Problem& p, DType, const void* a, const void* b) {

@@ -79,7 +79,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using TileX = Tile<float16, S::kRows, true>;
   using Multiply = ptx::WgmmaRegisters<S::kPart>;
-  constexpr int kGroupSteps = kGroup / kSegment;
   __shared__ Ring<S::kStages> ring;
   __shared__ uint64_t turns[S::kTurns];  // the sums are that warp group's
   char* const stages = aligned_tiles(dynamic_shared<char>());
@@ -88,7 +87,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int2 batches = {batch / work.inner_batches, batch % work.inner_batches};
   const int64_t matrix_w = work.w.of(batches.x, batches.y), matrix_x = work.x.of(batches.x, batches.y);
   const int64_t lines = kOfA ? work.m : work.n;
-  const int begin = group * kGroupSteps, end = min(work.steps, begin + kGroupSteps);
+  const int begin = group * kGroupSegments, end = min(work.steps, begin + kGroupSegments);
 
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
@@ -263,7 +262,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   work.m = p.m;
   work.n = p.n;
   work.steps = static_cast<int>(split_x.shape.segments());
-  work.tiles = static_cast<int>((w.lines + S::kLines - 1) / S::kLines);
+  work.tiles = static_cast<int>(ceil_div(w.lines, S::kLines));
   work.batches = static_cast<int>(p.batches);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.outputs = p.batches * p.m * p.n;
@@ -296,9 +295,9 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were
   // measured beside that of one block of 64 lines (1 to 128 x 8192 x 28672 on an NVIDIA H200, 2026-11-21).
   const auto time = [&](int lines, int at_once, double round) {
-    const int64_t blocks = (w.lines + lines - 1) / lines * call.problem.batches * groups_of(call.problem.k);
+    const int64_t blocks = ceil_div(w.lines, lines) * call.problem.batches * groups_of(call.problem.k);
     const int64_t together = int64_t(at_once) * call.multiprocessors;
-    return round * static_cast<double>((blocks + together - 1) / together);
+    return round * static_cast<double>(ceil_div(blocks, together));
   };
   const double alone = time(64, 1, 1.0);
   const bool two = time(64, 2, 1.9) < alone;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "../common/round.h"
 #include "elements.h"
 #include "exact.h"
 
@@ -30,15 +31,15 @@ class Run {
   }
 
   void operator()() {
-    const int64_t groups = (g_.outputs + group_ - 1) / group_;
+    const int64_t groups = ceil_div(g_.outputs, group_);
     const int64_t work = std::max<int64_t>(g_.length * group_, 1);
     // Long outputs are split where there are too few of them for the cores.
     int64_t splits = 1;
     const int64_t cores = at::get_num_threads();
     if (groups > 0 && groups < 4 * cores) {
-      splits = std::max<int64_t>(std::min((4 * cores + groups - 1) / groups, work / kElementsATask), 1);
+      splits = std::max<int64_t>(std::min(ceil_div(4 * cores, groups), work / kElementsATask), 1);
     }
-    const int64_t span = (g_.length + splits - 1) / splits;
+    const int64_t span = ceil_div(g_.length, splits);
     std::vector<Cells> partials(splits > 1 ? groups * splits : 0);
     const int64_t grain = std::max<int64_t>(kElementsATask / std::max<int64_t>(work / splits, 1), 1);
     at::parallel_for(0, groups * splits, grain, [&](int64_t begin, int64_t end) {

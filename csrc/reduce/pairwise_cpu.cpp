@@ -18,6 +18,7 @@
 #include <cpuid.h>
 #endif
 
+#include "../common/round.h"
 #include "elements.h"
 #include "exact_cpu.h"
 #include "pairwise_cpu_kernels.h"
@@ -34,8 +35,6 @@ constexpr int64_t kLongRun = 128;      // elements of a run that need not be gat
 constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
 constexpr int64_t kTileBytes = 16384;  // of nodes, a row of them; several levels of the tree fit a second-level cache
 constexpr int64_t kLeastTile = 256;    // columns
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Memory that needs no constructor.
 class Buffer {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "../common/round.h"
+
 namespace treduce::reduce {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One block over n values: a loop with the block's width as its stride, then the tree.
 Pass one_block(int64_t n, int block, Tree tree) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../common/round.h"
 #include "plan.h"
 #include "tuning.h"
 
@@ -12,8 +13,6 @@ constexpr int64_t kMostCounters = 4096;  // of one launch, see common/counters.h
 constexpr int kWarp = 32;
 constexpr int kMostRowThreads = 256;      // that row_block and row_cluster are compiled for
 constexpr int64_t kColumnBlocksAnSm = 2;  // of column_block, of 256 threads
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The smallest power of two that is at least n.
 int64_t power_of_two(int64_t n) {

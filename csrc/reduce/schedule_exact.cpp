@@ -1,13 +1,12 @@
 // The schedule of the exact rung, kernels/exact.cu. Its sums have no order, so everything here is free.
 #include <algorithm>
 
+#include "../common/round.h"
 #include "exact.h"
 #include "schedule.h"
 
 namespace treduce::reduce {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The smallest power of two from `value` on, and `most` at most.
 int power_of_two(int64_t value, int most) {

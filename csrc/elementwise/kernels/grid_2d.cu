@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c
 cudaError_t launch_all(const Call& call) {
   return launch_parts(call, kMaxSide * kMaxSide, [&](auto* a, auto* b, auto* c, int64_t n, int64_t blocks) {
     Launch shape;
-    shape.grid_y = (blocks + kMaxSide - 1) / kMaxSide;
-    shape.grid = (blocks + shape.grid_y - 1) / shape.grid_y;
+    shape.grid_y = ceil_div(blocks, kMaxSide);
+    shape.grid = ceil_div(blocks, shape.grid_y);
     shape.block = call.block;
     shape.stream = call.stream;
     return launch(&kernel<std::decay_t<decltype(*c)>>, shape, a, b, c, n);

@@ -47,7 +47,7 @@ cudaError_t launch_one(const Call& call) {
     using T = typename decltype(type)::type;
     const int64_t elements_a_block = call.block * thread::Vector<T>::kSize;
     Launch shape;
-    shape.grid = std::min((call.n + elements_a_block - 1) / elements_a_block, int64_t{INT32_MAX});
+    shape.grid = std::min(ceil_div(call.n, elements_a_block), int64_t{INT32_MAX});
     shape.block = call.block;
     shape.stream = call.stream;
     const auto* a = static_cast<const T*>(call.a);

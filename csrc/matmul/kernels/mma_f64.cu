@@ -126,10 +126,9 @@ double cycles(const Problem& p, int multiprocessors, double speed) {
   constexpr double kLatency = 40;    // of a multiplication, 4 steps of k
   constexpr double kBytes = 36;      // from the L2 a cycle and multiprocessor
   constexpr double kBesides = 1500;  // of a tile
-  const auto up = [](int64_t count, int64_t by) { return (count + by - 1) / by; };
-  const int64_t down = up(p.m, S::kTileM), across = up(p.n, S::kTileN), tiles = down * across * p.batches;
-  const double rounds = static_cast<double>(up(tiles, multiprocessors));
-  const double turns = static_cast<double>(up(tiles, int64_t(multiprocessors) * S::kBlocks));
+  const int64_t down = ceil_div(p.m, S::kTileM), across = ceil_div(p.n, S::kTileN), tiles = down * across * p.batches;
+  const double rounds = static_cast<double>(ceil_div(tiles, multiprocessors));
+  const double turns = static_cast<double>(ceil_div(tiles, int64_t(multiprocessors) * S::kBlocks));
   const double k = static_cast<double>(p.k);
   const double multiply = rounds * S::kTileM * S::kTileN * k / (128 * speed);
   const double wait = turns * k / 4 * kLatency;

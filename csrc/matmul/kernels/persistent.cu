@@ -188,7 +188,7 @@ template <class S>
 double cycles(const Problem& p, int multiprocessors, int element_bytes, double speed, double besides) {
   const Grid grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
   const int64_t slots = multiprocessors / S::kCluster;
-  const double rounds = static_cast<double>((grid.count + slots - 1) / slots);
+  const double rounds = static_cast<double>(ceil_div(grid.count, slots));
   return rounds * (double(S::kTileM) * S::kTileN * p.k * element_bytes / (4096 * speed) + besides);
 }
 
@@ -205,7 +205,7 @@ cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
     if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
     // Long columns of which each multiprocessor has one tile: two share what they read of A.
     constexpr int64_t kLong = 16384;
-    const bool one_round = (p.n + 63) / 64 * p.batches <= call.multiprocessors;
+    const bool one_round = ceil_div(p.n, 64) * p.batches <= call.multiprocessors;
     if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return launch_layout<Form, Rows128>(call, a, b);
   }
   if (p.n <= 16) return launch_layout<Form, Strip16>(call, a, b);

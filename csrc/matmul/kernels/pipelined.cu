@@ -275,7 +275,7 @@ cudaError_t launch_config(const Call& call) {
 template <class C>
 int64_t cost(const Problem& p, int percent) {
   constexpr int64_t kProcessors = 132;
-  const int64_t rounds = (typename C::Tiles(p).count + kProcessors - 1) / kProcessors;
+  const int64_t rounds = ceil_div(typename C::Tiles(p).count, kProcessors);
   return rounds * C::kTileM * C::kTileN * 100 / percent;
 }
 

@@ -1,6 +1,7 @@
 // Idea: float32 on tensor cores. Each operand becomes two float16 numbers, high and low, with a scale for every 64 steps of
 // k (see split.h); three products make up one of float32: high high, high low and low high. What the tensor core sums over
-// 64 steps of k is added in float32 registers, because its own sums are cut and not rounded.
+// 64 steps of k is added in float32 registers, because its own sums are cut and not rounded. Most come in the unit of their
+// group, and need no scale.
 //
 // After:   persistent; a stage holds both halves of both tiles, and two accumulators: one for high high, one for the rest.
 // Mapping: as persistent. Each 2048 steps of k (a group) are summed apart and then added to what came before, so that
@@ -92,7 +93,6 @@ struct Work {
   int steps;        // segments of k
   int64_t units;    // tiles, times groups where these are apart
   int64_t outputs;  // from one group's results to the next's, where they are apart; else 0
-  static constexpr int kGroupSteps = kGroup / kSegment;
 
   struct Unit {
     int64_t tile;
@@ -100,10 +100,12 @@ struct Work {
   };
   TREDUCE_DEVICE Unit unit(int64_t index) const {
     const int group = static_cast<int>(index / grid.count);
-    return {index % grid.count, group * kGroupSteps, outputs > 0 ? min(steps, (group + 1) * kGroupSteps) : steps};
+    return {index % grid.count, group * kGroupSegments, outputs > 0 ? min(steps, (group + 1) * kGroupSegments) : steps};
   }
   // Whether a group ends with this step.
-  TREDUCE_DEVICE bool ends_group(int step) const { return step % kGroupSteps == kGroupSteps - 1 || step == steps - 1; }
+  TREDUCE_DEVICE bool ends_group(int step) const {
+    return step % kGroupSegments == kGroupSegments - 1 || step == steps - 1;
+  }
 };
 
 template <class S>
@@ -162,7 +164,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           scale_b += scales_b.lines_padded;
           if (last) {
             char* const units = scales + kTileAlignment;
-            const int group_of_k = step / Work::kGroupSteps;
+            const int group_of_k = step / kGroupSegments;
             ptx::load_bytes(units, scales_a.unit(matrix_a, group_of_k, scale_row), S::kScaleBytesA, full);
             ptx::load_bytes(units + S::kScaleBytesA, scales_b.unit(matrix_b, group_of_k, column), S::kScaleBytesB,
                             full);
@@ -217,7 +219,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if (step % Work::kGroupSteps == 0 && step > unit.begin) flush(acc, step / Work::kGroupSteps - 1, nullptr);
+        if (step % kGroupSegments == 0 && step > unit.begin) flush(acc, step / kGroupSegments - 1, nullptr);
         const char* const scales = b_low + S::kBytesB;
         const bool in_units = LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + turn.stage);
       }
-      flush(acc, (unit.end - 1) / Work::kGroupSteps, bias);
+      flush(acc, (unit.end - 1) / kGroupSegments, bias);
     }
     if constexpr (S::kConsumers == 2) {
       if (consumer == 0) named_barrier<2 * kWarpGroup>(kTurn);
@@ -294,8 +296,7 @@ cudaError_t launch_one(const Call& call) {
   if (as_read == AsRead::b) splitting_b.blocks = 0;
   cudaError_t error = split::run(splitting_a, splitting_b, call.stream);
   if (error != cudaSuccess) return error;
-  const int64_t tiles =
-      (p.m + 127) / 128 * ((p.n + 127) / 128) * p.batches * (partials != nullptr ? groups_of(p.k) : 1);
+  const int64_t tiles = tiles_of(p) * (partials != nullptr ? groups_of(p.k) : 1);
   if (as_read != AsRead::neither) {
     const bool of_a = as_read == AsRead::a;
     error = split_rows::run(call, of_a, of_a ? a : b, of_a ? b : a, of_a ? split_a : split_b, of_a ? split_b : split_a,
