@@ -310,9 +310,9 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
   });
 }
 
-// Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. Eight pairs at a
-// time, so that it needs few registers while others are in use, and all eight are read before the first is written: the
-// compiler cannot know that they are not the same. `bias`: null unless these are the last that C waits for.
+// Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. A batch of pairs
+// at a time, so that it needs few registers while others are in use, and all of these are read before the first is written:
+// the compiler cannot know that they are not the same. `bias`: null unless these are the last that C waits for.
 template <int kN>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                     bool add, const float* bias) {

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const Grid& grid = work.grid;
   const int group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  // This block's `turn`th unit: a product, because an index that grows by turns takes a register more than there are.
+  // This block's units, by turns.
   const auto unit_index = [](int turn) { return int64_t(turn) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
