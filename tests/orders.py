@@ -452,6 +452,7 @@ def linear(x, weight, bias):
 
 SEGMENT, GROUP = 64, 2048  # steps of k that share a scale; whose segments are added one after another
 CLEAN, DENSE, FEW, ZERO = 1, 2, 4, 8
+LOWEST, HIGHEST = -45, 12  # exponents of scales
 
 
 def magnitude_exponent(x):
@@ -468,7 +469,7 @@ def split_lines(lines):
     x[:, :k] = lines
     x = x.reshape(count, segments, SEGMENT)
     wanted = magnitude_exponent(x).max(axis=2) - 14  # brings the largest magnitude to 2^14
-    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, -45, 12))
+    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, LOWEST, HIGHEST))
     scaled = np.ldexp(x, -exponent[:, :, None]).astype(np.float32)
     high = scaled.astype(np.float16)
     rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
@@ -479,8 +480,8 @@ def split_lines(lines):
     zero = (x == 0).all(axis=2)
     large = (np.abs(high) >= 32).sum(axis=2)
     dense = (2 * large > present) | zero
-    few = (large <= 2) & (zero | (wanted >= -45))
-    flags = np.where(wanted <= 12, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
+    few = (large <= 2) & (zero | (wanted >= LOWEST))
+    flags = np.where(wanted <= HIGHEST, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
 

@@ -101,15 +101,20 @@ def some_wide(shape, g):
     return x
 
 
-def scaled_lines(shape, g):
+def scaled_lines(shape, g, low=-30, high=20):
     """Every line has a scale of its own."""
-    scale = torch.randint(-30, 21, (*shape[:-1], 1), generator=g, device=g.device)
+    scale = torch.randint(low, high + 1, (*shape[:-1], 1), generator=g, device=g.device)
     return torch.ldexp(normal(shape, g), scale)
+
+
+def far_scaled_lines(shape, g):
+    """Beyond what pairs take, too."""
+    return scaled_lines(shape, g, -50, 50)
 
 
 def scaled_segments(shape, g):
     """So has each part of a line."""
-    scale = torch.randint(-30, 21, (*shape[:-1], -(-shape[-1] // 50)), generator=g, device=g.device)
+    scale = torch.randint(-50, 51, (*shape[:-1], -(-shape[-1] // 50)), generator=g, device=g.device)
     return torch.ldexp(normal(shape, g), scale.repeat_interleave(50, dim=-1)[..., : shape[-1]])
 
 
@@ -153,6 +158,7 @@ DISTRIBUTIONS = {
     "full range": (full_range, below_one),
     "some wide": (some_wide, some_wide),
     "scaled lines": (scaled_lines, scaled_lines),
+    "far scaled lines": (far_scaled_lines, far_scaled_lines),
     "scaled segments": (scaled_segments, scaled_segments),
     "relu": (relu, normal),
     "sparse": (sparse, sparse),
@@ -208,9 +214,9 @@ SHORT = 128
 ONE_SIGN = ("positive", "relu")
 # Numbers so far apart that outputs are computed in float32, by the references too: which rounds worse in the worst of
 # thousands is a draw, so there one rounding more is allowed.
-IN_FLOAT32 = ("wide", "full range", "some wide")
+IN_FLOAT32 = ("wide", "full range", "some wide", "far scaled lines")
 # One output outweighs all others in the Frobenius norm: chance.
-ONE_OUTPUT = ("scaled lines", "scaled segments", "some wide", "skewed")
+ONE_OUTPUT = ("scaled lines", "far scaled lines", "scaled segments", "some wide", "skewed")
 
 
 def assert_accurate(c, a, b, references, kind, what=""):
@@ -297,6 +303,7 @@ def test_flags_of_segments():
     assert flags(_63=2.0**-60) == DENSE
     assert flags(_0=2.0**20) == CLEAN | FEW  # the ones are 2^-6, scaled
     assert flags(_0=2.0**20, _1=2.0**-10) == FEW
+    assert flags(_0=2.0**30) == 0
     assert flags(_0=2.0**20, _1=2.0**20) == CLEAN | FEW
     assert flags(_0=2.0**20, _1=2.0**20, _2=2.0**20) == CLEAN
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0

@@ -24,6 +24,19 @@ constexpr int kLowestUnit = -30, kHighestUnit = 0;
 constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 lose bits of their 22
 constexpr float kLarge = 32;  // scaled
 
+// 2^exponent, of a normal float32.
+TREDUCE_DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23); }
+
+// The exponent of the scale that brings a magnitude, given as its bits without the sign, to 2^kTop.
+TREDUCE_DEVICE int exponent_for(uint32_t most) { return static_cast<int>(most >> 24) - 127 - kTop; }
+
+// A store of 16 bytes. A call, because nvcc 13.0 makes four stores of an assignment in these kernels.
+template <class Vector>
+TREDUCE_DEVICE void store_vector(void* to, Vector vector) {
+  static_assert(sizeof(Vector) == 16);
+  __stwb(static_cast<Vector*>(to), vector);
+}
+
 // Splits a segment of which each of kLanes neighbouring lanes has kCount numbers (zeros past the end), in pairs.
 // Who calls: all lanes of a warp. A line with a number that is infinite, NaN or too large gets no flag, and any halves:
 // its outputs are computed once more.
@@ -43,11 +56,10 @@ TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uin
     most = max(most, __shfl_xor_sync(~0u, most, d));
     least = min(least, __shfl_xor_sync(~0u, least, d));
   }
-  const int wanted = static_cast<int>(most >> 24) - 127 - kTop;
+  const int wanted = exponent_for(most);
   const int exponent = most == 0 ? 0 : max(kLowest, min(wanted, kHighest));
-  const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
-  const float far_down = __uint_as_float(static_cast<uint32_t>(127 - exponent + kLowBits) << 23);
-  scale = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
+  const float down = power_of_two(-exponent), far_down = power_of_two(kLowBits - exponent);
+  scale = power_of_two(exponent);
 
   __half2 large = __float2half2_rn(0.0f);
 #pragma unroll
@@ -86,8 +98,7 @@ constexpr int kSampled = 16, kAbove = 3;
 
 // `most`: the largest magnitude sampled, without its sign.
 TREDUCE_DEVICE int unit_exponent(uint32_t most) {
-  const int wanted = static_cast<int>(most >> 24) - 127 - kTop + kAbove;
-  return max(kLowestUnit, min(wanted, kHighestUnit));
+  return max(kLowestUnit, min(exponent_for(most) + kAbove, kHighestUnit));
 }
 
 // Brings the halves of a segment, of which each of kLanes neighbouring lanes has a part, from their scale to the unit
@@ -128,7 +139,7 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
     }
     scale = 1.0f;
   } else {
-    scale *= __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
+    scale *= power_of_two(-exponent);
   }
 }
 
@@ -197,20 +208,16 @@ struct Splitting {
     const int64_t at = (matrix * shape.lines + line) * shape.depth + int64_t(segment) * kSegment;
 #pragma unroll
     for (int i = 0; i < kNumbers; i += kRun) {
-      // Calls, because nvcc 13.0 makes four stores of an assignment here.
       const int w = i / 2;
-      __stwb(reinterpret_cast<uint4*>(to.high + at + place_of(i)),
-             make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
-      __stwb(reinterpret_cast<uint4*>(to.low + at + place_of(i)),
-             make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
+      store_vector(to.high + at + place_of(i), make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
+      store_vector(to.low + at + place_of(i), make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
     }
     const int64_t mark = (matrix * shape.segments() + segment) * shape.lines_padded + line;
     if (lane == 0) {
       to.scale[mark] = scale;
       to.flags[mark] = flags;
       if (to.unit != nullptr && segment % kGroupSegments == 0) {
-        to.unit[(matrix * shape.groups() + segment / kGroupSegments) * shape.lines_padded + line] =
-            __uint_as_float(static_cast<uint32_t>(127 + unit) << 23);
+        to.unit[(matrix * shape.groups() + segment / kGroupSegments) * shape.lines_padded + line] = power_of_two(unit);
       }
     }
     // What a tile copies past the last line needs no scale.
@@ -466,7 +473,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int64_t r = row + i * kDown;
-      if (r < m && column < n) __stwb(reinterpret_cast<float4*>(c + r * n + column), sum[i]);
+      if (r < m && column < n) store_vector(c + r * n + column, sum[i]);
     }
     return;
   }

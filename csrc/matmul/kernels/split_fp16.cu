@@ -91,14 +91,14 @@ struct LineScales {
 struct Work {
   Grid grid;
   int steps;        // segments of k
-  int64_t units;    // tiles, times groups where these are apart
+  int64_t tasks;    // tiles, times groups where these are apart
   int64_t outputs;  // from one group's results to the next's, where they are apart; else 0
 
-  struct Unit {
+  struct Task {
     int64_t tile;
     int begin, end;  // steps
   };
-  TREDUCE_DEVICE Unit unit(int64_t index) const {
+  TREDUCE_DEVICE Task task(int64_t index) const {
     const int group = static_cast<int>(index / grid.count);
     return {index % grid.count, group * kGroupSegments, outputs > 0 ? min(steps, (group + 1) * kGroupSegments) : steps};
   }
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const Grid& grid = work.grid;
   const int group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  // This block's units, by turns.
-  const auto unit_index = [](int turn) { return int64_t(turn) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
+  // This block's tasks, by turns.
+  const auto task_index = [](int turn) { return int64_t(turn) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
@@ -134,16 +134,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
     if (threadIdx.x == 0) {
       Turn<S::kStages> turn;
-      for (int n = 0; unit_index(n) < work.units; ++n) {
-        const auto unit = work.unit(unit_index(n));
-        const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
+      for (int n = 0; task_index(n) < work.tasks; ++n) {
+        const auto task = work.task(task_index(n));
+        const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
         const int row = place.row + rank * S::kTileM, column = place.column;
         const int matrix_a = scales_a.matrix(place.batch), matrix_b = scales_b.matrix(place.batch);
         // A block past the last row copies scales that are there, and its outputs are not stored.
         const int scale_row = row < scales_a.lines_padded ? row : 0;
-        const float* scale_a = scales_a.of(matrix_a, unit.begin, scale_row);
-        const float* scale_b = scales_b.of(matrix_b, unit.begin, column);
-        for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
+        const float* scale_a = scales_a.of(matrix_a, task.begin, scale_row);
+        const float* scale_b = scales_b.of(matrix_b, task.begin, column);
+        for (int step = task.begin; step < task.end; ++step, turn.next()) {
           ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
           uint64_t* const full = ring.full + turn.stage;
           char* const a = stages + turn.stage * S::kStageBytes;
@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       if (consumer == 1) named_arrive<2 * kWarpGroup>(kTurn);
     }
     Turn<S::kStages> turn;
-    for (int n = 0; unit_index(n) < work.units; ++n) {
-      const auto unit = work.unit(unit_index(n));
-      const auto place = grid.place(unit.tile, S::kTileM * S::kCluster, S::kTileN);
+    for (int n = 0; task_index(n) < work.tasks; ++n) {
+      const auto task = work.task(task_index(n));
+      const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       float* const matrix = c + place.index * grid.m * grid.n;
       // A group ends at a place of its own, or on the groups before it; while the next one's first products are made.
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                    work.outputs == 0 && group_of_k > 0, bias);
       };
       float acc[S::kTileN / 2] = {};
-      for (int step = unit.begin; step < unit.end; ++step, turn.next()) {
+      for (int step = task.begin; step < task.end; ++step, turn.next()) {
         ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
         const char* const a_high = stages + turn.stage * S::kStageBytes;
         const char* const a_low = a_high + S::kBytesA;
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if (step % kGroupSegments == 0 && step > unit.begin) flush(acc, step / kGroupSegments - 1, nullptr);
+        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
         const char* const scales = b_low + S::kBytesB;
         const bool in_units = LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + turn.stage);
       }
-      flush(acc, (unit.end - 1) / kGroupSegments, bias);
+      flush(acc, (task.end - 1) / kGroupSegments, bias);
     }
     if constexpr (S::kConsumers == 2) {
       if (consumer == 0) named_barrier<2 * kWarpGroup>(kTurn);
@@ -261,11 +261,11 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   work.grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
   work.steps = static_cast<int>(split_a.shape.segments());
   work.outputs = partials != nullptr ? p.batches * p.m * p.n : 0;
-  work.units = work.grid.count * (partials != nullptr ? groups_of(p.k) : 1);
+  work.tasks = work.grid.count * (partials != nullptr ? groups_of(p.k) : 1);
   Launch shape;
   shape.block = S::kThreads;
   shape.cluster = S::kCluster;
-  shape.grid = std::min<int64_t>(work.units, call.multiprocessors / S::kCluster) * S::kCluster;
+  shape.grid = std::min<int64_t>(work.tasks, call.multiprocessors / S::kCluster) * S::kCluster;
   shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
   shape.stream = call.stream;
   shape.overlapping = true;
