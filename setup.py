@@ -121,10 +121,22 @@ def check_compiler() -> None:
         sys.exit(f"torch_reduce: no C++ compiler: {compiler!r} is not on PATH; install one (g++ 9 or later) or set CXX")
 
 
+def check_layers() -> None:
+    """Only csrc/torch may know torch: everything else under csrc/ includes none of its headers."""
+    for path in sorted(ROOT.glob("csrc/**/*.*")):
+        relative = path.relative_to(ROOT).as_posix()
+        if relative.startswith("csrc/torch/"):
+            continue
+        found = re.search(r"#include\s*[<\"](?:torch|ATen|c10|caffe2)/.*", path.read_text())
+        if found:
+            sys.exit(f"torch_reduce: {relative} has {found.group(0)}; code that knows torch belongs into csrc/torch")
+
+
 def make_extension():
     check_compiler()
+    check_layers()
     sources = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp"))
-    cuda_only = {"csrc/common/counters.cpp", "csrc/common/device.cpp"} | {s for s in sources if s.endswith("/cuda.cpp")}
+    cuda_only = {"csrc/common/counters.cpp", "csrc/common/device.cpp"} | {s for s in sources if s.endswith("_cuda.cpp")}
     cxx = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-fopenmp"]
     include_dirs, library_dirs, libraries, define_macros = [], [], [], []
     extra = {"cxx": cxx}

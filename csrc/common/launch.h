@@ -5,32 +5,27 @@
 
 #include <cstdint>
 
+#include "launch_log.h"
+
 namespace treduce {
 
 constexpr int kMaxBlock = 1024;  // threads: no kernel may use more registers than a block of that size has
 
 constexpr size_t kSharedWithoutAsking = 48 * 1024;  // bytes a block; a kernel that wants more must say so first
 
-struct Launch {
-  int64_t grid = 1;
-  int block = 1;
-  size_t shared_bytes = 0;  // dynamic
+struct Launch : LaunchShape {
   cudaStream_t stream = nullptr;
-  int cluster = 1;           // blocks in a cluster (compute capability 9.0 and later)
-  bool cooperative = false;  // the whole grid is resident, so it may synchronise
-  bool overlapping = false;  // may begin before the launch before has ended: see primitives/ptx/launch.cuh
-  int64_t grid_y = 1;
-  int block_y = 1;
 };
 
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments... arguments) {
-  if (shape.shared_bytes > kSharedWithoutAsking) {
+  if (static_cast<size_t>(shape.shared_bytes) > kSharedWithoutAsking) {
     const cudaError_t error =
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shape.shared_bytes));
     if (error != cudaSuccess) return error;
   }
+  if (launch_log() != nullptr) launch_log()->push_back(shape);
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {
@@ -53,7 +48,7 @@ cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y));
   config.blockDim = dim3(static_cast<unsigned>(shape.block), static_cast<unsigned>(shape.block_y));
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = shape.stream;
   config.attrs = attributes;
   config.numAttrs = count;

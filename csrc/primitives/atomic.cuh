@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "../reduce/functors.h"
+#include "functors.h"
 
 namespace treduce::atomic {
 
@@ -12,7 +12,7 @@ namespace treduce::atomic {
 template <class Op>
 TREDUCE_DEVICE void combine(typename Op::Acc* address, typename Op::Acc value) {
   using Acc = typename Op::Acc;
-  if constexpr (std::is_same_v<Op, reduce::Sum<Acc>>) {
+  if constexpr (std::is_same_v<Op, Sum<Acc>>) {
     if constexpr (std::is_integral_v<Acc>) {
       atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
     } else {

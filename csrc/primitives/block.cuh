@@ -1,7 +1,7 @@
 // Reductions within a block whose size is a multiple of 32.
 #pragma once
 
-#include "../reduce/pairwise.h"
+#include "neighbours.h"
 #include "shared.cuh"
 #include "warp.cuh"
 
@@ -93,7 +93,7 @@ TREDUCE_DEVICE typename Op::Acc fold_run(Index begin, Index each, Index count, L
     return value[0];
   };
   if (each <= kAhead) return few(begin);
-  reduce::Neighbours<Op, 24> nodes;
+  Neighbours<Op, 24> nodes;
   for (Index from = begin; from < begin + each && from < count; from += kAhead) nodes.push(few(from));
   return nodes.value();
 }

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "../reduce/functors.h"
+#include "functors.h"
 
 namespace treduce::thread {
 
@@ -66,22 +66,22 @@ struct Accumulators {
     if constexpr (kCount == 1 && kSize > 1) {
       // Bytes and shorts fold in 32 bits, which sixteen of them cannot overflow: half the instructions of 64 bits.
       using Narrow = typename Op::template As<std::conditional_t<sizeof(In) <= 2, int32_t, Acc>>;
-      typename Narrow::Acc folded = reduce::widen<typename Narrow::Acc>(vector.at[0]);
+      typename Narrow::Acc folded = widen<typename Narrow::Acc>(vector.at[0]);
 #pragma unroll
       for (int c = 1; c < kSize; ++c) {
-        folded = Narrow::combine(folded, reduce::widen<typename Narrow::Acc>(vector.at[c]));
+        folded = Narrow::combine(folded, widen<typename Narrow::Acc>(vector.at[c]));
       }
       at[0] = Op::combine(at[0], static_cast<Acc>(folded));
     } else {
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) at[c] = Op::combine(at[c], reduce::widen<Acc>(vector.at[c]));
+      for (int c = 0; c < kSize; ++c) at[c] = Op::combine(at[c], widen<Acc>(vector.at[c]));
     }
   }
 
   // One element of a vector that the array's end cuts off.
   TREDUCE_DEVICE void take(In element, int component) {
     Acc& mine = at[kCount == 1 ? 0 : component];
-    mine = Op::combine(mine, reduce::widen<Acc>(element));
+    mine = Op::combine(mine, widen<Acc>(element));
   }
 };
 

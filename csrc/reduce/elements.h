@@ -2,7 +2,7 @@
 // device, free of torch.
 #pragma once
 
-#include "functors.h"
+#include "result.h"
 
 namespace treduce::reduce {
 

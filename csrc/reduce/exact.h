@@ -11,8 +11,8 @@
 // Arithmetic and Validity (2008).
 #pragma once
 
-#include "functors.h"
 #include "geometry.h"
+#include "result.h"
 
 namespace treduce::reduce::exact {
 

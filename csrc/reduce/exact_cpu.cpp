@@ -1,10 +1,9 @@
 #include "exact_cpu.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "../common/parallel.h"
 #include "../common/round.h"
 #include "elements.h"
 #include "exact.h"
@@ -35,14 +34,14 @@ class Run {
     const int64_t work = std::max<int64_t>(g_.length * group_, 1);
     // Long outputs are split where there are too few of them for the cores.
     int64_t splits = 1;
-    const int64_t cores = at::get_num_threads();
+    const int64_t cores = thread_count();
     if (groups > 0 && groups < 4 * cores) {
       splits = std::max<int64_t>(std::min(ceil_div(4 * cores, groups), work / kElementsATask), 1);
     }
     const int64_t span = ceil_div(g_.length, splits);
     std::vector<Cells> partials(splits > 1 ? groups * splits : 0);
     const int64_t grain = std::max<int64_t>(kElementsATask / std::max<int64_t>(work / splits, 1), 1);
-    at::parallel_for(0, groups * splits, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, groups * splits, grain, [&](int64_t begin, int64_t end) {
       Cells cells(kRows * kSinks);
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / splits, first = task % splits * span;

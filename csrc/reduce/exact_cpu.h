@@ -1,8 +1,8 @@
 // Exact sums along dims on the CPU: the bits of the CUDA rung, since exact values have no order.
 #pragma once
 
-#include "functors.h"
 #include "geometry.h"
+#include "result.h"
 
 namespace treduce::reduce {
 

@@ -2,6 +2,7 @@
 // and their tree. The order is that of pairwise.h whatever the access.
 #pragma once
 
+#include "../primitives/neighbours.h"
 #include "../primitives/thread.cuh"
 #include "../primitives/warp.cuh"
 #include "elements.h"

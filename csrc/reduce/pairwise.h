@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "../common/macros.h"
 
@@ -34,53 +33,6 @@ struct Pairwise {
     int64_t levels = 0, leaves = chunks() > 1 ? chunks() * kLanes : (length < kLanes ? length : kLanes);
     for (; leaves > 1; leaves = (leaves + 1) / 2) ++levels;
     return (stripes > 0 ? stripes - 1 : 0) + levels;
-  }
-};
-
-// Combines values by neighbours as they come, in order: value k is leaf (or node) k of a tree. Holds one value a level, like
-// the digits of a binary counter. kDepth levels take 2^kDepth values. Few levels are unrolled, so that they stay in registers.
-template <class O, int kDepth>
-struct Neighbours {
-  using Acc = typename O::Acc;
-  using Count = std::conditional_t<(kDepth < 32), uint32_t, uint64_t>;
-  Acc level[kDepth + 1];
-  Count count = 0;
-
-  TREDUCE_HOST_DEVICE void push(Acc value) {
-    if constexpr (kDepth <= 8) {
-      TREDUCE_UNROLL
-      for (int k = 0; k <= kDepth; ++k) {
-        if ((count >> k & 1) == 0) {
-          level[k] = value;
-          break;
-        }
-        value = O::combine(level[k], value);
-      }
-    } else {
-      int k = 0;
-      for (; count >> k & 1; ++k) value = O::combine(level[k], value);
-      level[k] = value;
-    }
-    ++count;
-  }
-
-  // The node over what was pushed: missing neighbours are left out.
-  TREDUCE_HOST_DEVICE Acc value() const {
-    Acc result = O::identity();
-    bool any = false;
-    const auto add = [&](int k) {
-      if (count >> k & 1) {
-        result = any ? O::combine(level[k], result) : level[k];
-        any = true;
-      }
-    };
-    if constexpr (kDepth <= 8) {
-      TREDUCE_UNROLL
-      for (int k = 0; k <= kDepth; ++k) add(k);
-    } else {
-      for (int k = 0; count >> k != 0; ++k) add(k);
-    }
-    return result;
   }
 };
 

@@ -6,8 +6,6 @@
 //          so the number of threads changes no bit.
 #include "pairwise_cpu.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +16,7 @@
 #include <cpuid.h>
 #endif
 
+#include "../common/parallel.h"
 #include "../common/round.h"
 #include "elements.h"
 #include "exact_cpu.h"
@@ -28,8 +27,7 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kChunk = Pairwise::kChunk;
-constexpr int64_t kElementsATask = 32768;  // what a core should get at least, as at::internal::GRAIN_SIZE
-constexpr int64_t kGathered = 4096;        // elements of short rows that are gathered at once
+constexpr int64_t kGathered = 4096;  // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
 constexpr int64_t kLongRun = 128;      // elements of a run that need not be gathered
 constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
@@ -398,14 +396,14 @@ class Reduction {
   template <class Reduce, class Store>
   void split(int64_t groups, int64_t width, const Reduce& reduce, const Store& store) const {
     int64_t unit = kUnit;
-    const int64_t enough = 8 * at::get_num_threads();
+    const int64_t enough = 8 * thread_count();
     while (unit > 8 * kChunk && groups * ceil_div(length_, unit) < enough) unit /= 2;
     while (unit > kChunk && unit * width > 8 * kElementsATask && groups * ceil_div(length_, unit) < enough) unit /= 2;
     const int64_t units = ceil_div(length_, unit);
     const int64_t node_bytes = width * ends_->node_size;
     const int64_t grain = std::max<int64_t>(kElementsATask / (std::min(unit, length_) * width), 1);
     if (units == 1) {
-      at::parallel_for(0, groups, grain, [&](int64_t begin, int64_t end) {
+      parallel_for(0, groups, grain, [&](int64_t begin, int64_t end) {
         const auto state = reduce.start();
         const Buffer nodes(node_bytes);
         for (int64_t g = begin; g < end; ++g) {
@@ -416,21 +414,20 @@ class Reduction {
       return;
     }
     const Buffer nodes(groups * units * node_bytes);
-    at::parallel_for(0, groups * units, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, groups * units, grain, [&](int64_t begin, int64_t end) {
       const auto state = reduce.start();
       for (int64_t t = begin; t < end; ++t) {
         const int64_t g = t / units, first = (t - g * units) * unit;
         reduce(state, g, first, std::min(unit, length_ - first), nodes.data() + t * node_bytes);
       }
     });
-    at::parallel_for(0, groups, std::max<int64_t>(kElementsATask / (units * width), 1),
-                     [&](int64_t begin, int64_t end) {
-                       for (int64_t g = begin; g < end; ++g) {
-                         char* const mine = nodes.data() + g * units * node_bytes;
-                         ends_->fold(mine, units, width);
-                         store(g, mine);
-                       }
-                     });
+    parallel_for(0, groups, std::max<int64_t>(kElementsATask / (units * width), 1), [&](int64_t begin, int64_t end) {
+      for (int64_t g = begin; g < end; ++g) {
+        char* const mine = nodes.data() + g * units * node_bytes;
+        ends_->fold(mine, units, width);
+        store(g, mine);
+      }
+    });
   }
 
   // Calls body(place, outputs, first of them) for runs of outputs along the innermost kept dim, of at most `most`.
@@ -463,7 +460,7 @@ class Reduction {
     const int64_t stride = kept_.inner_stride();
     if (length_ <= kUnit / 4) {
       constexpr int64_t kAtOnce = 512;
-      at::parallel_for(0, outputs_, std::max<int64_t>(kElementsATask / length_, 1), [&](int64_t begin, int64_t end) {
+      parallel_for(0, outputs_, std::max<int64_t>(kElementsATask / length_, 1), [&](int64_t begin, int64_t end) {
         alignas(64) char nodes[kAtOnce * 16];
         runs(begin, end, kAtOnce, [&](const Dims::Place& place, int64_t count) {
           kernels_->rows(at(place.offset), count, stride, length_, nodes);
@@ -509,7 +506,7 @@ class Reduction {
     const int64_t across = kept_.inner_size(), runs = outputs_ / across;
     // Memory is read fastest in long runs, but every core wants some.
     int64_t tile = kTileBytes / ends_->node_size;
-    const int64_t enough = 4 * at::get_num_threads();
+    const int64_t enough = 4 * thread_count();
     while (tile > kLeastTile && runs * ceil_div(length_, kChunk) * (across / tile) < enough) tile /= 2;
     const int64_t tiles = std::max<int64_t>(across / tile, 1);  // the last takes what is left, too
     const int64_t width = tiles == 1 ? across : tile;
@@ -647,7 +644,7 @@ class Reduction {
   void gathered_rows() const {
     if (length_ <= kChunk) {
       const int64_t at_once = std::max<int64_t>(kGathered / length_, 1);
-      at::parallel_for(0, outputs_, std::max<int64_t>(kElementsATask / length_, 1), [&](int64_t begin, int64_t end) {
+      parallel_for(0, outputs_, std::max<int64_t>(kElementsATask / length_, 1), [&](int64_t begin, int64_t end) {
         const Buffer elements(at_once * length_ * kernels_->element_size), nodes(at_once * ends_->node_size);
         runs(begin, end, at_once, [&](const Dims::Place& place, int64_t count) {
           if (reduced_.count <= 1) {

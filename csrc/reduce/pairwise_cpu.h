@@ -1,9 +1,9 @@
 // The order of pairwise.h, executed on the CPU: the same additions in the same order as the kernels, hence the same bits.
 #pragma once
 
-#include "functors.h"
 #include "geometry.h"
 #include "ladder.h"
+#include "result.h"
 
 namespace treduce::reduce {
 

@@ -1,9 +1,9 @@
 // The kernels behind pairwise_cpu.cpp: what is compiled for each instruction set, and how it is found. Free of torch.
 #pragma once
 
-#include "functors.h"
 #include "ladder.h"
 #include "pairwise.h"
+#include "result.h"
 
 namespace treduce::reduce::cpu {
 

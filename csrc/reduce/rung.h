@@ -5,8 +5,8 @@
 #include "../common/ladder.h"
 #include "../common/launch.h"
 #include "elements.h"
-#include "functors.h"
 #include "plan.h"
+#include "result.h"
 #include "schedule.h"
 
 namespace treduce::reduce {

@@ -158,7 +158,7 @@ Scheduled schedule_row_tile(const Work& w) {
   s.vectors = true;
   s.tile = columns;
   // Tiles of more outputs where many are left for each SM.
-  const int64_t most = w.geometry.outputs >= 2048 * tuning::kTilesAnSm * w.chip.sms ? 2048 : 1024;
+  const int64_t most = w.geometry.outputs >= 2048 * tuning::kTilesAnSm * w.chip.multiprocessors ? 2048 : 1024;
   s.span = std::clamp<int64_t>((tuning::kTileBytes - 16) / batch_bytes, 1, ceil_div(most, columns));
   s.block = w.block > 0 ? w.block : static_cast<int>(std::clamp<int64_t>(power_of_two(s.span * columns), 64, 256));
   s.shared_bytes = s.span * batch_bytes + 32;
@@ -212,15 +212,15 @@ int64_t row_warps(int64_t work) {
 // Chunks that a block folds where rows are too few for the chip, and its threads. `all` chunks are in all rows.
 void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
   const int64_t at_once = kMostRowThreads / team;  // chunks, one a team
-  s.span = power_of_two(ceil_div(2 * all, w.chip.sms));
+  s.span = power_of_two(ceil_div(2 * all, w.chip.multiprocessors));
   if (s.span <= at_once) {
     // Latency governs: a chunk a team, and no more blocks than that takes.
     s.span = std::max<int64_t>(s.span, 2);
   } else {
     // Two blocks an SM, all at once; or three, where two would leave SMs with one.
-    s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.sms)));
-    const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.sms);
-    if (blocks * 10 < 9 * an_sm * w.chip.sms && s.span > at_once) s.span /= 2;
+    s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.multiprocessors)));
+    const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
+    if (blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // So many that they may come and go.
     if (s.span * Pairwise::kChunk * element_size(w) > tuning::kMostSpanBytes) {
       s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
@@ -236,7 +236,8 @@ Scheduled schedule_row_block(const Work& w) {
   const int64_t team = team_threads(w, s);
   s.span = power_of_two(chunks);
   s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
-  if (outputs < tuning::kBlocksAnSm * w.chip.sms && outputs <= kMostCounters && chunks * team > 2 * kMostRowThreads) {
+  if (outputs < tuning::kBlocksAnSm * w.chip.multiprocessors && outputs <= kMostCounters &&
+      chunks * team > 2 * kMostRowThreads) {
     share_rows(w, outputs * chunks, team, s);
     if (s.span >= chunks) {
       s.span = power_of_two(chunks);
@@ -307,13 +308,13 @@ Scheduled schedule_column_narrow(const Work& w) {
   const int64_t bytes = Pairwise::kLanes / rows_of_vector * columns * w.memory.accumulator * 9 / 8;
   s.span = 1;
   while (s.span * 2 * bytes <= tuning::kNarrowBytes && s.span < chunks &&
-         batches * ceil_div(chunks, s.span * 2) >= 4 * w.chip.sms) {
+         batches * ceil_div(chunks, s.span * 2) >= 4 * w.chip.multiprocessors) {
     s.span *= 2;
   }
   s.shared_bytes = s.span * bytes;
   s.splits = ceil_div(chunks, s.span);
   // One block an SM: all the threads that the kernel is compiled for.
-  s.block = w.block > 0 ? std::min(w.block, 512) : batches * s.splits <= w.chip.sms ? 512 : 256;
+  s.block = w.block > 0 ? std::min(w.block, 512) : batches * s.splits <= w.chip.multiprocessors ? 512 : 256;
   s.grid = s.tiles = batches * s.splits;
   if (s.splits > 1) {
     s.partials = s.tiles * columns;
@@ -340,7 +341,7 @@ Scheduled schedule_column_block(const Work& w) {
   int64_t y = std::clamp<int64_t>(threads / x, 1, power_of_two(groups));
   if (s.vectors) {
     if (groups <= 32) {
-      while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.sms) y /= 2;
+      while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.multiprocessors) y /= 2;
     }
     x = std::min(threads / y, power_of_two(vectors));
   } else {
@@ -357,14 +358,15 @@ Scheduled schedule_column_block(const Work& w) {
     return (span * y + std::max<int64_t>(span * y / 8, 1)) * s.tile * w.memory.accumulator;
   };
   s.span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
-  while (s.span > 1 && (bytes(s.span) > tuning::kColumnBytes ||
-                        10 * tiles * ceil_div(groups, y * s.span) < tuning::kColumnBlocksTenfold * w.chip.sms)) {
+  while (s.span > 1 &&
+         (bytes(s.span) > tuning::kColumnBytes ||
+          10 * tiles * ceil_div(groups, y * s.span) < tuning::kColumnBlocksTenfold * w.chip.multiprocessors)) {
     s.span /= 2;
   }
   s.splits = ceil_div(groups, y * s.span);
   // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy: blocks of half the threads
   // then, all at once.
-  const int64_t at_once = kColumnBlocksAnSm * w.chip.sms, blocks = tiles * s.splits;
+  const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors, blocks = tiles * s.splits;
   if (w.block == 0 && s.splits > 1 && y > 1 && blocks > at_once && 4 * blocks <= 5 * at_once) {
     y /= 2;
     s.span *= 2;
@@ -393,14 +395,14 @@ const char* choose_rung(const Work& w) {
   if (reduces_inner(g)) {
     const bool vectors = row_vectors(w);
     // Rows so few that a warp each is no more than the chip holds at once: the shorter way through a kernel counts.
-    const bool few = g.outputs <= tuning::kFewRowsAnSm * w.chip.sms;
+    const bool few = g.outputs <= tuning::kFewRowsAnSm * w.chip.multiprocessors;
     if (g.length <= (vectors ? tuning::kLaneElements : Pairwise::kLanes) && !few) {
       if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
       return "row_lanes";
     }
     if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
     if (chunks == 1) return "row_warp";
-    if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.sms) {
+    if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.multiprocessors) {
       // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
       Schedule s;
       read_rows(w, s);
@@ -424,7 +426,8 @@ const char* choose_rung(const Work& w) {
     return "column_narrow";
   }
   const int64_t warps = ceil_div(g.outputs, columns_of_thread(w) * kWarp);
-  if (g.length <= tuning::kColumnRows || (g.length <= Pairwise::kLanes && warps >= tuning::kColumnWarps * w.chip.sms)) {
+  if (g.length <= tuning::kColumnRows ||
+      (g.length <= Pairwise::kLanes && warps >= tuning::kColumnWarps * w.chip.multiprocessors)) {
     return "column_thread";
   }
   return schedule_column_block(w).refusal.empty() ? "column_block" : "thread";

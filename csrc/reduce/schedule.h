@@ -6,16 +6,11 @@
 #include <string>
 
 #include "../common/dtypes.h"
+#include "../common/prepared.h"
 #include "geometry.h"
 #include "pairwise.h"
 
 namespace treduce::reduce {
-
-struct Chip {
-  int sms = 132;
-  int capability = 90;
-  int threads_per_sm = 2048;
-};
 
 // What a kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and `splits`.
 struct Schedule {

@@ -55,7 +55,7 @@ Scheduled schedule_exact(const Work& work) {
   // for.
   const int64_t shared = int64_t{room.rows} * 8 * s.block + 1024;
   const int64_t resident = std::clamp<int64_t>(1024 / s.block, 1, 228 * 1024 / shared);
-  const int64_t fill = resident * work.chip.sms;
+  const int64_t fill = resident * work.chip.multiprocessors;
   const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;
 
   int64_t lanes = power_of_two(ceil_div(length, 2 * kEnough), s.block);

@@ -40,10 +40,16 @@ SOURCES = {
         ROOT / "csrc/reduce/geometry.cpp",
         *sorted(ROOT.glob("csrc/reduce/schedule*.cpp")),
         ROOT / "csrc/common/variants.cpp",
+        ROOT / "csrc/common/launch_log.cpp",
         HERE / "driver.cpp",
         *MACHINE,
     ],
-    "broken": [*sorted(HERE.glob("broken/*.cu")), HERE / "broken" / "main.cpp", *MACHINE],
+    "broken": [
+        *sorted(HERE.glob("broken/*.cu")),
+        ROOT / "csrc/common/launch_log.cpp",
+        HERE / "broken" / "main.cpp",
+        *MACHINE,
+    ],
 }
 
 

@@ -188,7 +188,7 @@ std::string reduction_along_dims(std::istream& line) {
   call.converting = reduce::needs_conversion(call.dtype, call.target);
   const auto block_size = next_size(line);
   const auto num_blocks = next_size(line);
-  const reduce::Chip chip{next<int>(line), /*capability=*/90, /*threads_per_sm=*/2048};
+  const Chip chip{next<int>(line)};
   const int64_t offset_bytes = next<int64_t>(line) * size_of(call.dtype);
   Buffer input = read_input(next<std::string>(line), offset_bytes);
   const reduce::Geometry geometry = next_geometry(line);

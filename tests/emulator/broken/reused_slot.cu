@@ -1,7 +1,7 @@
 // Two reductions through the same shared slots with no barrier between them: a fast warp writes its second value while the
 // first warp still reads the first ones.
 #include "../../../csrc/primitives/block.cuh"
-#include "../../../csrc/reduce/functors.h"
+#include "../../../csrc/primitives/functors.h"
 #include "broken.h"
 
 namespace broken {

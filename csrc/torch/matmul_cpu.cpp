@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "gemm.h"
-#include "shape.h"
+#include "../matmul/gemm.h"
+#include "matmul.h"
 
 namespace treduce::matmul {
 namespace {

@@ -1,9 +1,9 @@
-#include "shape.h"
+#include "elementwise.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
-#include "../common/broadcast.h"
+#include "broadcast.h"
 
 namespace treduce::elementwise {
 namespace {

@@ -1,11 +1,11 @@
-#include "binding.h"
+#include "reduce.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "elements.h"
+#include "../reduce/elements.h"
 
 namespace treduce::reduce {
 namespace {
@@ -53,8 +53,6 @@ void check_not_empty(Op op, const at::Tensor& self, const Dims& dims) {
                       ", which is empty, has no value; its input has shape ", sizes);
   }
 }
-
-bool is_extremum(Op op) { return op == Op::amax || op == Op::amin; }
 
 void set_extents(Extents& extents, int d, int64_t size, int64_t stride) {
   extents.size[d] = Divider(size);

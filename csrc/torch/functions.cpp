@@ -12,7 +12,7 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include "functions.h"
-#include "reduce/schema.h"
+#include "reduce_schema.h"
 
 namespace treduce {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "../common/checks.h"
-#include "ladder.h"
+#include "../matmul/ladder.h"
+#include "checks.h"
 
 namespace treduce::matmul {
 

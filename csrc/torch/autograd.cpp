@@ -10,9 +10,9 @@
 #include <memory>
 #include <type_traits>
 
-#include "matmul/schema.h"
-#include "reduce/dims.h"
-#include "reduce/schema.h"
+#include "matmul_schema.h"
+#include "reduce_dims.h"
+#include "reduce_schema.h"
 
 namespace treduce {
 namespace {

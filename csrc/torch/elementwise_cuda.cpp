@@ -1,9 +1,9 @@
 // vector_add on CUDA: checks, device guard, stream, launch.
 #include <torch/library.h>
 
-#include "../common/cuda_device.h"
-#include "rung.h"
-#include "shape.h"
+#include "../elementwise/rung.h"
+#include "cuda_device.h"
+#include "elementwise.h"
 
 namespace treduce::elementwise {
 namespace {

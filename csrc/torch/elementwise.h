@@ -1,8 +1,8 @@
 // The checks that the CPU, CUDA and Meta bindings of vector_add share, and where its result lies.
 #pragma once
 
-#include "../common/checks.h"
-#include "ladder.h"
+#include "../elementwise/ladder.h"
+#include "checks.h"
 
 namespace treduce::elementwise {
 

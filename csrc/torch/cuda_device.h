@@ -9,9 +9,9 @@
 
 #include <string>
 
-#include "counters.h"
-#include "device.h"
-#include "variants.h"
+#include "../common/counters.h"
+#include "../common/device.h"
+#include "../common/variants.h"
 
 namespace treduce {
 

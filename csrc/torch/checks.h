@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "dtypes.h"
-#include "variants.h"
+#include "../common/dtypes.h"
+#include "../common/variants.h"
 
 namespace treduce {
 

@@ -1,14 +1,9 @@
-// The reductions on the CPU: the plan of a classic rung, executed here, or the order of the others (pairwise_cpu.h). The same
-// additions in the same order as the kernels, hence the same bits.
-#include <ATen/Parallel.h>
-#include <torch/library.h>
+#include "plan_cpu.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "binding.h"
-#include "exact_cpu.h"
-#include "pairwise_cpu.h"
+#include "../common/parallel.h"
 
 namespace treduce::reduce {
 namespace {
@@ -72,12 +67,10 @@ typename O::Acc reduce_block(const In* x, const Pass& pass, int64_t b, typename 
   return lanes[0];
 }
 
-constexpr int64_t kElementsATask = 32768;  // what a core should get at least, as at::internal::GRAIN_SIZE
-
 template <class O, class In>
 void run_pass(const In* x, const Pass& pass, typename O::Acc* values) {
   const int64_t grain = std::max<int64_t>(kElementsATask / std::max<int64_t>(pass.lanes * pass.rows, 1), 1);
-  at::parallel_for(0, pass.blocks, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, pass.blocks, grain, [&](int64_t begin, int64_t end) {
     std::vector<typename O::Acc> lanes(pass.lanes);
     for (int64_t b = begin; b < end; ++b) values[b] = reduce_block<O>(x, pass, b, lanes.data());
   });
@@ -96,59 +89,19 @@ void run(const In* x, const Plan& plan, const Result& result) {
   result.store<O>(values[0]);
 }
 
-// A classic rung: its plan over the whole tensor.
-template <Op kOp>
-void reduce_by_plan(const Request& r, const at::Tensor& self, at::Tensor& output) {
-  const at::Tensor input = flat_input(kOp, self);
-  const int64_t n = self.numel();
-  const Plan plan = make_plan(r.row->plan_order, r.dtype, n, r.block, r.num_blocks);
-  const Result result{output.mutable_data_ptr(), r.target, kOp == Op::mean, n};
-  dispatch(r.dtype, [&](auto type) {
-    using In = typename decltype(type)::type;
-    using O = std::conditional_t<kOp == Op::amax, Max<Accumulator<In>>,
-                                 std::conditional_t<kOp == Op::amin, Min<Accumulator<In>>, Sum<Accumulator<In>>>>;
-    run<O>(static_cast<const In*>(input.const_data_ptr()), plan, result);
-  });
-}
-
-template <Op kOp>
-at::Tensor reduce_cpu(const at::Tensor& self, const Arguments& arguments) {
-  const Request r = request(kOp, self, arguments);
-  at::Tensor output = empty_output(self, r);
-  if (!r.row->along_dims) {
-    reduce_by_plan<kOp>(r, self, output);
-  } else if (!finish_empty(self, r, output)) {
-    const Source source(self, r);
-    const Result result{output.mutable_data_ptr(), r.target, kOp == Op::mean, source.geometry.length};
-    if (r.arithmetic == Arithmetic::exact) {
-      reduce_exactly_on_cpu(kOp, r.dtype, r.target, r.converting, source.data(), source.geometry, result);
-    } else {
-      reduce_on_cpu(kOp, r.arithmetic, r.dtype, r.target, r.converting, source.data(), source.geometry, result);
-    }
-  }
-  return output;
-}
-
-template <Op kOp>
-at::Tensor sum_cpu(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                   std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
-                   std::optional<int64_t> num_blocks) {
-  return reduce_cpu<kOp>(self, {variant, dim, keepdim, dtype, block_size, num_blocks});
-}
-
-template <Op kOp>
-at::Tensor extremum_cpu(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                        std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  return reduce_cpu<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
-}
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treduce, CPU, m) {
-  m.impl("sum", sum_cpu<Op::sum>);
-  m.impl("mean", sum_cpu<Op::mean>);
-  m.impl("amax", extremum_cpu<Op::amax>);
-  m.impl("amin", extremum_cpu<Op::amin>);
+void run_plan_on_cpu(Op op, DType dtype, const void* input, const Plan& plan, const Result& result) {
+  dispatch(dtype, [&](auto type) {
+    using In = typename decltype(type)::type;
+    using Acc = Accumulator<In>;
+    const In* x = static_cast<const In*>(input);
+    switch (op) {
+      case Op::amax: return run<Max<Acc>>(x, plan, result);
+      case Op::amin: return run<Min<Acc>>(x, plan, result);
+      default: return run<Sum<Acc>>(x, plan, result);
+    }
+  });
 }
 
 }  // namespace treduce::reduce

@@ -1,8 +1,8 @@
 // thread_indices_ on CUDA: checks, device guard, stream, launch.
 #include <torch/library.h>
 
-#include "../common/cuda_device.h"
-#include "shape.h"
+#include "cuda_device.h"
+#include "lessons.h"
 
 namespace treduce::lessons {
 namespace {

@@ -1,7 +1,7 @@
 // thread_indices_ on the CPU: the same arithmetic, thread after thread.
 #include <torch/library.h>
 
-#include "shape.h"
+#include "lessons.h"
 
 namespace treduce::lessons {
 namespace {

@@ -3,8 +3,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-#include "matmul/schema.h"
-#include "reduce/schema.h"
+#include "matmul_schema.h"
+#include "reduce_schema.h"
 
 namespace treduce {
 namespace {

@@ -1,8 +1,8 @@
 // The checks that the CPU, CUDA and Meta bindings of thread_indices_ share.
 #pragma once
 
-#include "../common/checks.h"
-#include "thread_index.h"
+#include "../lessons/thread_index.h"
+#include "checks.h"
 
 namespace treduce::lessons {
 

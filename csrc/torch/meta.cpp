@@ -2,10 +2,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "elementwise/shape.h"
-#include "lessons/shape.h"
-#include "matmul/shape.h"
-#include "reduce/binding.h"
+#include "elementwise.h"
+#include "lessons.h"
+#include "matmul.h"
+#include "reduce.h"
 
 namespace treduce {
 namespace {

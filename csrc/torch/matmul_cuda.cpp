@@ -4,9 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "../common/cuda_device.h"
-#include "rung.h"
-#include "shape.h"
+#include "../matmul/rung.h"
+#include "cuda_device.h"
+#include "matmul.h"
 
 namespace treduce::matmul {
 namespace {

@@ -4,18 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include "../common/checks.h"
-#include "dims.h"
-#include "functors.h"
-#include "geometry.h"
-#include "ladder.h"
+#include "../reduce/geometry.h"
+#include "../reduce/ladder.h"
+#include "../reduce/result.h"
+#include "checks.h"
+#include "reduce_dims.h"
 
 namespace treduce::reduce {
-
-inline const char* name_of(Op op) {
-  constexpr const char* names[] = {"sum", "mean", "amax", "amin"};
-  return names[static_cast<int>(op)];
-}
 
 // The arguments of a call beside its tensor, in the order of the schemas. amax and amin have no dtype.
 struct Arguments {

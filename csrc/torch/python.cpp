@@ -7,14 +7,14 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "common/variants.h"
-#include "elementwise/ladder.h"
+#include "../common/variants.h"
+#include "../elementwise/ladder.h"
+#include "../matmul/ladder.h"
 #include "functions.h"
-#include "matmul/ladder.h"
-#include "reduce/binding.h"
+#include "reduce.h"
 
 #ifdef TREDUCE_WITH_CUDA
-#include "common/device.h"
+#include "../common/device.h"
 #endif
 
 namespace py = pybind11;
@@ -126,13 +126,13 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   return matmul::choose(asked, dtype_named(dtype), p, {capability, tfloat32}).row->name;
 }
 
-void check_chip(const reduce::Row& row, const reduce::Chip& chip) {
+void check_chip(const reduce::Row& row, const Chip& chip) {
   TORCH_CHECK_NOT_IMPLEMENTED(chip.capability >= row.capability, "variant '", row.name,
                               "' needs a GPU of compute capability ", row.capability / 10, ".", row.capability % 10,
                               " or later, this one has ", chip.capability / 10, ".", chip.capability % 10);
 }
 
-void add_plan(py::dict& d, const reduce::Request& r, const at::Tensor& self, const reduce::Chip& chip) {
+void add_plan(py::dict& d, const reduce::Request& r, const at::Tensor& self, const Chip& chip) {
   const reduce::Row& row = *r.row;
   check_chip(row, chip);
   const reduce::Plan plan = reduce::make_plan(row.plan_order, r.dtype, self.numel(), r.block, r.num_blocks);
@@ -147,8 +147,7 @@ void add_plan(py::dict& d, const reduce::Request& r, const at::Tensor& self, con
 }
 
 // As launch_by_schedule in reduce/cuda.cpp has it.
-void add_schedule(py::dict& d, const reduce::Request& r, const at::Tensor& self, uint64_t address,
-                  const reduce::Chip& chip) {
+void add_schedule(py::dict& d, const reduce::Request& r, const at::Tensor& self, uint64_t address, const Chip& chip) {
   const reduce::Source source(self, r);
   const reduce::Geometry& geometry = source.geometry;
   const bool copies = source.tensor != &self;
@@ -203,7 +202,7 @@ py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, con
   const auto result_sizes = r.result_sizes(self.sizes());
   d["result_shape"] = py::tuple(py::cast(std::vector<int64_t>(result_sizes.begin(), result_sizes.end())));
   d["result_dtype"] = name_of(r.target);
-  const reduce::Chip facts{std::get<0>(chip), std::get<1>(chip), std::get<2>(chip)};
+  const Chip facts{std::get<0>(chip), std::get<1>(chip), std::get<2>(chip)};
   if (r.row->along_dims) {
     add_schedule(d, r, self, address, facts);
   } else {

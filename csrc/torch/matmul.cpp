@@ -1,11 +1,11 @@
-#include "shape.h"
+#include "matmul.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "../common/broadcast.h"
+#include "broadcast.h"
 
 namespace treduce::matmul {
 namespace {

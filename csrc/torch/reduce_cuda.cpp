@@ -2,9 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "../common/cuda_device.h"
-#include "binding.h"
-#include "rung.h"
+#include "../reduce/rung.h"
+#include "cuda_device.h"
+#include "reduce.h"
 
 namespace treduce::reduce {
 namespace {
