@@ -1,4 +1,5 @@
-// Cooperation between the blocks of a cluster (compute capability 9.0): they can read each other's shared memory.
+// Cooperation between the blocks of a cluster (compute capability 9.0): they can read each other's shared memory. These are
+// the functions behind cooperative_groups::this_cluster(), whose header takes longer to compile than most kernels here.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,34 +7,33 @@
 #include "shared.cuh"
 
 #ifndef TREDUCE_EMULATOR
-#include <cooperative_groups.h>
-
 namespace treduce::cluster {
 
 // Waits for every thread of the cluster; shared memory written before is seen by its other blocks after.
 // A block must not leave while others may still read its shared memory: synchronise once more before the end.
 TREDUCE_DEVICE void sync() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().sync();
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
 #endif
 }
 
 // The two halves of sync(): between them a thread may do what nobody waits for. Each thread calls both, in turn.
 TREDUCE_DEVICE void arrive() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().barrier_arrive();
+  __cluster_barrier_arrive();
 #endif
 }
 TREDUCE_DEVICE void wait() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().barrier_wait();
+  __cluster_barrier_wait();
 #endif
 }
 
 // The rank of this block in its cluster.
 TREDUCE_DEVICE int rank() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+  return static_cast<int>(__clusterRelativeBlockRank());
 #else
   return 0;
 #endif
@@ -43,7 +43,7 @@ TREDUCE_DEVICE int rank() {
 template <class T>
 TREDUCE_DEVICE T* shared_of(T* here, int rank) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  return cooperative_groups::this_cluster().map_shared_rank(here, rank);
+  return static_cast<T*>(__cluster_map_shared_rank(here, static_cast<unsigned>(rank)));
 #else
   return here;
 #endif

@@ -7,16 +7,7 @@
 #include "shared.cuh"
 #include "warp.cuh"
 
-#ifndef TREDUCE_EMULATOR
-#include <cooperative_groups.h>
-#endif
-
 namespace treduce::grid {
-
-#ifndef TREDUCE_EMULATOR
-// Waits for every thread of the grid; memory written before is seen after. Needs a cooperative launch.
-TREDUCE_DEVICE void sync() { cooperative_groups::this_grid().sync(); }
-#endif
 
 // Brings a counter near, so that the atomic at the end does not wait for memory: call it before the block's loads.
 TREDUCE_DEVICE void expect_arrival(const unsigned* counter) {

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "../../primitives/block.cuh"
-#include "../../primitives/grid.cuh"
+#include "../../primitives/grid_sync.cuh"
 #include "../../primitives/thread.cuh"
 #include "../rung.h"
 

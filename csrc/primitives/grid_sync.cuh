@@ -1,0 +1,15 @@
+// The barrier of a whole grid. Apart from grid.cuh, for the header of cooperative groups takes seconds to compile.
+#pragma once
+
+#include "shared.cuh"
+
+#ifndef TREDUCE_EMULATOR
+#include <cooperative_groups.h>
+
+namespace treduce::grid {
+
+// Waits for every thread of the grid; memory written before is seen after. Needs a cooperative launch.
+TREDUCE_DEVICE void sync() { cooperative_groups::this_grid().sync(); }
+
+}  // namespace treduce::grid
+#endif
