@@ -1,15 +1,19 @@
-"""Times a point of the grid: `auto`, checked first, beside torch, torch.compile or CUB."""
+"""Times a point of the grid: `auto`, checked first, beside torch, torch.compile or CUB.
+
+`python benchmarks/grid.py sm_90a` compiles the libraries of peers.py that the grid needs, ahead of a run.
+"""
 
 import contextlib
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import peers
 import torch
-from cases import WIDTHS, Point
+from cases import GRID, WIDTHS, Point
 from torch import Tensor
 
 import torch_reduce
@@ -353,3 +357,9 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a, b))
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return a.dtype == b.dtype and torch.equal(a.view(words), b.view(words))
+
+
+if __name__ == "__main__":
+    wanted = [(), *dict.fromkeys((p.op, p.dtype) for p in GRID if cub_applies(p))]
+    for library in peers.build(wanted, sys.argv[1]).values():
+        print(library)

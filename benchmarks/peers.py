@@ -1,7 +1,7 @@
 """Compiles peers.cu when a benchmark runs, and calls it: CUB's reductions, and what a GPU takes for next to nothing.
 
 The libraries lie in build/benchmarks, one for each dtype and op, and are compiled again when the source changes;
-`python benchmarks/peers.py sm_90a` compiles them ahead, for which it takes no GPU. All that is called here goes to the
+`python benchmarks/grid.py sm_90a` compiles them ahead, for which it takes no GPU. All that is called here goes to the
 current stream, so a CUDA graph captures it as it captures torch.
 """
 
@@ -13,7 +13,6 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -212,13 +211,3 @@ def measure_floors(peers: Peers, settings: bench.Settings, most_bytes: int = _RE
         grid = f"{per_sm * sms} blocks" if per_sm else "a block a tile"
         read_by[size] = f"{threads} threads, {loads} loads in flight, {grid}"
     return Floors(nothing.us, word.us, read, read_by)
-
-
-if __name__ == "__main__":
-    import cases
-    import grid
-
-    for path in build(
-        {(): None} | {(p.op, p.dtype): None for p in cases.GRID if grid.cub_applies(p)}, sys.argv[1]
-    ).values():
-        print(path)

@@ -5,6 +5,8 @@ Examples:
                                            docs/images
     python benchmarks/report.py --check    changes nothing; status 1 where something is out of date
 
+What follows from the tables of rungs alone is written by ladders.py, which this script calls.
+
 Markers: `<!-- NAME:begin -->` and `<!-- NAME:end -->` around a table; `<!-- figure:RUNG -->` and `<!-- /figure -->`
 around a line of figures, where RUNG is a rung of sum, or `matmul.naive`, or `vector_add.grid_1d`.
 """
@@ -25,6 +27,7 @@ from typing import Any, NamedTuple
 import cases
 import counters
 import grid
+import ladders
 import product_plots
 import product_tables
 from checkout import ROOT
@@ -921,12 +924,12 @@ def main() -> int:
     folder = args.results
     if folder is None:
         folder = next((path.parent for path in sorted((ROOT / "benchmarks" / "results").glob("*/ladder.json"))), None)
+    stale = ladders.bring_up_to_date(args.root, args.check)
     if folder is None or not list(folder.glob("*.json")):
         print("no results yet: benchmarks/run.py makes them on a GPU")
-        return 0
+        return 1 if args.check and stale else 0
     on_cpu = [path.parent for path in sorted((ROOT / "benchmarks" / "results").glob("cpu-*/cpu.json"))][:1]
     results = Results(folder, *on_cpu)
-    stale = []
     for path in [args.root / "README.md", *sorted((args.root / "docs").glob("*.md"))]:
         before = path.read_text()
         after = rewrite(before, results, path.name)

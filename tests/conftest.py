@@ -64,6 +64,20 @@ def poison():
     return poison_free_memory
 
 
+@pytest.fixture
+def much_memory():
+    """Several GB on the GPU, given back afterwards."""
+
+    def need(gigabytes):
+        free, _ = torch.cuda.mem_get_info()
+        if free < gigabytes * 2**30:
+            pytest.skip(f"needs {gigabytes} GB of free GPU memory")
+
+    torch.cuda.empty_cache()
+    yield need
+    torch.cuda.empty_cache()
+
+
 @pytest.fixture(scope="session")
 def root():
     """The source tree."""

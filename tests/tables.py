@@ -1,4 +1,8 @@
-"""The variant tables as test parameters: no test keeps a list of rungs of its own."""
+"""The variant tables as test parameters.
+
+A test of what every rung must do takes its rungs from here, so a new row is tested as it is. Names of rungs stand in
+tests of what certain rungs are about; those fail with a sentence where a new rung needs an entry.
+"""
 
 import functools
 
@@ -7,7 +11,7 @@ import torch
 from cases import EVERY_DTYPE, REDUCTIONS
 
 import torch_reduce
-from torch_reduce import _check
+from torch_reduce import _C, _check
 
 DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in EVERY_DTYPE}
 
@@ -114,6 +118,4 @@ def needs_chip(variant):
 
 def plan(variant, dtype, n, **sizes):
     """What runs of a classic rung for this length and dtype, and its passes."""
-    from torch_reduce import _C
-
     return _C.reduce_plan(variant, str(dtype).removeprefix("torch."), n, **sizes)

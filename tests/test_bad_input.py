@@ -8,6 +8,8 @@ import torch
 from bits import assert_same_bits
 from tables import call, every_classic_variant, every_reduction, names
 
+import torch_reduce
+
 ops = torch.ops.treduce
 
 
@@ -323,8 +325,6 @@ def test_a_cpu_tensor_beside_a_cuda_tensor():
 
 
 def test_a_cuda_tensor_in_a_build_without_cuda():
-    import torch_reduce
-
     if torch_reduce.cuda_built() or not torch.cuda.is_available():
         pytest.skip("needs a GPU and a build without CUDA")
     with pytest.raises(NotImplementedError, match="built without CUDA"):

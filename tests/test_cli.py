@@ -10,7 +10,7 @@ import tables
 import torch
 
 import torch_reduce
-from torch_reduce import cli, ops
+from torch_reduce import bench, cli, ops
 
 COMMANDS = ("info", "variants", "threads", "bench", "verify", "demo")
 
@@ -181,8 +181,6 @@ def test_bench_of_a_product(run):
 
 
 def test_bench_checks_before_it_times(run, monkeypatch):
-    from torch_reduce import bench
-
     right = bench.function_of
 
     def wrong(candidate):

@@ -10,6 +10,9 @@ import torch
 from bits import assert_same_bits
 from bounds import assert_within_bound
 from cases import DTYPES, FLOATS
+from graphs import captured
+from products import BIG, SIZES, assert_close, operands, product, strided_operands
+from products import sizes_of as tiles_of
 from tables import (
     call,
     every_add_variant,
@@ -22,8 +25,6 @@ from tables import (
     needs_dtype,
     sizes_of,
 )
-from test_matmul import BIG, SIZES, assert_close, operands, product, strided_operands
-from test_matmul import sizes_of as tiles_of
 
 pytestmark = pytest.mark.cuda
 
@@ -334,19 +335,6 @@ def test_two_operands_on_another_device():
 # CUDA graphs.
 
 
-def captured(function):
-    """A graph of one call, after a warm-up on a side stream, and its result."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
-    return graph, result
-
-
 @every_variant
 def test_a_graph_replayed_hundreds_of_times(variant):
     needs_chip(variant)
@@ -458,20 +446,6 @@ def test_a_training_step_in_a_graph():
 
 
 # Size.
-
-
-@pytest.fixture
-def much_memory():
-    """Several GB on the GPU, given back afterwards."""
-
-    def need(gigabytes):
-        free, _ = torch.cuda.mem_get_info()
-        if free < gigabytes * 2**30:
-            pytest.skip(f"needs {gigabytes} GB of free GPU memory")
-
-    torch.cuda.empty_cache()
-    yield need
-    torch.cuda.empty_cache()
 
 
 @pytest.mark.slow

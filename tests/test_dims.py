@@ -12,6 +12,7 @@ from bits import assert_same_bits
 from bounds import assert_within_bound_along
 from cases import COMPLEX, EVERY_DTYPE, FLOAT8, FLOATS, REDUCTIONS
 from tables import call, every_classic_variant, every_dtype, every_reduction
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_reduce
 
@@ -209,7 +210,6 @@ def test_dtype_against_torch(device):
 
 def test_dtype_makes_no_copy_of_the_input(device):
     """A tensor of float64 would be eight times the input: none is allocated."""
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

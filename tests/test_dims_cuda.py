@@ -13,8 +13,8 @@ import tables
 import torch
 from bits import assert_same_bits, bits
 from cases import EVERY_DTYPE, REDUCTIONS
+from graphs import captured
 from tables import attempt, call, every_dtype, every_variant_along_dims
-from test_cuda import captured, much_memory  # noqa: F401
 
 pytestmark = pytest.mark.cuda
 
@@ -399,7 +399,7 @@ def big_ones(shape, dtype=torch.int8):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["auto", "row_block", "exact", "compensated"])
-def test_reducing_more_than_2_to_the_32_elements(variant, much_memory):  # noqa: F811
+def test_reducing_more_than_2_to_the_32_elements(variant, much_memory):
     much_memory(6)
     variant = tables.row("sum", variant)
     n = 2**32 + 5
@@ -422,7 +422,7 @@ def test_reducing_more_than_2_to_the_32_elements(variant, much_memory):  # noqa:
 
 
 @pytest.mark.slow
-def test_reduced_columns_past_2_to_the_32(much_memory):  # noqa: F811
+def test_reduced_columns_past_2_to_the_32(much_memory):
     much_memory(6)
     for columns in (2, 9, 70, 4096):
         rows = 2**32 // columns + 3
@@ -442,7 +442,7 @@ def test_reduced_columns_past_2_to_the_32(much_memory):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_batches_past_2_to_the_32(much_memory):  # noqa: F811
+def test_batches_past_2_to_the_32(much_memory):
     much_memory(10)
     for columns in (3, 64, 1000, 4096):
         rows = 2**32 // columns + 3
@@ -465,7 +465,7 @@ def test_batches_past_2_to_the_32(much_memory):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_more_than_2_to_the_31_outputs(much_memory):  # noqa: F811
+def test_more_than_2_to_the_31_outputs(much_memory):
     much_memory(9)
     outputs = 2**31 + 7
     for shape, dim in (((outputs, 2), 1), ((2, outputs), 0)):
@@ -481,7 +481,7 @@ def test_more_than_2_to_the_31_outputs(much_memory):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_strides_past_2_to_the_32(much_memory):  # noqa: F811
+def test_strides_past_2_to_the_32(much_memory):
     """Small tensors whose rows, columns or batches lie billions of elements apart."""
     much_memory(10)
     memory = torch.zeros(2**33 + 2**16, dtype=torch.int8, device="cuda")
@@ -505,7 +505,7 @@ def test_strides_past_2_to_the_32(much_memory):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_halves_past_2_to_the_31_have_the_bits_of_their_rows(much_memory):  # noqa: F811
+def test_halves_past_2_to_the_31_have_the_bits_of_their_rows(much_memory):
     much_memory(10)
     n = 2**31 + 11
     x = torch.empty(2, n, dtype=torch.float16, device="cuda")
@@ -535,7 +535,7 @@ def test_expanded_past_2_to_the_32():
 
 
 @every_variant_along_dims
-def test_a_reduction_along_dims_needs_little_memory(variant, much_memory):  # noqa: F811
+def test_a_reduction_along_dims_needs_little_memory(variant, much_memory):
     """Less than 1 % of the input beside the output."""
     tables.needs_chip(variant)
     for shape, dim in (

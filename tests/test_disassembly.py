@@ -17,6 +17,9 @@ import tables
 import torch_reduce
 from torch_reduce import _C
 
+# One process disassembles for all of these tests.
+pytestmark = pytest.mark.xdist_group("disassembly")
+
 
 def find_cuobjdump():
     places = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"]
@@ -48,12 +51,9 @@ def dump(*arguments, of=None, folder=None):
     return done.stdout
 
 
-# "_ZN7treduce6reduce10vectorized6kernelI..." -> ("reduce", "vectorized", "kernel")
-MANGLED = re.compile(r"_ZN7treduce((?:\d+[a-z_0-9]+)+?)(?:I|E)")
-
-
 def parts(symbol):
-    """The namespaces and the name of a kernel, from its mangled name."""
+    """The namespaces and the name of a kernel: "_ZN7treduce6reduce10vectorized6kernelI..." is ("reduce",
+    "vectorized", "kernel")."""
     found, rest = [], symbol.removeprefix("_ZN")
     while match := re.match(r"(\d+)", rest):
         length, start = int(match.group()), match.end()
@@ -101,7 +101,12 @@ def loads():
 
 
 def kernels_of(family, rung, table):
-    return {symbol: value for symbol, value in table.items() if parts(symbol)[:2] == (family, rung)}
+    """The kernels of a rung in `resources()` or `loads()`. None at all means that the tool's output was not understood,
+    or that the rung was not compiled."""
+    found = {symbol: value for symbol, value in table.items() if parts(symbol)[:2] == (family, rung)}
+    assert found, f"no kernel of {family}, {rung} was found in the extension"
+    assert all(found.values()), f"{next(s for s in found if not found[s])}: no instruction was read"
+    return found
 
 
 RUNGS = [
@@ -124,11 +129,9 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
 def test_no_rung_spills_to_local_memory(family, rung):
-    kernels = kernels_of(family, rung, resources())
-    assert kernels, f"no kernel of {rung} was compiled"
-    for symbol, (registers, _, local) in kernels.items():
+    for symbol, (registers, _, local) in kernels_of(family, rung, resources()).items():
         assert local == 0, f"{symbol} uses {local} bytes of local memory"
-        assert registers <= 255
+        assert 0 < registers <= 255
     for symbol, counts in kernels_of(family, rung, loads()).items():
         spills = {name: count for name, count in counts.items() if name.startswith(("LDL", "STL"))}
         assert not spills, f"{symbol}: {spills}"
@@ -144,27 +147,20 @@ def test_vectorised_rungs_load_16_bytes(family, rung):
     walking = {s: c for s, c in kernels_of(family, rung, loads()).items() if parts(s)[2] == "kernel"}
     if family == "elementwise":  # compiled twice: for operands that lie on 16-byte boundaries, and for others
         walking = {symbol: counts for symbol, counts in walking.items() if "Lb1E" in symbol}
-    assert walking
+    assert walking, f"{rung} has no kernel of that name"
     for symbol, counts in walking.items():
         wide = sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
         assert wide >= (4 if family == "reduce" else 2), f"{symbol} has {wide} 16-byte loads: {dict(counts)}"
 
 
-ALONG_DIMS = [
-    "row_tile",
-    "row_lanes",
-    "row_warp",
-    "row_block",
-    "row_cluster",
-    "column_thread",
-    "column_block",
-    "column_narrow",
-]
+ELEMENT_BY_ELEMENT = ("thread",)
+ALONG_DIMS = [v.name for v in tables.PAIRWISE if v.has_kernel and v.name not in ELEMENT_BY_ELEMENT]
 
 
 @pytest.mark.parametrize("rung", ALONG_DIMS)
 def test_rungs_along_dims_load_16_bytes(rung):
-    """Where vectors fit; each also has kernels that read element by element."""
+    """Where vectors fit; each also has kernels that read element by element. A rung that has no others is named in
+    ELEMENT_BY_ELEMENT."""
     widest = [
         sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
         for counts in kernels_of("reduce", rung, loads()).values()
@@ -188,8 +184,7 @@ def test_matmul_rungs_before_them_load_one_element(rung):
 
 def test_pipelined_copies_without_registers():
     """Where an element need not be widened, the hardware copies it; by 16 bytes where a kernel is for that."""
-    kernels = kernels_of("matmul", "pipelined", loads())
-    for symbol, counts in kernels.items():
+    for symbol, counts in kernels_of("matmul", "pipelined", loads()).items():
         copies = collections.Counter()
         for name, count in counts.items():
             if name.startswith("LDGSTS"):
@@ -249,12 +244,16 @@ CORES = {
 }
 
 
-@pytest.mark.parametrize("rung", CORES)
+PRODUCTS = [*(v.name for v in tables.ON_CORES if v.has_kernel), *(piece for piece in PIECES if piece != "split")]
+
+
+@pytest.mark.parametrize("rung", PRODUCTS)
 def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
+    assert rung in CORES, f"add to CORES which instructions {rung} is about, and which it does without"
     if tables.row("matmul", PIECES.get(rung, rung)).one_chip and "9.0a" not in torch_reduce.build_info().architectures:
         pytest.skip("built without code for 9.0a")
     kernels = {s: c for s, c in kernels_of("matmul", rung, loads()).items() if parts(s)[2] == "kernel"}
-    assert kernels
+    assert kernels, f"{rung} has no kernel of that name"
     has, lacks = CORES[rung]
     for symbol, counts in kernels.items():
         opcodes = {name.split(".")[0] for name in counts}
@@ -266,6 +265,7 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
 
 def test_every_chip_asked_for_is_there():
     listing = dump("--list-elf") + dump("--list-ptx")
+    assert torch_reduce.build_info().architectures
     for name in torch_reduce.build_info().architectures:
         number = name.replace(".", "").removesuffix("+PTX").removesuffix("PTX")
         assert f"sm_{number}" in listing or f"compute_{number}" in listing, f"{name} is not in the extension"

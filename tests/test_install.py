@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -44,9 +46,6 @@ def only_a_compiler(tmp_path):
 
 
 def pypi_toolkit():
-    import sysconfig
-    from pathlib import Path
-
     return any(Path(sysconfig.get_path("purelib")).glob("nvidia/cu1*/bin/nvcc"))
 
 

@@ -8,9 +8,9 @@ import tables
 import torch
 from bits import assert_same_bits
 from cases import generator
+from graphs import captured
+from products import attempt, into_poison, layouts, product, strided_operands
 from tables import MATMUL_VARIANTS, ON_CORES
-from test_cuda import captured
-from test_matmul import attempt, layouts, product, strided_operands
 
 from torch_reduce import _C, _check
 
@@ -78,12 +78,6 @@ def random(*shape, dtype, seed=0):
     if dtype.is_floating_point:
         return torch.randn(shape, generator=g, device="cuda", dtype=torch.float32).to(dtype)
     return torch.randint(-100, 101, shape, generator=g, device="cuda", dtype=dtype)
-
-
-def into_poison(a, b, variant):
-    """The product, where all that it does not write is NaN. (Within `poisoned`, cuBLAS would be refused.)"""
-    with _check.poisoned():
-        return product(a, b, variant)
 
 
 def assert_right(result, a, b, variant, what=""):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import torch_reduce
 from torch_reduce import cli
@@ -116,8 +117,6 @@ def test_what_is_expanded_or_copied_counts():
 
 
 def test_a_fake_tensor():
-    from torch._subclasses import FakeTensorMode
-
     with FakeTensorMode():
         x = torch.empty(64, 4096)
     assert plan("sum", x, 1) == plan("sum", (64, 4096), 1)

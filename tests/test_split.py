@@ -10,11 +10,10 @@ import pytest
 import tables
 import torch
 from bits import assert_same_bits, same_bits
+from graphs import captured
 from orders import CLEAN, DENSE, FEW, SEGMENT, ZERO
+from products import into_poison, product
 from tables import row
-from test_cuda import captured
-from test_matmul import product
-from test_matmul_cuda import into_poison
 
 SPLIT, K_ORDER = row("matmul", "split_fp16"), row("matmul", "pipelined")
 

@@ -1,6 +1,7 @@
 """The tables, the files and the names agree."""
 
 import dataclasses
+import importlib
 import itertools
 import re
 import typing
@@ -40,46 +41,6 @@ def test_reductions_share_one_table():
         assert names(torch_reduce.variants(op)) == names(REDUCE_VARIANTS)
 
 
-def test_the_ladder_is_complete_and_in_teaching_order():
-    """The rows that must exist, in the order in which a course would take them."""
-    assert names(REDUCE_VARIANTS) == [
-        "serial",
-        "global_memory",
-        "interleaved_modulo",
-        "interleaved_bitmask",
-        "interleaved_strided",
-        "sequential",
-        "interleaved_first_add",
-        "first_add",
-        "last_warp",
-        "unrolled",
-        "two_pass",
-        "two_pass_last_warp",
-        "two_pass_unrolled",
-        "warp_shuffle",
-        "vectorized",
-        "atomic",
-        "single_pass",
-        "cooperative",
-        "cluster",
-        "thread",
-        "row_tile",
-        "row_lanes",
-        "row_warp",
-        "row_block",
-        "row_cluster",
-        "column_thread",
-        "column_block",
-        "column_narrow",
-        "compensated",
-        "exact",
-        "auto",
-    ]
-    plain = ["naive", "tiled", "tiled_1d", "tiled_2d", "vectorized", "warp_tiled", "pipelined"]
-    assert names(MATMUL_VARIANTS)[: len(plain)] == plain
-    assert names(ADD_VARIANTS) == ["grid_1d", "grid_2d", "vectorized", "auto"]
-
-
 ALIASES = {
     "v0": "interleaved_modulo",
     "v1": "interleaved_bitmask",
@@ -112,15 +73,6 @@ def test_names_are_unique_and_resolve_to_themselves(op):
         for name in (row.name, *row.aliases):
             assert torch_reduce.resolve(op, name) == row.name
             assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
-
-
-@pytest.mark.parametrize(
-    ("literal", "family"), [("ReductionName", "reduce"), ("MatmulName", "matmul"), ("VectorAddName", "elementwise")]
-)
-def test_the_types_name_what_the_table_has(literal, family):
-    typed = typing.get_args(getattr(_names, literal))
-    assert len(typed) == len(set(typed))
-    assert set(typed) == {name for row in FAMILIES[family] for name in (row.name, *row.aliases)}
 
 
 def test_op_names():
@@ -166,9 +118,9 @@ def test_order_classes():
     assert by_name["two_pass"] == by_name["two_pass_last_warp"] == by_name["two_pass_unrolled"]
     assert by_name["vectorized"] == by_name["single_pass"] == by_name["cooperative"]
     assert {row.order for row in tables.ALONG_DIMS} == set(orders.ALONG_DIMS)
-    assert {row.name for row in tables.PAIRWISE} == {
-        name for name in by_name if name.startswith(("row_", "column_")) or name in ("thread", "auto")
-    }
+    for name in by_name:
+        if name.startswith(("row_", "column_")) or name in ("thread", "auto"):
+            assert by_name[name] == "pairwise", name
     assert {row.order for row in tables.IN_K_ORDER} == {"k_order"}
     assert all(row.order != "k_order" for row in MATMUL_VARIANTS if not row.on_cpu)
     assert MATMUL_VARIANTS[-1].order == "chosen" and not any(row.order == "chosen" for row in MATMUL_VARIANTS[:-1])
@@ -182,7 +134,7 @@ def test_order_classes():
 
 
 def test_only_atomic_gives_up_its_order():
-    assert [row.name for row in REDUCE_VARIANTS if not row.deterministic] == ["atomic"]
+    assert [row.name for row in REDUCE_VARIANTS if not row.deterministic] == ["atomic"], "a rung keeps one order"
     assert all(row.deterministic for row in (*MATMUL_VARIANTS, *ADD_VARIANTS))
 
 
@@ -196,7 +148,7 @@ def test_block_sizes_that_the_literature_sweeps():
 
 def test_only_clusters_need_a_new_chip():
     newer = {row.name: row.capability for row in REDUCE_VARIANTS if row.capability > (7, 5)}
-    assert newer == {"cluster": (9, 0), "row_cluster": (9, 0)}
+    assert newer == {"cluster": (9, 0), "row_cluster": (9, 0)}, "another one is added here, and to README.md, Install"
 
 
 def test_who_takes_which_dtypes():
@@ -251,14 +203,49 @@ def test_scratch_is_under_one_percent_of_the_input():
                 assert workspace < 0.01 * n * dtype.itemsize, (row.name, dtype, n)
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/numerics.md"])
-def test_the_documents_name_every_rung(file, root):
-    path = root / file
-    if not path.exists():
-        pytest.skip(f"{file} is not written yet")
-    text = path.read_text()
-    for row in REDUCE_VARIANTS:
-        assert row.name in text, f"{file} lacks {row.name}"
+TO_UPDATE = "`make report`, or `python benchmarks/ladders.py` alone, brings it up to date"
+
+
+def test_what_follows_from_the_tables_is_up_to_date(root, monkeypatch):
+    """The types of the names, the lists in csrc/*/kernels/ and the rungs of each class in docs/numerics.md."""
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    ladders = importlib.import_module("ladders")
+    stale = ladders.bring_up_to_date(root, check=True)
+    assert not stale, f"{', '.join(str(path.relative_to(root)) for path in stale)}: {TO_UPDATE}"
+
+
+def test_every_order_class_stands_in_the_numerics(root):
+    text = (root / "docs" / "numerics.md").read_text()
+    for row in (*REDUCE_VARIANTS, *MATMUL_VARIANTS):
+        if row.order != "chosen":
+            assert f"`{row.order}`" in text, (
+                f"docs/numerics.md does not say what {row.order}, the order class of {row.name}, is: add "
+                f"`| `{row.order}` | <!-- class:{row.order} --><!-- /class --> | the order | the longest path |` to "
+                f"its table of classes; then {TO_UPDATE}"
+            )
+
+
+@pytest.mark.parametrize("family", ["reduce", "matmul"])
+def test_the_readme_names_every_rung(family, root):
+    text = (root / "README.md").read_text()
+    for row in FAMILIES[family]:
+        assert f"`{row.name}`" in text, f"the ladder in README.md lacks {row.name}: `make report` writes it"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_rung_has_a_section_in_the_course(family, root):
+    """Sections of the three ladders, in the order of the tables."""
+    parts = re.split(r"^## ", (root / "docs" / "ladder.md").read_text(), flags=re.MULTILINE)
+    titles = {"reduce": ("Sum", "Along dims"), "matmul": ("Matrix multiplication",), "elementwise": ("Vector add",)}
+    course = "".join(part for part in parts if part.startswith(titles[family]))
+    headings = re.findall(r"^###+ (\w+)", course, flags=re.MULTILINE)
+    rungs = names(row for row in FAMILIES[family] if row.has_kernel)
+    for rung in rungs:
+        assert rung in headings, (
+            f"docs/ladder.md has no section on {rung}: write one (the idea, who adds what, what bounds it), headed "
+            f"`#### {rung}`, with the line `<!-- figure:{rung} --><!-- /figure -->`"
+        )
+    assert [name for name in headings if name in rungs] == rungs, "docs/ladder.md: sections stand in the table's order"
 
 
 def test_the_package_is_typed_and_says_its_version(root):

@@ -2,12 +2,18 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import tables
 import torch
 from bits import assert_same_bits
 from tables import call, every_reduction, every_variant
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_reduce
 
 ops = torch.ops.treduce
 
@@ -323,8 +329,6 @@ def test_functionalisation(device):
 
 
 def test_make_fx_keeps_the_op(device):
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     graph = make_fx(lambda x: ops.sum(x, "v0", block_size=32), tracing_mode="symbolic")(torch.randn(9, device=device))
     (node,) = (n for n in graph.graph.nodes if "treduce" in str(n.target))
     assert node.args[1] == "v0" and node.kwargs["block_size"] == 32
@@ -353,8 +357,6 @@ def test_schemas():
 
 
 def test_the_package_calls_the_ops(device):
-    import torch_reduce
-
     x = torch.randn(1000, device=device)
     for op in tables.REDUCTIONS:
         ours = getattr(torch_reduce, op)
@@ -369,10 +371,6 @@ def test_the_package_calls_the_ops(device):
 @every_reduction
 def test_the_package_calls_the_ops_along_dims(op, device):
     """However the arguments are written."""
-    import numpy as np
-
-    import torch_reduce
-
     ours = getattr(torch_reduce, op)
     x = torch.randn(4, 5, 6, device=device)
     for dim in (1, -1, (0, 2), [2, 0], torch.Size([1]), np.int64(2), (np.int32(0), 1), (), [], None):
@@ -399,11 +397,6 @@ def test_the_package_calls_the_ops_along_dims(op, device):
 
 @every_reduction
 def test_subclasses_and_modes_see_the_call(op, device):
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    import torch_reduce
-
     seen = []
 
     class Function(TorchFunctionMode):
@@ -438,8 +431,6 @@ def test_subclasses_and_modes_see_the_call(op, device):
 
 
 def test_func_transforms_along_dims(device):
-    import torch_reduce
-
     x = torch.randn(3, 4, device=device)
     grad = torch.func.grad(lambda x: torch_reduce.sum(torch_reduce.mean(x * x, 1)))(x)
     torch.testing.assert_close(grad, 2 * x / 4)

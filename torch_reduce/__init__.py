@@ -11,7 +11,8 @@ except ImportError as error:
     ) from error
 
 from . import _flops  # noqa: F401  (tells torch.utils.flop_counter what a product costs)
-from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built, device_info
+from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built
+from ._info import device_info
 from ._names import MatmulName, OpName, ReductionName, VectorAddName
 from ._plan import Plan, plan
 from ._variants import Variant, Variants, resolve, variants

@@ -100,28 +100,13 @@ def as_device(device: torch.device | str | int | None) -> torch.device:
     return torch.device("cuda", index)
 
 
-def device_info(device: torch.device | str | int | None = None, bandwidth: bool = False) -> DeviceInfo:
-    """Facts about a device: the current GPU where there is one, else the CPU.
-
-    Args:
-        device: "cpu", "cuda", "cuda:1", a `torch.device`, or None for the default above.
-        bandwidth: also measure how fast memory is read and copied; takes some seconds and, at most, a quarter of the
-            device's memory.
-
-    Raises:
-        ValueError: a device that is not there, or a GPU in a build without CUDA.
-    """
-    where = as_device(device)
-    measured = None
-    if bandwidth:
-        from .bench import measure_bandwidth
-
-        measured = measure_bandwidth(where)
+def describe(where: torch.device) -> DeviceInfo:
+    """The facts about a device that `as_device` gave, without its bandwidth."""
     if where.type == "cpu":
-        return DeviceInfo("cpu", _cpu_name(), _cpu_facts(), measured)
+        return DeviceInfo("cpu", _cpu_name(), _cpu_facts())
     facts = dict(_C.device_facts(where.index))
     name = facts.pop("name")
-    return DeviceInfo(str(where), name, facts, measured)
+    return DeviceInfo(str(where), name, facts)
 
 
 def _cpu_entries() -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """The names of the variants as types, for editors and type checkers.
 
-The tables of the extension are the truth; a test compares these with them.
+Written by benchmarks/ladders.py from the tables of the extension: `make report` brings it up to date.
 """
 
 from typing import Literal
@@ -40,7 +40,13 @@ ReductionName = Literal[
     "compensated",
     "exact",
     # names that the literature knows
+    "cg",
     "global",
+    "reduction1",
+    "reduction2",
+    "reduction3",
+    "reduction4",
+    "reduction5",
     "shared",
     "two_loads",
     "v0",
@@ -50,12 +56,6 @@ ReductionName = Literal[
     "v4",
     "v5",
     "v6",
-    "reduction1",
-    "reduction2",
-    "reduction3",
-    "reduction4",
-    "reduction5",
-    "cg",
 ]
 
 MatmulName = Literal[
@@ -76,4 +76,9 @@ MatmulName = Literal[
     "split_fp16",
 ]
 
-VectorAddName = Literal["auto", "grid_1d", "grid_2d", "vectorized"]
+VectorAddName = Literal[
+    "auto",
+    "grid_1d",
+    "grid_2d",
+    "vectorized",
+]

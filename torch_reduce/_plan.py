@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._device import as_device, cuda_usable, device_info
+from ._device import as_device, cuda_usable, describe
 from ._names import ReductionName
 from ._variants import REDUCTIONS, variant_named
 
@@ -306,7 +306,7 @@ def chip_named(device: torch.device | str | int | None) -> Chip:
     where = as_device(device)
     if where.type == "cpu":
         raise ValueError(f"a plan is of a GPU, got device {device!r}; name one of this machine or a chip: {names}")
-    info = device_info(where)
+    info = describe(where)
     facts = {name: int(value) for name, value in info.facts.items() if not isinstance(value, str)}
     known = next((chip for chip in CHIPS if _plain(chip.name) == _plain(info.name)), None)
     bandwidth = 2 * facts["memory_clock_khz"] * 1000 * facts["memory_bus_bits"] / 8

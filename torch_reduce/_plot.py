@@ -101,15 +101,15 @@ def check_target(path: Path | str) -> None:
     if Path(path).suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"a plot is written as .svg, .png or .pdf, got {str(path)!r}")
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401  # optional: plots alone need it
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install matplotlib") from error
 
 
 @contextlib.contextmanager
 def _figure(path: Path | str, digest: str) -> Iterator[Any]:
-    import matplotlib
-    from matplotlib.figure import Figure
+    import matplotlib  # optional, see check_target
+    from matplotlib.figure import Figure  # optional as well
 
     # No date and no random ids: the same rows give the same file.
     style = {"svg.hashsalt": "torch_reduce", "font.size": 10, "font.family": "DejaVu Sans", "axes.edgecolor": "#888888"}

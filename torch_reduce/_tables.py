@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._device import BuildInfo, DeviceInfo
-from ._variants import Variant
+from ._variants import COLUMNS, Variant
 from .bench import BASELINES, Row
 
 
@@ -24,17 +24,10 @@ def titled(title: str, table: Table) -> Group:
 def variants_table(rows: Iterable[Variant]) -> Table:
     """One line a variant: name, aliases, sizes, order class, what it needs, the idea."""
     table = plain_table()
-    for name in ("variant", "known as", "sizes", "order class", "needs", "idea"):
+    for name in COLUMNS:
         table.add_column(name, no_wrap=name != "idea")
     for v in rows:
-        sizes = ""
-        if v.size_name:
-            sizes = f"{v.size_name} {v.size_min}..{v.size_max}"
-        if v.takes_num_blocks:
-            sizes += ", num_blocks"
-        needs = "" if v.capability <= (7, 5) else f"sm_{v.capability[0]}{v.capability[1]}"
-        order = v.order if v.deterministic else f"{v.order} (not deterministic)"
-        table.add_row(*(Text(cell) for cell in (v.name, ", ".join(v.aliases), sizes, order, needs, v.summary)))
+        table.add_row(*map(Text, v.cells()))
     return table
 
 

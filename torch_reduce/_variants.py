@@ -59,6 +59,20 @@ class Variant:
         """What `size_name` may be: the powers of two from `size_min` to `size_max`."""
         return tuple(1 << i for i in range(self.size_max.bit_length()) if self.size_min <= 1 << i <= self.size_max)
 
+    def cells(self) -> tuple[str, ...]:
+        """Its line in a table of variants, whose columns are `COLUMNS`."""
+        sizes = []
+        if self.size_name:
+            sizes.append(f"{self.size_name} {self.size_min}..{self.size_max}")
+        if self.takes_num_blocks:
+            sizes.append("num_blocks")
+        needs = "" if self.capability <= (7, 5) else f"sm_{self.capability[0]}{self.capability[1]}"
+        order = self.order if self.deterministic else f"{self.order} (not deterministic)"
+        return self.name, ", ".join(self.aliases), ", ".join(sizes), order, needs, self.summary
+
+
+COLUMNS = ("variant", "known as", "sizes", "order class", "needs", "idea")
+
 
 class Variants(tuple[Variant, ...]):
     """The variants of an op in teaching order. `str()` of it is a table."""
@@ -66,14 +80,11 @@ class Variants(tuple[Variant, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        from ._tables import variants_table
-
-        console = Console(width=400, color_system=None)  # wide enough for every line to stay one
-        with console.capture() as capture:
-            console.print(variants_table(self))
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        lines = [COLUMNS, *(v.cells() for v in self)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
 
 
 def _family(op: str) -> tuple[Callable[[], list[dict]], Callable[[str], str], Literal["block_size", "tile_size"]]:

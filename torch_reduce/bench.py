@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils.benchmark
 from torch import Tensor
 
 from . import _check, ops
-from ._device import Bandwidth, build_info, device_info
+from ._device import Bandwidth, build_info, describe
 from ._variants import REDUCTIONS, Variant, variant_named, variants
 
 # Bytes of input copies that a graph walks through before it reads one again, where the copies are large enough.
@@ -368,15 +367,20 @@ def _prepare(
                 return dataclasses.replace(row, note=f"wrong in a CUDA graph: {checked.reason}", wrong=True), None
         if device.type == "cuda" and settings.call_seconds and sampler.expected / sampler.calls < 0.05:
             names = dict(zip(("x", "y"), inputs, strict=False))
-            timer = torch.utils.benchmark.Timer(
-                _statement(candidate), globals={**names, "f": call, "ops": ops, "torch": torch}
-            )
+            timer = _timer(_statement(candidate), {**names, "f": call, "ops": ops, "torch": torch})
             row = dataclasses.replace(
                 row, call_us=timer.blocked_autorange(min_run_time=settings.call_seconds).median * 1e6
             )
     except Exception as error:  # whatever a compiler or a kernel may raise belongs in the row, and the others go on
         return dataclasses.replace(row, note=f"failed: {first_line(error)}", wrong=ours), None
     return row, sampler
+
+
+def _timer(statement: str, names: dict[str, Any], threads: int = 1) -> Any:
+    """A timer of torch.utils.benchmark."""
+    import torch.utils.benchmark  # here: it is slow to import, and where there is nvcc and no GPU it prints a warning
+
+    return torch.utils.benchmark.Timer(statement, globals=names, num_threads=threads)
 
 
 def first_line(error: BaseException) -> str:
@@ -474,9 +478,7 @@ class _CpuRig:
         self.settings = settings
 
     def prepare(self, call: Callable[..., Tensor]) -> tuple[Sampler, None]:
-        timer = torch.utils.benchmark.Timer(
-            "call(*inputs)", globals={"call": call, "inputs": self.inputs}, num_threads=torch.get_num_threads()
-        )
+        timer = _timer("call(*inputs)", {"call": call, "inputs": self.inputs}, torch.get_num_threads())
         call(*self.inputs)
         once = timer.timeit(1).median
         number = min(max(int(self.settings.sample_seconds * 10 / max(once, 1e-9)), 1), 10_000)
@@ -584,7 +586,7 @@ def measure_bandwidth(device: torch.device, settings: Settings = Settings()) -> 
 def environment(device: torch.device, command: str) -> dict[str, Any]:
     """What a reader of results must know: versions, the device, the commit, the date and the command."""
     build = build_info()
-    facts = device_info(device)
+    facts = describe(device)
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": command,

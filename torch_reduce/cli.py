@@ -18,8 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from . import _check, bench, ops
-from ._device import Bandwidth, as_device, build_info, cuda_built, device_info
+from . import _check, _plot, bench, ops
+from ._device import Bandwidth, as_device, build_info, cuda_built
+from ._info import device_info
 from ._plan import CHIPS, plan
 from ._tables import (
     build_table,
@@ -359,11 +360,9 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     chosen_ops = list(dict.fromkeys(_known_ops(args.ops or ["sum"])))
     dtypes = list(dict.fromkeys(_known_dtypes(args.dtype)))
     if args.plot:
-        from ._plot import check_target, plot
-
         if len(chosen_ops) * len(dtypes) > 1:
             raise ValueError("--plot draws one op and one dtype")
-        check_target(args.plot)
+        _plot.check_target(args.plot)
     if args.num_blocks and "matmul" in chosen_ops:
         raise ValueError("matmul takes no num_blocks")
     settings = dataclasses.replace(bench.QUICK if args.quick else bench.Settings(), seed=args.seed)
@@ -399,7 +398,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         ceiling = None
         if ceilings and op != "matmul":
             ceiling = (ceilings.copy if op == "vector_add" else ceilings.read) / 1e9
-        plot(rows, args.plot, f"{title}, {about['device_name']}", ceiling)
+        _plot.plot(rows, args.plot, f"{title}, {about['device_name']}", ceiling)
         console.print(f"\nplot: {args.plot}")
     return 1 if any(row.wrong for row in rows) else 0
 
