@@ -2,34 +2,16 @@
 // leave for them. Free of torch and CUDA, so that a build without CUDA has its ladders too, with empty places.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "launchers.h"
 #include "variants.h"
 
 namespace treduce {
-
-// Returns a cudaError_t. Each family has a Call of its own.
-template <class Call>
-using Launcher = int (*)(const Call&);
-
-template <class Call>
-std::map<std::string, Launcher<Call>>& launchers() {
-  static std::map<std::string, Launcher<Call>> map;
-  return map;
-}
-
-// Tells a ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
-template <class Call, auto kLauncher>
-struct RegisterRung {
-  explicit RegisterRung(const char* name) {
-    launchers<Call>()[name] = [](const Call& call) { return static_cast<int>(kLauncher(call)); };
-  }
-};
 
 // A row of a ladder, to which a family may add columns.
 template <class Family>
@@ -45,8 +27,9 @@ class Ladder {
   Ladder(const char* family, std::vector<Row> rows) : family_(family), rows_(std::move(rows)) {
     rows_.back().cuda = false;
     for (Row& row : rows_) {
-      const auto found = launchers<typename Row::Call>().find(row.name);
-      if (found != launchers<typename Row::Call>().end()) row.launcher = found->second;
+      for (auto entry = registered_launchers<typename Row::Call>(); entry != nullptr; entry = entry->next) {
+        if (row.name == entry->name) row.launcher = entry->launcher;
+      }
       names_.emplace(row.name, &row);
       for (const std::string& alias : row.aliases) names_.emplace(alias, &row);
     }

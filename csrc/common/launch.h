@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "launch_log.h"
+#include "launch_shape.h"
 
 namespace treduce {
 
@@ -25,7 +25,7 @@ cudaError_t launch(void (*kernel)(Parameters...), const Launch& shape, Arguments
                              static_cast<int>(shape.shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  if (launch_log() != nullptr) launch_log()->push_back(shape);
+  log_launch(shape);
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.cluster > 1) {

@@ -7,4 +7,8 @@ std::vector<LaunchShape>*& launch_log() {
   return log;
 }
 
+void log_launch(const LaunchShape& shape) {
+  if (launch_log() != nullptr) launch_log()->push_back(shape);
+}
+
 }  // namespace treduce

@@ -3,11 +3,11 @@
 
 #include <vector>
 
-#include "prepared.h"
+#include "launch_shape.h"
 
 namespace treduce {
 
-// Where launch() writes each launch down; null, as it is outside such tests: nowhere.
+// Where log_launch() writes each launch down; null, as it is outside such tests: nowhere.
 std::vector<LaunchShape>*& launch_log();
 
 }  // namespace treduce

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "launch_shape.h"
 #include "round.h"
 
 namespace treduce {
@@ -18,17 +19,6 @@ struct Chip {
   int multiprocessors = 132;
   int capability = 90;  // times ten
   int threads_per_multiprocessor = 2048;
-};
-
-// One launch of a kernel.
-struct LaunchShape {
-  const char* kernel = "";  // what it does, for who reads the plan
-  int64_t grid = 1, grid_y = 1;
-  int block = 1, block_y = 1;  // threads
-  int64_t shared_bytes = 0;    // dynamic
-  int cluster = 1;             // blocks in a cluster (compute capability 9.0 and later)
-  bool cooperative = false;    // the whole grid is resident, so it may synchronise
-  bool overlapping = false;    // may begin before the launch before has ended: see primitives/ptx/launch.cuh
 };
 
 inline bool operator==(const LaunchShape& a, const LaunchShape& b) {

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "../common/launch.h"
+#include "../common/launchers.h"
 #include "../common/round.h"
 #include "add.h"
-#include "ladder.h"
 
 namespace treduce::elementwise {
 

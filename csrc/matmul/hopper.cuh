@@ -5,7 +5,7 @@
 #include "../primitives/cluster.cuh"
 #include "../primitives/ptx/matrix.cuh"
 #include "../primitives/shared.cuh"
-#include "pack.cuh"
+#include "pack.h"
 #include "rung.h"
 #include "tile.cuh"
 

@@ -2,10 +2,9 @@
 // kernel file makes itself known. Free of torch.
 #pragma once
 
-#include <algorithm>
-
 #include "../common/launch.h"
-#include "ladder.h"
+#include "../common/launchers.h"
+#include "problem.h"
 
 namespace treduce::matmul {
 
@@ -36,7 +35,7 @@ struct Tiles {
       : across(ceil_div(p.n, kTileN)), down(ceil_div(p.m, kTileM)), count(p.batches * down * across) {}
 
   // One block a tile; past what a grid holds, blocks take several (see the loops in the kernels).
-  int64_t grid() const { return std::min<int64_t>(count, INT32_MAX); }
+  int64_t grid() const { return count < INT32_MAX ? count : INT32_MAX; }
 
   struct Place {
     int64_t batch, row, column;  // of the tile's first output

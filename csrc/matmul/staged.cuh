@@ -11,7 +11,7 @@
 #include "../primitives/ptx/matrix.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "../primitives/shared.cuh"
-#include "pack.cuh"
+#include "pack.h"
 #include "rung.h"
 #include "staged.h"
 

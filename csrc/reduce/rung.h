@@ -2,8 +2,8 @@
 // passes is launched, and how a kernel file makes itself known. Free of torch.
 #pragma once
 
-#include "../common/ladder.h"
 #include "../common/launch.h"
+#include "../common/launchers.h"
 #include "elements.h"
 #include "plan.h"
 #include "result.h"

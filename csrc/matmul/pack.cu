@@ -1,14 +1,10 @@
-// Copies of operands that the copy engine cannot address: rows start at multiples of 16 bytes, and k or the lines are
-// contiguous as the View says.
-#pragma once
+#include "pack.h"
 
-#include <cuda_runtime.h>
-
+#include "../common/launch.h"
 #include "../primitives/shared.cuh"
-#include "operand.h"
-#include "rung.h"
 
 namespace treduce::matmul {
+namespace {
 
 // What packing knows of where it reads, with `inner` and `outer` as in Boxes.
 struct PackSource {
@@ -136,25 +132,14 @@ cudaError_t pack_words(const Operand& o, const Boxes& to, void* workspace, cudaS
   return launch(&pack_turned<Word>, shape, from, source, to, data, vectors);
 }
 
-// Makes `view` readable: where it needs a copy, copies to the workspace and moves `workspace` past it.
-inline cudaError_t pack(const Operand& o, View& view, char*& workspace, cudaStream_t stream) {
-  if (view.reading == Reading::direct) return cudaSuccess;
-  view.boxes.data = workspace;
+}  // namespace
+
+cudaError_t pack(const Operand& o, const Boxes& to, void* workspace, cudaStream_t stream) {
   const auto words = o.element_bytes == 8   ? &pack_words<uint64_t>
                      : o.element_bytes == 4 ? &pack_words<uint32_t>
                      : o.element_bytes == 2 ? &pack_words<uint16_t>
                                             : &pack_words<uint8_t>;
-  const cudaError_t error = words(o, view.boxes, workspace, stream);
-  workspace += view.copied_bytes;
-  return error;
-}
-
-// Both operands of a call, into its workspace: A's copy first.
-inline cudaError_t pack_operands(const Call& call, int bytes, View& a, View& b) {
-  char* workspace = static_cast<char*>(call.workspace);
-  const cudaError_t error = pack(operand_a(call.problem, call.a, bytes), a, workspace, call.stream);
-  if (error != cudaSuccess) return error;
-  return pack(operand_b(call.problem, call.b, bytes), b, workspace, call.stream);
+  return words(o, to, workspace, stream);
 }
 
 }  // namespace treduce::matmul
