@@ -1,13 +1,13 @@
-// Idea: no partials at all: each block adds its value to one accumulator in global memory with an atomic operation.
+// Idea: no partials. Each block adds its value to one accumulator in global memory with an atomic operation.
 //
-// After:   vectorized, whose second launch only adds the partials.
+// After:   vectorized, whose second launch only adds the partials. The loop over vectors is now a primitive.
 // Mapping: as vectorized up to the block's value; then one atomicAdd a block (a compare-and-swap loop for amax and amin).
-// Bound:   memory bandwidth; the atomics of a thousand blocks are hidden behind the loads.
-// Flaw:    blocks arrive in any order, and float addition is not associative: two runs may differ in the last bits. Integers,
-//          amax and amin are exact in any order. And somebody has to write the identity before, and round the accumulator to
-//          the result after: two launches of one thread.
+// Bound:   memory bandwidth; the atomics of some hundred blocks hide behind the loads.
+// Flaw:    blocks finish in any order and float addition is not associative, so two runs may differ in the last bits. (Integers,
+//          amax and amin are exact in any order.) And the accumulator needs the identity before and rounding to the result after:
+//          two more launches, of one thread each.
 // Note:    the hardware's float32 atomicAdd takes subnormal operands and results for zero (PTX ISA, atom.add.f32).
-// Next:    single_pass keeps one launch and a fixed order.
+// Next:    single_pass has one launch and a fixed order.
 #include "../../primitives/atomic.cuh"
 #include "../../primitives/block.cuh"
 #include "../../primitives/thread.cuh"

@@ -1,12 +1,13 @@
-// Idea: eight blocks that are scheduled together can read each other's shared memory. They fold their values there, and only
-// one partial a cluster goes through global memory; an input that one cluster covers needs no global memory at all.
+// Idea: the eight blocks of a cluster are scheduled together and can read each other's shared memory. They fold their values
+// there, and one partial a cluster goes through global memory: none where one cluster covers the input.
 //
-// After:   cooperative, which waited for the whole grid through memory.
-// Mapping: as vectorized up to the block's value, which stays in shared memory. After a cluster barrier the first warp of
+// After:   cooperative, which waited for the whole grid, through global memory.
+// Mapping: as vectorized up to the block's value, which stays in shared memory. After a barrier of the cluster, the first warp of
 //          rank 0 reads the eight values, folds them by halves and writes one partial. The last cluster to finish adds the
-//          partials as in single_pass.
-// Bound:   memory bandwidth; for small inputs the launch and the cluster barrier, about as fast as a block's.
-// Note:    compute capability 9.0 and later. An order class of its own: the tree has one more level.
+//          partials, as in single_pass.
+// Bound:   memory bandwidth; for small inputs the launch and the cluster's barrier.
+// Next:    thread begins the second course: reductions along dims, which share one order of additions.
+// Note:    compute capability 9.0 and later. An order of additions of its own: the tree has one more level.
 // Source:  NVIDIA, CUDA Programming Guide, thread block clusters and distributed shared memory.
 #include "../../primitives/block.cuh"
 #include "../../primitives/cluster.cuh"

@@ -1,10 +1,10 @@
 // Idea: a barrier for the whole grid. All blocks write their partials, the grid synchronises, block 0 adds them.
 //
-// After:   single_pass, which did the same with a counter. The same bits as vectorized.
-// Mapping: the plan's blocks are more than may fit the chip, and a grid barrier needs every block resident. So the launch holds
-//          as many as fit, and block p plays the plan's blocks p, p + P, p + 2P, ...: who executes a block changes nothing.
-// Bound:   as single_pass, but everyone waits for the slowest block, and a cooperative launch costs a little more.
-// Next:    cluster synchronises fewer blocks, in hardware.
+// After:   single_pass, which counted blocks. The same bits as vectorized.
+// Mapping: a grid barrier needs every block resident, and the plan may have more blocks than the chip holds. So the launch has as
+//          many as fit, P, and block p executes the plan's blocks p, p + P, p + 2P, ...: who executes a block changes no bit.
+// Bound:   as single_pass; but every block waits for the slowest, and a cooperative launch costs a little more.
+// Next:    cluster synchronises eight blocks, in hardware.
 // Source:  Mark Harris and Kyrylo Perelygin, Cooperative Groups: Flexible CUDA Thread Programming (2017).
 #include <algorithm>
 

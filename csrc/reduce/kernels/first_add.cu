@@ -1,10 +1,10 @@
-// Idea: the first addition happens while loading: half the blocks, and no thread that only loads.
+// Idea: two loads a thread, and the tree of sequential: half the blocks, and no thread that only loads.
 //
-// After:   sequential, whose tree this keeps.
+// After:   interleaved_first_add for the loads, sequential for the tree. An order of additions of its own.
 // Mapping: thread t of block b loads elements 2bT + t and 2bT + t + T, adds them, and owns slot t.
-// Bound:   instructions still: for each element a loop test, an address, a branch and a barrier. In the last steps a barrier
-//          for the whole block serves a single warp.
-// Next:    last_warp leaves that warp by itself.
+// Bound:   instructions: each step of the tree costs a loop test, an address, a branch and a barrier. In the last six steps the
+//          barrier stops the whole block for a single warp.
+// Next:    last_warp takes that warp out of the barriers.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 4.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"

@@ -1,12 +1,12 @@
-// Idea: a tree. In step s = 1, 2, 4, ... every 2s-th thread adds the value s further on, so T values need log2 T steps and not
-// T. The values stay where they are, in global memory: on a scratch copy, because the tree overwrites what it adds.
+// Idea: a tree. In step s = 1, 2, 4, ... every 2s-th thread adds the value s further on, so T values take log2 T steps. The
+// values stay in global memory, in a scratch copy, because the tree overwrites what it adds and the input must not change.
 //
 // After:   serial, which added one element at a time.
-// Mapping: thread t of block b owns element bT + t of the scratch. The block's value ends up in its first element, and the
-//          same kernel runs on the blocks' values until one is left.
-// Bound:   memory traffic: each of the log2 T steps reads and writes through L1 and L2, after a copy of the whole input.
+// Mapping: thread t of block b owns element bT + t of the scratch. The block's sum ends up in its first element, and the same
+//          kernel runs on the blocks' sums until one is left.
+// Bound:   memory traffic: a copy of the whole input, then log2 T steps that read and write through L1 and L2.
 // Next:    interleaved_modulo keeps the tree in shared memory.
-// Note:    the only rung that needs scratch as large as its input: one accumulator an element.
+// Note:    the only rung whose scratch is as large as its input: one accumulator an element.
 #include "../../primitives/thread.cuh"
 #include "../rung.h"
 

@@ -1,10 +1,9 @@
 // Idea: 2s is a power of two, so `t % 2s == 0` is `(t & (2s - 1)) == 0`: one instruction in place of some twenty.
 //
 // After:   interleaved_modulo; the same threads do the same additions, hence the same bits.
-// Mapping: as before: thread t owns slot t, and in step s = 1, 2, 4, ... every 2s-th thread works.
-// Bound:   still divergence: with s = 1 half the lanes of every warp idle, with s = 16 one lane of each warp works, and yet all
-//          warps take part in every step until the end.
-// Next:    interleaved_strided packs the working threads together.
+// Mapping: as before: thread t owns slot t, and in step s = 1, 2, 4, ... every 2s-th thread adds.
+// Bound:   divergence. With s = 1 half of each warp's lanes are active, with s = 16 one lane, and all warps execute every step.
+// Next:    interleaved_strided packs the active threads into the first warps.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

@@ -1,11 +1,10 @@
-// Idea: load two elements a thread and add them on the way into shared memory: half the blocks do the same work, and every
-// thread does at least one addition.
+// Idea: each thread loads two elements and adds them on the way into shared memory: half the blocks do the same work, and every
+// thread adds at least once.
 //
-// After:   the interleaved rungs; this is what their modulo tree gains from the double load alone.
-// Mapping: thread t of block b loads elements 2bT + t and 2bT + t + T (coalesced both times), then the tree of
-//          interleaved_modulo.
-// Bound:   still the modulo and the divergence of that tree.
-// Next:    first_add has the double load and the better tree.
+// After:   interleaved_modulo, whose tree this keeps: the difference between the two is the gain of the second load alone.
+// Mapping: thread t of block b loads elements 2bT + t and 2bT + t + T, both coalesced; then the modulo tree.
+// Bound:   the modulo and the divergence of that tree.
+// Next:    first_add combines the two loads with the tree of sequential.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

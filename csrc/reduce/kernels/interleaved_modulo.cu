@@ -1,11 +1,10 @@
-// Idea: the block copies its elements to shared memory once, and the tree of additions runs there instead of in DRAM.
+// Idea: copy the block's elements to shared memory once, and run the tree there.
 //
-// After:   global_memory, whose every step was a trip through L2.
-// Mapping: thread t loads element blockIdx.x * T + t. In step s = 1, 2, 4, ... the threads with t % 2s == 0 add the value
-//          that lies s further on, so neighbours are added first. One partial a block; the same kernel runs on the partials
-//          until one is left.
-// Bound:   instructions. The working threads are scattered over all warps, so every warp walks both sides of the branch in
-//          every step, and `%` with a run-time divisor costs some twenty instructions.
+// After:   global_memory; the same additions, hence the same bits, without the trips through L2.
+// Mapping: thread t loads element blockIdx.x * T + t into slot t. In step s = 1, 2, 4, ... the threads with t % 2s == 0 add slot
+//          t + s, so neighbours meet first. A block writes one partial; the same kernel runs on the partials until one is left.
+// Bound:   instructions. The active threads are spread over all warps, so every warp executes every step, and `%` by a number
+//          that is known only at run time takes some twenty instructions.
 // Next:    interleaved_bitmask replaces the modulo.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 1.
 #include "../../primitives/shared.cuh"

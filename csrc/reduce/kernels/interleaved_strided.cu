@@ -1,11 +1,11 @@
-// Idea: let the first threads do the work: thread t takes the pair at 2st. Whole warps retire as the tree narrows, so no warp
-// but the last one diverges.
+// Idea: the first threads do the work: in step s, thread t adds the pair of slots at 2st. Whole warps fall idle as the tree
+// narrows, and only the last active warp diverges.
 //
-// After:   interleaved_bitmask; the same pairs are added, by other threads, hence the same bits.
-// Mapping: thread t loads element t of the block, but in step s it adds slots 2st and 2st + s.
-// Bound:   shared memory. The 32 lanes of a warp touch slots 2s apart: with s = 16 all of them lie in one of the 32 banks and
-//          are served one after another.
-// Next:    sequential keeps the threads packed and the addresses too.
+// After:   interleaved_bitmask; the same pairs meet, hence the same bits. Only who adds them differs.
+// Mapping: thread t loads element t of the block; in step s it adds slot 2st + s to slot 2st.
+// Bound:   bank conflicts in shared memory. The lanes of a warp access slots 2s apart: with s = 16 all of them lie in one of the
+//          32 banks, which serves them one after another.
+// Next:    sequential packs the addresses as well as the threads.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 2.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"

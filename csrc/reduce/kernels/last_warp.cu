@@ -1,11 +1,11 @@
-// Idea: once 64 values are left, one warp can finish alone: no barrier for the block, only __syncwarp.
+// Idea: once 64 values are left, one warp finishes alone, with __syncwarp in place of barriers of the block.
 //
 // After:   first_add; the same additions, hence the same bits.
 // Mapping: as before; the first warp does the last six steps.
-// Bound:   the loop itself: its counter, its branch and its address arithmetic outnumber the additions.
-// Next:    unrolled knows the block size at compile time.
-// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 5; __syncwarp after NVIDIA's CUDA Programming
-//          Guide on independent thread scheduling.
+// Bound:   the loop: its counter, branch and address arithmetic outnumber the additions.
+// Next:    unrolled removes the loop by making the block size a template argument.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 5; NVIDIA, CUDA Programming Guide, independent
+//          thread scheduling, for __syncwarp.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../../primitives/warp.cuh"
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Outp
     __syncthreads();
   }
   if (t < warp::kLanes) {
-    // The value lives in a register between its reading and its writing, and __syncwarp orders the two: since Volta the lanes
-    // of a warp may drift apart, and the old `volatile` version of this tail is a race.
+    // Since Volta the lanes of a warp may drift apart, so __syncwarp stands between reading a slot and writing it; the value
+    // waits in a register. The `volatile` version of older books is a race.
     Acc value = slot[t];
     for (int s = min(warp::kLanes, block / 2); s > 0; s /= 2) {
       if (t < s) value = O::combine(value, slot[t + s]);

@@ -1,10 +1,10 @@
-// Idea: walk the tree the other way round. In step s = T/2, T/4, ..., 1 the first s threads add the slot s further on: packed
-// threads and consecutive addresses, so neither divergence nor bank conflicts.
+// Idea: run the tree the other way round. In step s = T/2, T/4, ..., 1 the first s threads add the slot s further on: packed
+// threads and consecutive addresses, so no divergence above a warp and no bank conflicts.
 //
-// After:   interleaved_strided. Other pairs are added, so this is another order of additions, and other bits.
+// After:   interleaved_strided. Other pairs meet, so this is another order of additions, with other bits.
 // Mapping: thread t loads element blockIdx.x * T + t and owns slot t.
-// Bound:   idle threads: half of them do nothing but load one element from the first step on.
-// Next:    first_add gives every thread an addition while it loads.
+// Bound:   idle threads: half of them load one element and never add.
+// Next:    interleaved_first_add lets every thread add while it loads, first with the old tree, so that the gain shows alone.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 3.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"

@@ -1,10 +1,9 @@
-// Idea: none yet: one thread walks the array from the first element to the last. This is the loop that every other rung has to
-// beat, and the order of additions that a plain C loop has.
+// Idea: one thread adds the array from the first element to the last: a plain C loop, and the baseline of the ladder.
 //
 // Mapping: one block of one thread.
-// Bound:   latency. One thread keeps a handful of loads in flight and each addition waits for the one before it; all other
-//          cores of the chip idle. Slow on purpose: some milliseconds for a million elements.
-// Next:    global_memory lets every thread add.
+// Bound:   latency. Each addition waits for the one before it, one thread keeps only a few loads in flight, and the rest of the
+//          chip idles. Slow on purpose: tens of milliseconds for a million elements.
+// Next:    global_memory lets all threads add at once, in a tree.
 #include "../../primitives/thread.cuh"
 #include "../rung.h"
 

@@ -1,11 +1,11 @@
-// Idea: a fixed number of blocks, whatever the length. Each thread walks the array with the whole grid as its stride and adds
-// in a register; only then comes the tree. A second launch, one block of the same kernel, adds the partials.
+// Idea: a fixed number of blocks, whatever the length. Each thread walks the array with the grid as its stride and adds in a
+// register; then comes the tree. A second launch, one block of the same kernel, adds the partials.
 //
-// After:   the stages that launch more blocks for more elements and need a pass for each factor of 2T.
-// Mapping: thread g of G*T loads elements g, g + GT, g + 2GT, ...: coalesced in every round. One partial a block.
-// Bound:   latency: one 4-byte load in flight a thread; the tree and its barriers are amortised over many elements.
-// Next:    two_pass_last_warp drops the barriers of the last steps.
-// Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014), on the grid-stride loop; Nicholas Wilt, The CUDA
+// After:   unrolled and the rungs before it, whose number of blocks grows with the length. The tree is again that of sequential.
+// Mapping: thread g of G * T adds elements g, g + GT, g + 2GT, ...: coalesced in every iteration. One partial a block.
+// Bound:   latency: one load of one element in flight a thread. The tree's cost is spread over many elements.
+// Next:    two_pass_last_warp removes the barriers of the tree's last steps.
+// Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014), for the grid-stride loop; Nicholas Wilt, The CUDA
 //          Handbook (2013), Reduction1.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"

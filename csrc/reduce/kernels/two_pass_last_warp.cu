@@ -1,9 +1,9 @@
-// Idea: the tail of the tree belongs to one warp, which needs no barrier of the block.
+// Idea: the first warp finishes the tree alone, as in last_warp.
 //
 // After:   two_pass; the same additions, hence the same bits.
 // Mapping: as before.
 // Bound:   latency of the loads, as before: with many elements a thread, the tree is a small part of the time.
-// Next:    two_pass_unrolled unrolls the rest.
+// Next:    two_pass_unrolled unrolls the rest of the tree.
 // Source:  Nicholas Wilt, The CUDA Handbook (2013), Reduction2.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Outp
     __syncthreads();
   }
   if (t < warp::kLanes) {
-    // The value lives in a register between its reading and its writing, and __syncwarp orders the two: since Volta the lanes
-    // of a warp may drift apart, and the old `volatile` version of this tail is a race.
+    // Since Volta the lanes of a warp may drift apart, so __syncwarp stands between reading a slot and writing it; the value
+    // waits in a register. The `volatile` version of older books is a race.
     Acc value = slot[t];
     for (int s = min(warp::kLanes, block / 2); s > 0; s /= 2) {
       if (t < s) value = O::combine(value, slot[t + s]);

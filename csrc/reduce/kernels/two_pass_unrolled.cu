@@ -1,10 +1,10 @@
-// Idea: the grid-stride loop and the fully unrolled tree together: a fixed number of blocks whose size the compiler knows.
+// Idea: the grid-stride loop and the unrolled tree together: a fixed number of blocks, of a size that the compiler knows.
 //
 // After:   two_pass_last_warp; the same additions, hence the same bits.
 // Mapping: as before; a switch on the host picks one of eleven kernels, for blocks of 1 to 1024 threads.
-// Bound:   latency: one 4-byte load in flight a thread. And the number of blocks: it must be capped near what the chip holds at
-//          once. With n / T blocks the loop runs once, and this rung is slower than `unrolled`, which at least adds a pair.
-// Next:    warp_shuffle leaves shared memory for registers.
+// Bound:   latency: one load of one element in flight a thread. And the number of blocks, which must be capped near what the chip
+//          holds at once: with n / T blocks the loop runs once, and this rung is slower than unrolled, which at least adds a pair.
+// Next:    warp_shuffle runs the tree in registers.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 7; Nicholas Wilt, The CUDA Handbook (2013),
 //          Reduction3.
 #include "../../primitives/shared.cuh"
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<
   }
   slot[t] = value;
   __syncthreads();
-  // Every condition on kBlock is settled by the compiler: what is left is a straight line of at most ten additions.
+  // The compiler settles every condition on kBlock: what is left is straight-line code of at most ten additions.
   if constexpr (kBlock >= 1024) {
     if (t < 512) slot[t] = O::combine(slot[t], slot[t + 512]);
     __syncthreads();

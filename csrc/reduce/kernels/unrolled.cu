@@ -1,11 +1,11 @@
-// Idea: the block size as a template argument. The compiler unrolls the whole tree and drops the steps that a smaller block
-// does not need; a switch on the host picks one of six kernels.
+// Idea: the block size is a template argument. The compiler unrolls the whole tree and drops the steps that a smaller block does
+// not have; a switch on the host picks one of six kernels.
 //
 // After:   last_warp; the same additions, hence the same bits.
 // Mapping: as before.
-// Bound:   each thread still handles two elements: a 2^26 element sum launches 131,072 blocks of 256, whose start, drain and
-//          partials cost more than their additions.
-// Next:    two_pass_unrolled gives each thread many elements and keeps the number of blocks fixed.
+// Bound:   the number of blocks. A thread still handles two elements: 2^26 elements launch 131,072 blocks of 256 threads, whose
+//          start, drain and partials cost more than their additions.
+// Next:    two_pass launches a fixed number of blocks and gives each thread many elements.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 6.
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<
   if (i + kBlock < n) value = O::combine(value, widen<Acc>(x[i + kBlock]));
   slot[t] = value;
   __syncthreads();
-  // Every condition on kBlock is settled by the compiler: what is left is a straight line of at most ten additions.
+  // The compiler settles every condition on kBlock: what is left is straight-line code of at most ten additions.
   if constexpr (kBlock >= 1024) {
     if (t < 512) slot[t] = O::combine(slot[t], slot[t + 512]);
     __syncthreads();

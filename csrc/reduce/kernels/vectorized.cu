@@ -1,12 +1,12 @@
-// Idea: 16 bytes a load, and four loads on their way before the first is used. Memory answers after some 600 cycles; what
-// counts is how many bytes are under way meanwhile.
+// Idea: keep many bytes in flight. A load takes 16 bytes, and four loads are issued before the first is used: memory answers
+// after some 600 cycles, and the bytes requested meanwhile set the bandwidth.
 //
-// After:   warp_shuffle, with one 4-byte load in flight a thread.
-// Mapping: thread g of G*T takes vectors g, g + GT, ... of 16 bytes; each component of a vector has an accumulator of its own,
-//          folded by halves at the end. Then the warp tree. A pointer that is not 16-byte aligned is read element by element
-//          into the same components: slower, the same bits.
-// Bound:   memory bandwidth, for large inputs; for small ones the second launch.
-// Next:    atomic and single_pass need one launch.
+// After:   warp_shuffle, with one load of one element in flight a thread. The tree (block::reduce) is the same, now a primitive.
+// Mapping: thread g of G * T takes vectors g, g + GT, ... of 16 bytes. Each component of a vector has an accumulator of its own,
+//          folded by halves at the end. A pointer that is not 16-byte aligned is read element by element into the same
+//          accumulators: slower, the same bits.
+// Bound:   memory bandwidth for large inputs; for small ones the second launch.
+// Next:    atomic needs no second launch for the partials.
 // Source:  Justin Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access (2013).
 #include "../../primitives/block.cuh"
 #include "../../primitives/thread.cuh"
@@ -14,13 +14,61 @@
 
 namespace treduce::reduce::vectorized {
 
-// Blocks a multiprocessor, 0: as the compiler likes. For float16 it would save registers by local memory.
+// Sixteen bytes of x from element i on: one load where x is aligned, else one an element.
+template <bool kAligned, class In>
+TREDUCE_DEVICE thread::Vector<In> load(const In* x, int64_t i) {
+  thread::Vector<In> vector;
+  if constexpr (kAligned) {
+    const int4 words = __ldg(reinterpret_cast<const int4*>(x + i));
+    memcpy(&vector, &words, sizeof(vector));
+  } else {
+#pragma unroll
+    for (int c = 0; c < thread::Vector<In>::kSize; ++c) vector.at[c] = x[i + c];
+  }
+  return vector;
+}
+
+// Adds the vectors of x at i, i + step, i + 2 * step, ... to acc: four loads, then four additions.
+template <bool kAligned, class O, class In>
+TREDUCE_DEVICE void add_vectors(thread::Accumulators<O, In>& acc, const In* x, int64_t n, int64_t i, int64_t step) {
+  constexpr int kSize = thread::Vector<In>::kSize;
+  constexpr int kInFlight = 4;
+  for (; i + (kInFlight - 1) * step + kSize <= n; i += kInFlight * step) {
+    thread::Vector<In> vector[kInFlight];
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) vector[j] = load<kAligned>(x, i + j * step);
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) acc.take(vector[j]);
+  }
+  for (; i + kSize <= n; i += step) acc.take(load<kAligned>(x, i));
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+    if (i + c < n) acc.take(x[i + c], c);  // the tail, fewer elements than a vector: one thread has it
+  }
+}
+
+// What this thread of the grid adds up.
+template <class O, class In>
+TREDUCE_DEVICE typename O::Acc sum_of_thread(const In* x, int64_t n, int64_t block, int64_t blocks) {
+  constexpr int kSize = thread::Vector<In>::kSize;  // elements in 16 bytes: 4 of float32
+  thread::Accumulators<O, In> acc;                  // one for each of them
+  const int64_t step = blocks * blockDim.x * kSize;
+  const int64_t i = (block * blockDim.x + threadIdx.x) * kSize;
+  if (thread::is_aligned(x)) {  // one branch here, not one a load
+    add_vectors<true>(acc, x, n, i, step);
+  } else {
+    add_vectors<false>(acc, x, n, i, step);
+  }
+  return thread::fold<O>(acc.at);
+}
+
+// Blocks a multiprocessor; 0 leaves it to the compiler, which for float16 would spill registers to local memory.
 template <class In>
 constexpr int kBlocks = std::is_same_v<In, float16> ? 1 : 0;
 
 template <class O, class In>
 __global__ void __launch_bounds__(kMaxBlock, kBlocks<In>) kernel(const In* x, int64_t n, Output<O> output) {
-  const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
+  const auto value = block::reduce<O>(sum_of_thread<O>(x, n, blockIdx.x, gridDim.x));
   if (threadIdx.x == 0) output.store(blockIdx.x, value);
 }
 
