@@ -124,14 +124,14 @@ class Point(NamedTuple):
 
 
 KINDS = {
-    "whole": "the whole tensor, by its length",
-    "bytes": "the whole tensor: 64 MB, 256 MB and 1 GB of every dtype",
+    "whole": "whole tensors, by length",
+    "bytes": "whole tensors: 64 MB, 256 MB and 1 GB of every dtype",
     "rows": "the last dim",
     "columns": "the first dim",
-    "middle": "a dim between others",
+    "middle": "a middle dim",
     "several": "several dims at once",
-    "models": "reductions that models are made of",
-    "odd": "sizes that are multiples of nothing",
+    "models": "reductions of common models",
+    "odd": "odd sizes",
     "layouts": "views: unaligned, sliced, transposed, permuted, channels_last",
     "ops": "mean, amax and amin",
 }
@@ -465,7 +465,7 @@ COUNTED: tuple[Point, ...] = (
 
 # What float32 may mean to a caller, and the other dtypes; `products.precision` tells torch and us.
 MATMUL_KINDS = {
-    "float32": "float32, all its bits",
+    "float32": "float32 at full precision",
     "tf32": "float32 read as tfloat32",
     "float16": "float16",
     "bfloat16": "bfloat16",

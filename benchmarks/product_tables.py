@@ -12,6 +12,7 @@ from torch_reduce.bench import Row
 
 Rows = Sequence[dict[str, Any]]
 HEADLINE = 4096
+NOISE = "beyond noise: the third quartile of the ratio is below 1, too"
 
 
 def number(value: float | None, decimals: int = 2) -> str:
@@ -29,8 +30,8 @@ def code(name: str) -> str:
 
 
 def ladder_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """For each kind: what it is, the head and the lines. TFLOP/s by rung and side; what a rung gains on the one before
-    it at the headline's side."""
+    """For each kind: its title, the head and the lines. TFLOP/s by rung and side; at the headline's side, the speed-up
+    over the previous rung."""
     found = []
     for kind in dict.fromkeys(row.dtype for row in rows):
         here = {(row.variant, row.shape[0]): row for row in rows if row.dtype == kind}
@@ -46,7 +47,7 @@ def ladder_tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[s
             cells += [number(100 * row.x_torch, 0) if timed and row.x_torch else "", number(step)]
             lines.append([code(name), *cells])
             before = row if timed else before
-        head = ["", *(f"{side}^3" for side in sides), f"% of torch, {headline}^3", "x the rung before"]
+        head = ["", *(f"{side}^3" for side in sides), f"% of torch, {headline}^3", "x previous rung"]
         found.append((cases.MATMUL_KINDS[kind], head, lines))
     return found
 
@@ -69,7 +70,7 @@ def headline(rows: Sequence[Row], escape: Any) -> tuple[list[str], list[list[str
 
 
 def figure(rows: Sequence[Row], name: str) -> list[str]:
-    """A rung at the headline's size, or the largest that it was timed at, for each kind."""
+    """A rung at the headline's size, or at the largest below that was timed, for each kind."""
     parts = []
     for kind in dict.fromkeys(row.dtype for row in rows):
         here = [r for r in rows if r.us and r.dtype == kind and r.variant == name and r.shape[0] <= HEADLINE]
@@ -86,12 +87,12 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def ratios_of(rows: Rows, kind: str | None, dtype: str) -> list[tuple[float, float, float]]:
-    """Of a group or of all."""
+    """The ratios to torch of a group, or of all."""
     return [r["x"]["torch"] for r in rows if r["dtype"] == dtype and kind in (None, r["kind"]) and "torch" in r["x"]]
 
 
 def summary(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """By group and dtype: the geometric mean and the least; below, how many points are below one."""
+    """By group and dtype: the geometric mean and the minimum; in the last line, how many points are below one."""
     dtypes = [dtype for dtype in cases.MATMUL_KINDS if any(row["dtype"] == dtype for row in rows)]
     lines = []
     for kind, what in (*cases.MATMUL_GROUPS.items(), (None, "**all**")):
@@ -106,7 +107,7 @@ def summary(rows: Rows) -> tuple[list[str], list[list[str]]]:
         found = ratios_of(rows, None, dtype)
         less, clearly = sum(m < 1 for m, *_ in found), sum(high < 1 for _, _, high in found)
         below.append(f"{less} ({clearly}) of {len(found)}")
-    lines.append(["below 1 (beyond the quartiles)", *below])
+    lines.append(["points where torch is faster (beyond noise)", *below])
     return ["", *dtypes], lines
 
 
@@ -116,7 +117,7 @@ def shape_of(row: dict[str, Any]) -> str:
 
 
 def every_point(rows: Rows) -> list[tuple[str, list[str], list[list[str]]]]:
-    """For each group: what it is, the head and the lines; microseconds, and how many times as fast as torch."""
+    """For each group: its title, the head and the lines; microseconds, and the speed-up over torch."""
     found = []
     for kind, what in cases.MATMUL_GROUPS.items():
         here = [row for row in rows if row["kind"] == kind]
@@ -139,7 +140,7 @@ def point_cell(row: dict[str, Any] | None) -> str:
 
 
 def few_rows(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """The time of the weights alone as a part of ours, and how many times as fast as torch."""
+    """The time to read the weights as a share of our time, and the speed-up over torch."""
     here = [row for row in rows if row.get("weights_us") and "auto" in row["us"]]
     dtypes = [dtype for dtype in cases.MATMUL_KINDS if any(row["dtype"] == dtype for row in here)]
     lines = []
@@ -155,7 +156,7 @@ def few_rows(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 
 def accuracy(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """Frobenius error and, after a bar, the worst output; the least of a line in bold."""
+    """Frobenius error and, after a slash, the worst output."""
     ways = list(dict.fromkeys(row["way"] for row in rows))
     lines = []
     for case in dict.fromkeys((row["distribution"], row["k"]) for row in rows):
@@ -171,7 +172,7 @@ def error_cell(row: dict[str, Any]) -> str:
 
 
 def calls(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """Microseconds of a call from Python."""
+    """Microseconds a call from Python."""
     names = list(rows[0]["us"])
     lines = []
     for row in rows:

@@ -1,14 +1,14 @@
-"""Writes the tables, figures and plots of the documents from the results files. No figure there is typed by hand.
+"""Writes the tables, figures and plots of the documents from the results files. No figure in them is typed by hand.
 
 Examples:
-    python benchmarks/report.py            rewrites what is between the markers in README.md and docs/*.md, and
+    python benchmarks/report.py            rewrite what stands between the markers in README.md and docs/*.md, and
                                            docs/images
-    python benchmarks/report.py --check    changes nothing; status 1 where something is out of date
+    python benchmarks/report.py --check    change nothing; exit status 1 if something is out of date
 
 What follows from the tables of rungs alone is written by ladders.py, which this script calls.
 
-Markers: `<!-- NAME:begin -->` and `<!-- NAME:end -->` around a table; `<!-- figure:RUNG -->` and `<!-- /figure -->`
-around a line of figures, where RUNG is a rung of sum, or `matmul.naive`, or `vector_add.grid_1d`.
+Markers: `<!-- NAME:begin -->` and `<!-- NAME:end -->` enclose a table; `<!-- figure:RUNG -->` and `<!-- /figure -->`
+enclose a line of figures, where RUNG is a rung of sum, or an op and its rung: `matmul.naive`, `vector_add.grid_1d`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ NOT_MEASURED = "*not measured yet*"
 
 
 class Results:
-    """The results files of one GPU; and what only a CPU's folder has."""
+    """The results files of one GPU, and of a CPU what the GPU's folder does not have."""
 
     def __init__(self, *folders: Path) -> None:
         self.files: dict[str, dict[str, Any]] = {}
@@ -54,7 +54,7 @@ class Results:
                     self.files.setdefault(path.stem, {"environment": {}, "points": list(csv.DictReader(file))})
 
     def rows(self, suite: str) -> list[Row]:
-        """No rows where the suite was not run."""
+        """The rows of a suite; none if it was not run."""
         return bench.rows_from_json(self.files[suite]) if suite in self.files else []
 
     def environment(self, suite: str | None = None) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Results:
         return next((self.files[n]["environment"] for n in names if n in self.files), {})
 
     def ceiling(self, suite: str, op: str) -> float | None:
-        """In GB/s, measured with the suite."""
+        """In GB/s, measured in the suite's own run."""
         ceilings = self.files.get(suite, {}).get("ceilings")
         return (ceilings["copy" if op == "vector_add" else "read"] / 1e9) if ceilings and op != "matmul" else None
 
@@ -88,7 +88,7 @@ class Results:
 
 
 class GridPoint(NamedTuple):
-    """A row of the grid and how many times as fast as its peers it is: median, first and third quartile."""
+    """A row of the grid, and for each peer its speed-up: median, first and third quartile."""
 
     row: dict[str, Any]
     x: dict[str, list[float]]
@@ -104,7 +104,7 @@ class GridPoint(NamedTuple):
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right_from: int = 1) -> str:
-    """A Markdown table; columns from `right_from` on are numbers."""
+    """A Markdown table; columns from `right_from` on are right-aligned."""
     rule = ["---" if i < right_from else "---:" for i in range(len(head))]
     lines = [head, rule, *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -115,7 +115,7 @@ def number(value: float | None, decimals: int = 2) -> str:
 
 
 def length(n: int) -> str:
-    """`2^20` where it is one, else `25.6 M`, else the digits."""
+    """`2^20` for a power of two, else `25.6 M`, else all digits."""
     if n > 0 and n & (n - 1) == 0:
         return f"2^{n.bit_length() - 1}"
     return f"{n / 1e6:g} M" if n >= 10**6 and n % 10**5 == 0 else f"{n:,}"
@@ -135,7 +135,7 @@ def at(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 
 
 def conditions(results: Results, suite: str, what: str) -> str:
-    """The line under a table: what, where, with which versions, when."""
+    """The caption of a table: what, on which device, with which versions, when."""
     about = results.environment(suite)
     words = [what, about["device_name"], f"torch {about['torch']}"]
     if about.get("cuda_toolkit") and about["device"] == "cuda":
@@ -144,7 +144,7 @@ def conditions(results: Results, suite: str, what: str) -> str:
 
 
 def readme_ladder(results: Results) -> str:
-    """The whole ladder, the long case: what each rung is and what it reaches."""
+    """The whole ladder at the long length: each rung's idea and its figures."""
     rows = at(results.rows("ladder"), shape=(LONG.n,))
     found = {row.variant: row for row in rows}
     lines = []
@@ -158,7 +158,7 @@ def readme_ladder(results: Results) -> str:
     under = conditions(results, "ladder", what + (f", read ceiling {ceiling:,.0f} GB/s" if ceiling else ""))
     serial = found.get("serial")
     if serial is not None and serial.us is None:
-        under += " `serial` is left out at this length: one thread would take seconds."
+        under += " `serial` is not timed at this length: one thread would take seconds."
     return table(head, lines, right_from=3) + "\n\n" + under
 
 
@@ -173,7 +173,7 @@ def escape(text: str) -> str:
 
 
 def timings(results: Results, suite: str, rows: Sequence[Row], what: str) -> str:
-    """Every column that there is, for rows of one shape and dtype."""
+    """All columns, for rows of one shape and dtype."""
     if not rows:
         return NOT_MEASURED
     ceiling = any(row.percent_of_ceiling for row in rows)
@@ -204,7 +204,7 @@ def sum_sizes(results: Results) -> str:
         here = {row.variant: row for row in at(rows, shape=shape)}
         cells = [significant(here[n].us) if n in here else "" for n in names]
         lines.append([length(shape[0]), *bold_least(cells), number(here["auto"].x_torch) if "auto" in here else ""])
-    under = conditions(results, "sizes", "Sum of float32, µs, each rung with its own block size; the least in bold")
+    under = conditions(results, "sizes", "Sum of float32, µs, each rung with its default block size; fastest in bold")
     return table(head, lines) + f"\n\n{under}\n\n![Bandwidth over the length](images/sum_sizes.svg)"
 
 
@@ -222,7 +222,7 @@ def sum_blocks(results: Results) -> str:
     for name in dict.fromkeys(row.variant for row in rows if row.block_size):
         here = {row.block_size: row for row in at(rows, variant=name)}
         lines.append([f"`{name}`", *bold_least([significant(here[s].us) if s in here else "" for s in sizes])])
-    what = f"Sum of {cases.BLOCKS_LENGTH.n:,} float32, µs by block size; the least of a rung in bold"
+    what = f"Sum of {cases.BLOCKS_LENGTH.n:,} float32, µs by block size; the best of each rung in bold"
     return table(["block size", *map(str, sizes)], lines) + "\n\n" + conditions(results, "blocks", what)
 
 
@@ -260,7 +260,7 @@ def dtypes(results: Results) -> str:
 
 
 def by_tile_size(results: Results) -> list[Row]:
-    """The rows of the suite `matmul` but those of `auto`, whose place is the ladder's table."""
+    """The rows of the suite `matmul`, without `auto`, which the ladder's table has."""
     return [row for row in results.rows("matmul") if row.variant != "auto"]
 
 
@@ -275,7 +275,7 @@ def matmul(results: Results) -> str:
         lines.append([side, *(significant(here[n].rate) if n in here else "" for n in names)])
     about = results.environment("matmul")
     what = (
-        f"float32 (torch's matmul precision: {about['float32_matmul_precision']}), TFLOP/s; the number is the tile size"
+        f"float32 (torch's matmul precision: {about['float32_matmul_precision']}), TFLOP/s; after a name, the tile size"
     )
     under = conditions(results, "matmul", what)
     return table(["m x n x k", *names], lines) + f"\n\n{under}\n\n![Matrix multiplication](images/matmul.svg)"
@@ -287,15 +287,17 @@ def matmul_ladder(results: Results) -> str:
         f"**{what[0].upper()}{what[1:]}**, TFLOP/s\n\n{table(head, lines)}"
         for what, head, lines in product_tables.ladder_tables(results.rows("matmul_ladder"))
     ]
-    under = conditions(results, "matmul_ladder", "Every rung with its own tile size; torch is cuBLAS for the same kind")
+    under = conditions(
+        results, "matmul_ladder", "Every rung with its default tile size; torch is cuBLAS for the same kind of product"
+    )
     return "\n\n".join([*parts, under, "![The matmul ladder](images/matmul_ladder.svg)"])
 
 
 def matmul_headline(results: Results) -> str:
-    """The whole ladder at one size: what each rung is and what it reaches."""
+    """The whole ladder at one size: each rung's idea and its figures."""
     side = product_tables.HEADLINE
     head, lines = product_tables.headline(results.rows("matmul_ladder"), escape)
-    what = f"Matrices of {side} x {side}, TFLOP/s and the share of torch for the same kind of product"
+    what = f"Matrices of {side} x {side}, TFLOP/s (and share of torch's speed for the same kind of product)"
     picture = "![The matmul ladder, as shares of torch](docs/images/matmul_ladder.svg)"
     return f"{table(head, lines, 2)}\n\n{conditions(results, 'matmul_ladder', what)}\n\n{picture}"
 
@@ -306,7 +308,8 @@ def products_of(results: Results) -> list[dict[str, Any]]:
 
 def matmul_summary(results: Results) -> str:
     """The grid by group and kind of product."""
-    what = "Device time of torch divided by that of `auto`, timed in turn: geometric mean (least)"
+    what = "Device time of torch divided by that of `auto`, timed alternately: geometric mean (minimum); "
+    what += product_tables.NOISE
     picture = "![How many times as fast as torch](images/matmul_grid.svg)"
     under = conditions(results, "matmul_grid", what)
     return f"{table(*product_tables.summary(products_of(results)))}\n\n{under}\n\n{picture}"
@@ -314,7 +317,9 @@ def matmul_summary(results: Results) -> str:
 
 def matmul_readme(results: Results) -> str:
     """The same for the README."""
-    what = "Times as fast as `torch.matmul` of the same kind: geometric mean (least)"
+    what = (
+        f"Speed-up over `torch.matmul` for the same kind of product: geometric mean (minimum); {product_tables.NOISE}"
+    )
     return f"{table(*product_tables.summary(products_of(results)))}\n\n{conditions(results, 'matmul_grid', what)}"
 
 
@@ -324,18 +329,18 @@ def matmul_points(results: Results) -> str:
         f"**{what[0].upper()}{what[1:]}**\n\n{table(head, lines, 2)}"
         for what, head, lines in product_tables.every_point(products_of(results))
     ]
-    what = "`auto`: time, TFLOP/s and, in bold, how many times as fast as torch"
+    what = "`auto`: time, TFLOP/s and, in bold, speed-up over torch"
     return "\n\n".join([*parts, conditions(results, "matmul_grid", what)])
 
 
 def matmul_few_rows(results: Results) -> str:
-    """Against the time that the weights alone take to be read."""
+    """Compared with the time that reading the weights takes."""
     ceilings = results.files["matmul_grid"].get("ceilings")
     if not ceilings:
         return NOT_MEASURED
     what = (
-        f"The time in which the weights alone come at {ceilings['read'] / 1e9:,.0f} GB/s, as a part of `auto`'s; and "
-        "how many times as fast as torch `auto` is"
+        f"Time to read the weights at {ceilings['read'] / 1e9:,.0f} GB/s, as a share of `auto`'s time; then `auto`'s "
+        "speed-up over torch"
     )
     lines = table(*product_tables.few_rows(products_of(results)))
     return f"{lines}\n\n{conditions(results, 'matmul_grid', what)}"
@@ -344,17 +349,17 @@ def matmul_few_rows(results: Results) -> str:
 def matmul_accuracy(results: Results) -> str:
     """Errors of float32 products against float64."""
     what = (
-        "Error against float64: Frobenius norm as a part of the product's / the worst output as a part of its sum of "
-        f"|a| |b|; {cases.MATMUL_ACCURACY_SIDE} x {cases.MATMUL_ACCURACY_SIDE} outputs"
+        "Error against float64: relative error in the Frobenius norm / largest error of an output relative to its sum "
+        f"of |a| |b|; {cases.MATMUL_ACCURACY_SIDE} x {cases.MATMUL_ACCURACY_SIDE} outputs"
     )
     lines = table(*product_tables.accuracy(results.files["matmul_accuracy"]["errors"]))
     return f"{lines}\n\n{conditions(results, 'matmul_accuracy', what)}"
 
 
 def matmul_calls(results: Results) -> str:
-    """Microseconds of a call: a line for each size, dtype and mode."""
+    """Microseconds a call: a line for each size, dtype and mode."""
     lines = table(*product_tables.calls(results.files["matmul_calls"]["calls"]), right_from=2)
-    return f"{lines}\n\n{conditions(results, 'matmul_calls', 'µs of the CPU for a call from Python')}"
+    return f"{lines}\n\n{conditions(results, 'matmul_calls', 'CPU time of a call from Python, µs')}"
 
 
 def vector_add(results: Results) -> str:
@@ -372,7 +377,7 @@ def vector_add(results: Results) -> str:
 
 
 def calls(results: Results) -> str:
-    """Microseconds of a call: a line for each call and mode; torch's, ours, and the op without the wrapper."""
+    """Microseconds a call: a line for each call and mode; torch, ours, and the op without our Python function."""
     lines = []
     for row in results.files["calls"]["calls"]:
         us = {by: median for by, (median, *_) in row["us"].items()}
@@ -380,7 +385,9 @@ def calls(results: Results) -> str:
         cells = [number(us.get(by)) for by in ("torch", "torch_reduce", "torch.ops")]
         lines.append([*what, *cells, number(us["torch"] / us["torch_reduce"])])
     head = ["", "float32", "", "torch", "torch_reduce", "torch.ops.treduce", "x torch"]
-    return table(head, lines, right_from=3) + "\n\n" + conditions(results, "calls", "µs a call from Python")
+    return (
+        table(head, lines, right_from=3) + "\n\n" + conditions(results, "calls", "CPU time of a call from Python, µs")
+    )
 
 
 PEERS = ("torch", "torch.compile", "CUB")
@@ -391,7 +398,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def summary(points: Sequence[GridPoint], name: str) -> list[str]:
-    """How many points, their geometric mean, the least, and how many are below one."""
+    """The number of points, the geometric mean and the minimum of their speed-ups, and how many are below one."""
     ratios = [p.x[name] for p in points if p.x.get(name)]
     if not ratios:
         return ["", "", "", ""]
@@ -411,8 +418,11 @@ def grid_summary(results: Results) -> str:
             lines.append([f"all, x {name}", *figures])
     for kind, what in cases.KINDS.items():
         lines.append([f"{what}, x torch", *summary([p for p in results.grid if p.row["kind"] == kind], "torch")])
-    head = ["", "points", "geometric mean", "least", "below 1 (beyond the quartiles)"]
-    what = "Device time of torch, torch.compile or CUB divided by that of `auto`, both timed in turn"
+    head = ["", "points", "geometric mean", "minimum", "points where the peer is faster (beyond noise)"]
+    what = (
+        "Device time of torch, torch.compile or CUB divided by that of `auto`, timed alternately; "
+        f"{product_tables.NOISE}"
+    )
     picture = "![How many times as fast as torch, torch.compile and CUB](images/grid.svg)"
     return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
 
@@ -429,15 +439,15 @@ def grid_readme(results: Results) -> str:
             bold = [f"**{cell}**" for cell in (points, mean, least)]
             lines.append([f"**all**, against {name}" if name != "torch" else "**all**", *bold])
     about = results.environment("grid")
-    words = [f"times as fast as `torch.sum` and its like, {about['device_name']}, torch {about['torch']}"]
+    words = [f"Speed-up over `torch.sum`, `mean`, `amax` or `amin`, {about['device_name']}, torch {about['torch']}"]
     under = f"*{', '.join(words)}; {about['date'][:10]}.*"
     picture = "![How many times as fast as torch, torch.compile and CUB](docs/images/grid.svg)"
-    head = ["", "points", "geometric mean", "least"]
+    head = ["", "points", "geometric mean", "minimum"]
     return f"{picture}\n\n{table(head, lines)}\n\n{under}"
 
 
 def ratio(values: list[float] | None) -> str:
-    """With its quartiles where it is near one."""
+    """The median; with its quartiles if it is near one."""
     if not values:
         return ""
     median, low, high = values
@@ -555,7 +565,7 @@ def rungs(results: Results) -> str:
         for i, name in enumerate(names)
     ]
     head = ["", *(", ".join(what_of(row)[:2]) for row in rows)]
-    what = "Sum of float32, µs by shape and dim; the least in bold, none where a rung does not take the shape"
+    what = "Sum of float32, µs by shape and dim; fastest in bold, empty where a rung refuses the shape"
     return table(head, lines) + "\n\n" + conditions(results, "rungs", what)
 
 
@@ -570,9 +580,9 @@ def cpu(results: Results) -> str:
     where = f"{about['device_name']}, {threads} threads, torch {about['torch']}; {about['date'][:10]}"
     least = sorted((p for p in points if p.x.get("torch")), key=lambda p: p.x["torch"][0])[:10]
     worst = [[*what_of(p.row), significant(p.us), ratio(p.x["torch"])] for p in least]
-    by_kind = table(["", "points", "geometric mean", "least"], lines)
+    by_kind = table(["", "points", "geometric mean", "minimum"], lines)
     slowest = table([*WHAT, "µs", "x torch"], worst, len(WHAT))
-    return f"{by_kind}\n\n*Times as fast as torch, {where}.*\n\nThe ten slowest beside torch:\n\n{slowest}"
+    return f"{by_kind}\n\n*Speed-up over torch, {where}.*\n\nThe ten points with the lowest speed-up:\n\n{slowest}"
 
 
 def accuracy(results: Results) -> str:
@@ -587,15 +597,15 @@ def accuracy(results: Results) -> str:
     for n in dict.fromkeys(row["n"] for row in data["speeds"]):
         here = {row["way"]: row for row in data["speeds"] if row["n"] == n}
         lines.append([length(n), "**µs**", *(significant(here[w]["us"]) if w in here else "" for w in ways)])
-    what = "Relative error of sums of float32; in bold where no float32 is nearer to the exact sum; µs of a call"
+    what = "Relative error of float32 sums, in bold if correctly rounded; last rows: µs a call"
     if data["environment"]["device"] == "cuda":
-        what += " (device time; math.fsum: on the CPU)"
+        what += " (device time; `math.fsum` on the CPU)"
     head = ["elements", "distribution", *(f"`{way}`" for way in ways)]
     return table(head, lines, right_from=2) + "\n\n" + conditions(results, "accuracy", what)
 
 
 def counters_points(results: Results) -> str:
-    """What Nsight Compute counted at the points that are behind, with the two reasons that warps wait for most."""
+    """Nsight Compute's counters at points that are behind, with the two most frequent stall reasons."""
     lines = []
     for row in results.files["counters_points"]["points"]:
         waits = {name: float(row[name]) for name in counters.STALLS}
@@ -611,14 +621,14 @@ def counters_points(results: Results) -> str:
         cells += [number(float(row[f"{name}_percent"]), 0) for name in ("dram", "l2", "issue", "occupancy")]
         cells.append(", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most))
         lines.append(cells)
-    head = [*WHAT, "rung", "µs", "DRAM, %", "L2, %", "issue slots, %", "warps, %", "warps wait for"]
+    head = [*WHAT, "rung", "µs", "DRAM, %", "L2, %", "issue slots, %", "occupancy, %", "stalls"]
     return table(head, lines, len(WHAT) + 1) + (
-        f"\n\n*Nsight Compute, caches cold, one launch each; shares of the peak, {results.gpu}.*"
+        f"\n\n*Nsight Compute, cold caches, one launch each; percentages are of the peak, {results.gpu}.*"
     )
 
 
 def counters_products(results: Results) -> str:
-    """What Nsight Compute counted of products, a line a kernel."""
+    """Nsight Compute's counters of products, a line a kernel."""
     lines = []
     for row in results.files["counters_products"]["points"]:
         sizes = [*row["batch"].split(), row["m"], row["n"], row["k"]]
@@ -628,8 +638,8 @@ def counters_products(results: Results) -> str:
         cells += [number(float(row[f"{name}_percent"]), 0) for name in ("tensor", "dram", "l2", "issue", "occupancy")]
         lines.append(cells)
     head = ["m x n x k", "layout", "dtype", "kernel", "blocks", "µs", "GHz", "tensor cores, %", "DRAM, %", "L2, %"]
-    return table([*head, "issue slots, %", "warps, %"], lines, 4) + (
-        f"\n\n*Nsight Compute, caches cold, one launch each; shares of the peak, {results.gpu}.*"
+    return table([*head, "issue slots, %", "occupancy, %"], lines, 4) + (
+        f"\n\n*Nsight Compute, cold caches, one launch each; percentages are of the peak, {results.gpu}.*"
     )
 
 
@@ -641,7 +651,7 @@ def error_cell(row: dict[str, Any] | None) -> str:
 
 
 def environment(results: Results) -> str:
-    """What was measured on what."""
+    """What the figures were measured on."""
     about = results.environment()
     facts = about["device_facts"]
     lines = [
@@ -668,7 +678,7 @@ def ceilings(results: Results) -> str:
 
 
 def differs(results: Results) -> str:
-    """What each published step gains, there and here."""
+    """The gain of each published step, published and here."""
     found = {row.variant: row for row in at(results.rows("ladder"), shape=(LONG.n,))}
     here = {alias: found.get(torch_reduce.resolve("sum", alias)) for alias in cases.PUBLISHED_T4_MS}
     times = {alias: row.us for alias, row in here.items() if row and row.us}
@@ -676,8 +686,8 @@ def differs(results: Results) -> str:
         return NOT_MEASURED
     published = cases.PUBLISHED_T4_MS
     lines = [
-        ["published, T4: times as fast as v0", *(number(published["v0"] / ms) for ms in published.values())],
-        [f"here, {results.gpu}: times as fast as v0",
+        ["published, T4: speed-up over v0", *(number(published["v0"] / ms) for ms in published.values())],
+        [f"here, {results.gpu}: speed-up over v0",
          *(number(times["v0"] / times[a]) if a in times else "" for a in published)],
         [f"here, {results.gpu}: µs", *(significant(times.get(a)) for a in published)],
     ]  # fmt: skip
@@ -745,7 +755,7 @@ def figure(results: Results, rung: str) -> str:
 
 
 def figure_along_dims(results: Results, rung: str) -> str:
-    """The two shapes of the suite `rungs` at which a rung comes nearest to `auto`."""
+    """The two shapes of the suite `rungs` at which a rung is closest to `auto`."""
     points = [p for p in results.files.get("rungs", {}).get("points", []) if rung in p["us"] and "auto" in p["us"]]
     parts = []
     for point in sorted(points, key=lambda p: p["us"][rung][0] / p["us"]["auto"][0])[:2]:
@@ -770,7 +780,7 @@ def figure_part(row: Row) -> str:
 
 
 def rewrite(text: str, results: Results, where: str) -> str:
-    """The text with everything between markers made anew. Tables of suites that were not run stay as they are."""
+    """The text with everything between markers rewritten. Tables of suites that were not run stay as they are."""
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
@@ -800,7 +810,7 @@ class Picture:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of all that the drawing depends on; written into the file, so that a check needs no drawing."""
+        """A digest of all that the drawing depends on; the file contains it, so that a check need not draw."""
         parts = [self.title, *map(repr, self.drawn), Path(_plot.__file__).read_text()]
         return "drawn from " + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -813,7 +823,7 @@ class Picture:
 
 
 def rows_picture(results: Results, suite: str, op: str, title: str, rows: list[Row]) -> Picture | None:
-    """Bars or lines of rows; None where none has a time."""
+    """Bars or lines of rows; None if none has a time."""
     ceiling = results.ceiling(suite, op)
     if not any(row.us for row in rows):
         return None
@@ -895,7 +905,7 @@ def pictures(results: Results) -> dict[str, Picture]:
     """By file name."""
     found: dict[str, Picture | None] = {}
     if "ladder" in results.files:
-        # All have one block size, which the title says; so the bars carry bare names.
+        # All have the block size of the title, so the bars' labels omit it.
         rows = [dataclasses.replace(row, block_size=None) for row in at(results.rows("ladder"), shape=(LONG.n,))]
         title = f"Sum of {LONG.n / 1e6:g} million float32, blocks of {LONG.block_size}"
         found["sum_ladder.svg"] = rows_picture(results, "ladder", "sum", title, rows)
