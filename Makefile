@@ -4,11 +4,11 @@
 #                            installed and no network is used.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench report lint format sanitize clean build
+.PHONY: help demo test test-all bench report lint format sanitize clean build
 
 # Pinned, so that two clones a year apart run the same.
 TORCH := torch==2.13.0
-TOOLS := setuptools==84.2.1 ninja==1.13.2 numpy==2.4.6 rich==15.0.0 matplotlib==3.11.2 pytest==9.2.0 \
+TOOLS := setuptools==84.2.1 ninja==1.13.2 numpy==2.4.6 rich==15.0.0 matplotlib==3.11.2 pytest==9.2.0 pytest-xdist==3.8.0 \
          hypothesis==6.170.15 expecttest==0.3.0 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 LINTERS := clang-format==23.1.5 ruff==0.17.5
 TOOLKIT := cuda-toolkit[nvcc,cudart,cccl]==13.0.*
@@ -25,17 +25,23 @@ pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 # One stamp for each interpreter and each way to build; its age against the sources says whether there is anything to do.
 way := $(shell echo "$(py) $(TORCH_REDUCE_CUDA) $(TORCH_CUDA_ARCH_LIST) $(CUDA_HOME)" | cksum | cut -d' ' -f1)
 built := build/.built-$(way)
-sources := $(shell find csrc -type f) setup.py
+sources := $(shell find csrc -type f ! -name '*.md') setup.py
 native := $(shell find csrc tests/emulator -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(built) ## set up, build, and run the ladder on this machine
 	@$(py) -m torch_reduce demo
 
+# On all cores where pytest-xdist is installed; tests on a GPU stay in one process (tests/conftest.py).
+parallel = $(shell $(py) -c 'import xdist; print("-n auto --dist loadgroup")' 2>/dev/null)
+
 test: $(built) ## set up, build, and run the tests
-	@$(py) -m pytest $(PYTEST_ARGS)
+	@$(py) -m pytest $(parallel) $(PYTEST_ARGS)
+
+test-all: $(built) ## the same, and the nightly tests: minutes more
+	@$(py) -m pytest $(parallel) -m 'nightly or not nightly' $(PYTEST_ARGS)
 
 bench: $(built) ## measure everything on this machine's GPU into benchmarks/results/, then write tables and plots
 	@$(py) benchmarks/run.py $(BENCH_ARGS)

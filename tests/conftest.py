@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,28 @@ def why_no_cuda():
 
 
 NO_CUDA = why_no_cuda()
+
+# pytest-xdist, where it is installed: `make test` asks for `-n auto --dist loadgroup`, and plain `pytest` for nothing.
+MOST_WORKERS = 8  # each holds a torch, some 0.5 GB
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores
+    threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    torch.set_num_threads(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for the processes that tests start
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    return min(os.cpu_count() or 1, MOST_WORKERS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """One worker runs all tests on a GPU: they measure its memory, fill it, and capture graphs."""
+    if NO_CUDA is None:
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.xdist_group("cuda"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,11 +1,7 @@
 """The order of additions along dims: every rung that takes a geometry gives the bits of the model (orders.py)."""
 
 import functools
-import hashlib
 import math
-import os
-import subprocess
-import sys
 
 import cases
 import numpy as np
@@ -15,6 +11,7 @@ import tables
 import torch
 from bits import assert_same_bits
 from cases import COMPLEX, EVERY_DTYPE, FLOAT8, FLOATS, REDUCTIONS
+from instruction_sets import digests
 from tables import attempt, call, every_dtype, every_reduction, every_variant_along_dims
 
 AUTO = tables.row("sum", "auto")
@@ -317,44 +314,8 @@ def test_float8_values(device):
 
 # The instruction sets of a CPU.
 
-DIGEST = """
-import hashlib, torch, torch_reduce
 
-def digest():
-    h = hashlib.sha256()
-    g = torch.Generator().manual_seed(0)
-    for dtype in {dtypes}:
-        # Zeros of both signs and a NaN, in memory of any alignment.
-        x = torch.randn(200_000, generator=g).mul(8).trunc().to(dtype)
-        ops = ("sum",) if dtype.is_complex else ("sum", "amax", "amin")
-        if dtype.is_floating_point:
-            x[77_777] = torch.nan
-        for n, rows in {shapes}:
-            for pitch in (n, n + 3):
-                view = x[1:].as_strided((rows, n), (pitch, 1))
-                for y, dim in ((view, 1), (view, 0), (view, (0, 1)), (view[:, ::2], 1), (view.t(), 1)):
-                    for op in ops:
-                        result = getattr(torch_reduce, op)(y, dim)
-                        h.update(result.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return h.hexdigest()
-"""
-
-
+@pytest.mark.xdist_group("instruction_sets")
 def test_every_instruction_set_of_the_cpu_gives_the_same_bits_along_dims():
-    shapes = [
-        (n, min(90_000 // (n + 3), 700)) for n in (*range(1, 20), 31, 49, 64, 100, 128, 129, 300, 1025, 3000, 9000)
-    ]
-    code = DIGEST.format(dtypes="(" + ", ".join(map(str, EVERY_DTYPE)) + ")", shapes=shapes)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = {}
-    for name in ("baseline", "avx2", "avx512"):
-        child = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code + "print(digest())"],
-            env={**environment, "TORCH_REDUCE_CPU": name},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found[name] = child.stdout.strip()
-    assert len(found["baseline"]) == hashlib.sha256().digest_size * 2
-    assert len(set(found.values())) == 1, found
+    found = {name: reductions for name, (_, reductions) in digests().items()}
+    assert set(found) == {"best", "avx2", "baseline"} and len(set(found.values())) == 1, found

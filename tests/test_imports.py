@@ -1,6 +1,7 @@
 """What imports what: imports go one way, stand at the top of the file, and no test module imports another."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ def modules(folder):
     return {path.stem: path for path in sorted((ROOT / folder).glob("*.py"))}
 
 
+@functools.cache
 def imports(text):
     """What a source imports, as (dotted name, line, whether inside a function). A relative import begins with a dot."""
     found = []

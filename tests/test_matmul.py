@@ -1,11 +1,7 @@
 """matmul: torch's shapes for every pair of ranks, values against float64, and the bits of k order."""
 
 import functools
-import hashlib
 import itertools
-import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +11,7 @@ import tables
 import torch
 from bits import assert_same_bits
 from cases import generator
+from instruction_sets import digests
 from products import (
     BIG,
     SIZES,
@@ -211,36 +208,10 @@ def test_the_number_of_threads_changes_nothing(one_thread_or_two):
         assert_same_bits(result, results[0])
 
 
-DIGEST = """
-import hashlib, torch, torch_reduce
-
-def digest():
-    h = hashlib.sha256()
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.int32):
-        g = torch.Generator().manual_seed(0)
-        a, b = (torch.randn(67, 67, generator=g, dtype=torch.float64) * 3 for _ in "ab")
-        h.update(torch.ops.treduce.matmul(a.to(dtype), b.to(dtype)).view(torch.uint8).numpy().tobytes())
-    return h.hexdigest()
-"""
-
-
+@pytest.mark.xdist_group("instruction_sets")
 def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", DIGEST + "print(digest())"],
-            env={**environment, "TORCH_REDUCE_CPU": name},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("baseline", "avx2")
-    ]
-    here = {}
-    exec(DIGEST, here)
-    expected = here["digest"]()
-    assert len(expected) == hashlib.sha256().digest_size * 2
-    for child in children:
-        assert child.communicate()[0].strip() == expected and child.returncode == 0
+    found = {name: products for name, (products, _) in digests().items()}
+    assert set(found) == {"best", "avx2", "baseline"} and len(set(found.values())) == 1, found
 
 
 # What `auto` picks.
