@@ -49,7 +49,7 @@ class Results:
         for folder in folders:
             for path in sorted(folder.glob("*.json")):
                 self.files.setdefault(path.stem, json.loads(path.read_text()))
-            for path in sorted(folder.glob("counters_p*.csv")):
+            for path in sorted(folder.glob("counters*.csv")):
                 with path.open(newline="") as file:
                     self.files.setdefault(path.stem, {"environment": {}, "points": list(csv.DictReader(file))})
 
@@ -604,6 +604,26 @@ def accuracy(results: Results) -> str:
     return table(head, lines, right_from=2) + "\n\n" + conditions(results, "accuracy", what)
 
 
+def counters_ladder(results: Results) -> str:
+    """Nsight Compute's counters of the first pass of the rungs that reduce whole tensors."""
+    first: dict[str, dict[str, float]] = {}
+    launch: dict[str, str] = {}  # the first one of each rung's kernel
+    for row in results.files["counters"]["points"]:
+        rung, _, kernel = row["Kernel Name"].removeprefix("void ").partition("::")
+        if kernel.startswith("kernel<") and launch.setdefault(rung, row["ID"]) == row["ID"]:
+            first.setdefault(rung, {})[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
+    lines = []
+    for name in (v.name for v in torch_reduce.variants("sum") if v.name in first):
+        found = first[name]
+        instructions = found["smsp__inst_executed.sum"]
+        conflicts = found["l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"]
+        cells = [number(instructions / 1e6, 1), number(32 * instructions / LONG.n, 0), number(conflicts / 1e6)]
+        lines.append([f"`{name}`", *cells, significant(found["gpu__time_duration.sum"] / 1e3)])
+    head = ["rung", "warp instructions, millions", "instructions an element", "bank conflicts, millions", "kernel µs"]
+    under = f"*Nsight Compute, the first pass over {LONG.n:,} float32, blocks of {LONG.block_size}, {results.gpu}.*"
+    return table(head, lines) + "\n\n" + under
+
+
 def counters_points(results: Results) -> str:
     """Nsight Compute's counters at points that are behind, with the two most frequent stall reasons."""
     lines = []
@@ -725,6 +745,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
+    "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),
 }
