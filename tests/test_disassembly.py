@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -78,26 +79,34 @@ MEMORY = re.compile(r"\b((?:LDG|LDL|STL|LD|ST)[.A-Z0-9_]*)\s")
 MATRIX = re.compile(r"\b((?:HMMA|DMMA|IMMA|HGMMA|IGMMA|UTMALDG|USETMAXREG)[.A-Zx0-9_]*)\s")
 
 
+@functools.cache
 def sass():
-    """The disassembly of the rungs that are asked about here, file by file: of all at once it takes minutes."""
+    """Symbol -> the lines of its disassembly, for the rungs that are asked about here. File by file: of all at once it
+    takes minutes."""
     asked = [*RUNGS, *(("reduce", rung) for rung in ALONG_DIMS)]
     wanted = [f"_ZN7treduce{len(family)}{family}{len(rung)}{rung}".encode() for family, rung in asked]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as workers:
         dump("--extract-elf", "all", folder=folder)
         files = [file for file in Path(folder).iterdir() if any(name in file.read_bytes() for name in wanted)]
-        return list(workers.map(lambda file: dump("--dump-sass", of=file), files))
+        listings = list(workers.map(lambda file: dump("--dump-sass", of=file), files))
+    found, current = {}, []
+    for line in itertools.chain.from_iterable(listing.splitlines() for listing in listings):
+        if match := re.search(r"Function : (\S+)", line):
+            current = found.setdefault(match.group(1), [])
+        else:
+            current.append(line)
+    return {symbol: lines for symbol, lines in found.items() if symbol.startswith("_ZN7treduce")}
 
 
 @functools.cache
 def loads():
     """Kernel -> how many of each kind of memory and matrix instruction it has."""
-    counts, current = {}, None
-    for line in "\n".join(sass()).splitlines():
-        if match := re.search(r"Function : (\S+)", line):
-            current = counts.setdefault(match.group(1), collections.Counter())
-        elif current is not None and (match := MEMORY.search(line) or MATRIX.search(line)):
-            current[match.group(1)] += 1
-    return {symbol: counter for symbol, counter in counts.items() if symbol.startswith("_ZN7treduce")}
+    counts = {symbol: collections.Counter() for symbol in sass()}
+    for symbol, lines in sass().items():
+        for line in lines:
+            if match := MEMORY.search(line) or MATRIX.search(line):
+                counts[symbol][match.group(1)] += 1
+    return counts
 
 
 def kernels_of(family, rung, table):
@@ -198,7 +207,7 @@ def test_pipelined_copies_without_registers():
 
 def longest_loop(symbol):
     """The instructions of the innermost loop with the most of them."""
-    found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", dump("--dump-sass", "--function", symbol))
+    found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", "\n".join(sass()[symbol]))
     code = [(int(address, 16), text) for address, text in found]
     loops = []
     for address, text in code:

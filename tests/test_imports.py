@@ -102,3 +102,9 @@ def test_no_test_module_imports_another():
     for name, targets in edges.items():
         found = {t for t in targets if t.startswith("test_") or t == "conftest"}
         assert not found, f"tests/{name}.py imports {', '.join(sorted(found))}: move what they share into a helper"
+
+
+def test_the_map_of_the_tests_is_complete():
+    text = (ROOT / "tests" / "README.md").read_text()
+    for name in modules("tests"):
+        assert f"{name}.py" in text, f"tests/README.md has no line on {name}.py"
