@@ -3,16 +3,15 @@
     python -m examples.train --device cpu
     python -m examples.train --device cuda     # the same losses, the same digest
 
-Two layers with biases, a norm and a ReLU, mean squared loss, plain gradient descent. Whatever rounds is one of
+Two layers with biases, a norm and a ReLU, mean squared loss, plain gradient descent. Every operation that rounds is
 
-- torch_reduce: the matrix products, the norms, the losses, and the gradients of biases and of all else that is
-  broadcast, each with an order of additions of its own;
-- elementwise +, -, *, / and abs of torch, which round as IEEE 754 says on both devices.
+- one of torch_reduce: the matrix products, the norms, the losses, and the gradients of biases and of everything else
+  that is broadcast, each with a fixed order of additions; or
+- an elementwise +, -, *, / or abs of torch, which IEEE 754 rounds alike on both devices.
 
-Square roots are not among them: on some CPUs torch's are not the nearest number now and then, and on CUDA they are. So
-rows are divided by their mean absolute value and not by the root of their mean square. Nor is a division by a Python
-number, for which torch multiplies by the reciprocal on CUDA: what is divided by a power of two is exact either way, and
-elsewhere the reciprocal stands here.
+Two things are avoided because torch rounds them differently on CPU and CUDA. Square roots: rows are divided by their
+mean absolute value, not by the root of their mean square. Division by a Python number, which is a multiplication by its
+reciprocal on CUDA: the code multiplies by the reciprocal itself.
 """
 
 import argparse
@@ -30,7 +29,7 @@ PRODUCTS = "tiled"  # of the order class k_order: the CPU's bits on every GPU. "
 class Broadcast(torch.autograd.Function):
     """Repeats a tensor along leading dims, or dims of size 1; its gradient is torch_reduce.sum along them.
 
-    Broadcasting that is left to torch sums the gradient with torch.sum, whose order is another on each device.
+    If torch broadcasts, it sums the gradient with torch.sum, whose order differs between devices.
     """
 
     @staticmethod
@@ -43,12 +42,12 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        """The sum of what reached the copies."""
+        """The gradients of all copies, summed."""
         return torch_reduce.sum(grad, ctx.dims).view(ctx.shape) if ctx.dims else grad, None
 
 
 def initial(device):
-    """Inputs, targets and parameters: fractions of integers, so that no generator's rounding comes in."""
+    """Inputs, targets and parameters, made from integers, so that no random generator rounds."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape, scale):
@@ -78,7 +77,7 @@ def norm(x):
 
 
 def forward(parameters, x):
-    """The sums before and the values after the first layer's ReLU, and the outputs: one row a sample."""
+    """The first layer before its norm and after its ReLU, and the outputs: one row a sample."""
     first = linear(x, parameters["weight_1"], parameters["bias_1"])
     hidden = norm(first).relu()
     return first, hidden, linear(hidden, parameters["weight_2"], parameters["bias_2"])
@@ -104,7 +103,7 @@ def step(parameters, x, target):
 
 
 def descend(parameters, grads):
-    """Moves every parameter against its gradient: a product and a difference, rounded one by one."""
+    """Moves every parameter against its gradient: a product and a difference, each rounded."""
     with torch.no_grad():
         for parameter, grad in zip(parameters.values(), grads, strict=True):
             parameter -= grad * RATE

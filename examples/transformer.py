@@ -4,16 +4,16 @@ torch's, at the speed of tensor cores.
     python -m examples.transformer --device cpu --size small    # seconds
     python -m examples.transformer --device cuda --size large
 
-The block is attention and a two-layer perceptron, each behind a layer norm and with a residual beside it. What
-multiplies matrices (six products forward, twelve backward) is one of
+The block is attention and a two-layer perceptron, each after a layer norm and with a residual connection. Its matrix
+products (six forward, twelve backward) are computed in turn by
 
-- torch in float32, and on a GPU also as tfloat32, the fast mode that drops 13 of 24 bits of every operand;
-- torch_reduce.matmul and torch_reduce.linear, with the variant of your choice: on a GPU that has them, "auto" runs
-  float32 on tensor cores;
+- torch in float32, and on a GPU also in tfloat32, the fast mode that drops 13 of 24 bits of every operand;
+- torch_reduce.matmul and torch_reduce.linear, with the variant of your choice; on a Hopper GPU "auto" runs float32 on
+  tensor cores.
 
-and everything else (norms, softmax, GELU) is torch's, the same in all of them. The reference is the whole block in
-float64. Printed is, for each, the error of the gradients as the ratio of Frobenius norms, over all parameters and the
-worst of them, and the time of a step.
+Everything else (norms, softmax, GELU) is torch's in all cases. The reference is the whole block in float64. For each
+case the program prints the relative error of the gradients in the Frobenius norm, over all parameters and for the worst
+of them, and the time of a step.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import torch_reduce
 
 
 class Size(NamedTuple):
-    """The shape of the block and of what goes through it."""
+    """The shape of the block and of its input."""
 
     batch: int
     tokens: int
@@ -48,7 +48,7 @@ SIZES = {
 
 
 class Products(NamedTuple):
-    """Who multiplies matrices."""
+    """The functions that multiply matrices."""
 
     matmul: Callable[..., Tensor]
     linear: Callable[..., Tensor]
@@ -100,7 +100,7 @@ def block(x: Tensor, parameters: dict[str, Tensor], heads: int, products: Produc
 
     batch, tokens, width = x.shape
     mixed = linear(norm(x, "attention_norm"), "attention_in")
-    # (3, batch, heads, tokens, width of a head): views, which the products read as they lie.
+    # (3, batch, heads, tokens, width of a head): views, which the products read in place.
     query, key, value = mixed.view(batch, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
     scores = products.matmul(query, key.mT) * (width // heads) ** -0.5
     attended = products.matmul(scores.softmax(-1), value)
@@ -117,7 +117,7 @@ def step(x: Tensor, grad: Tensor, parameters: dict[str, Tensor], heads: int, pro
 
 @contextlib.contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Whether torch multiplies float32 as it is ("ieee") or as "tf32" on a GPU. torch_reduce's "auto" heeds it too."""
+    """Whether a GPU multiplies float32 in full ("ieee") or as "tf32", by torch and by torch_reduce's "auto"."""
     backend = torch.backends.cuda.matmul
     before = backend.fp32_precision
     backend.fp32_precision = name
@@ -128,7 +128,7 @@ def precision(name: str) -> Iterator[None]:
 
 
 def errors(found: dict[str, Tensor], truth: dict[str, Tensor]) -> tuple[float, float]:
-    """The relative error over all gradients, and the worst of one."""
+    """The relative error over all gradients, and that of the worst one."""
     missed = {name: (found[name].double() - truth[name]).norm().item() for name in truth}
     sizes = {name: truth[name].norm().item() for name in truth}
     whole = math.hypot(*missed.values()) / math.hypot(*sizes.values())
@@ -150,7 +150,7 @@ def milliseconds(function: Callable[[], object], device: torch.device, steps: in
 
 
 class Result(NamedTuple):
-    """What came of one way to multiply."""
+    """The outcome for one way to multiply."""
 
     name: str
     error: float
@@ -159,7 +159,7 @@ class Result(NamedTuple):
 
 
 def compare(size: Size, device: torch.device | str, steps: int = 5, variant: str = "auto") -> list[Result]:
-    """Runs the block in each way: errors against float64, and times."""
+    """Runs the block with each way to multiply: errors against float64, and times."""
     device = torch.device(device)
     x, grad, parameters = initial(size, device)
     wide = {name: p.double() for name, p in parameters.items()}

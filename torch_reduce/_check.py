@@ -1,7 +1,7 @@
-"""Is a result right? References, error bounds and the comparison.
+"""Checks results: references, error bounds and the comparison.
 
 References are float64 or exact integers; bounds come from the order of additions. The command line, the benchmarks and
-the tests all judge by this file.
+the tests all use this file.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from ._variants import REDUCTIONS, Variant, resolve, variant_named
 # Elements that are widened to float64 or int64 at a time: 128 MiB.
 _CHUNK = 1 << 24
 
-# Dtypes that the reference has no wider one for.
+# Dtypes without a wider one for the reference, which is then computed with compensation.
 _WIDEST = (torch.float64, torch.complex128)
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The outcome of `compare`. True where the result is right."""
+    """The outcome of `compare`. It is true if the result is right."""
 
     ok: bool
     error: float
-    """The largest error found among finite values."""
+    """The largest error of a finite value."""
     of_bound: float
-    """The largest error as a part of its bound: 0 where exact, at most 1 where right."""
+    """The largest ratio of an error to its bound: 0 if exact, at most 1 if right."""
     reason: str
-    """Empty where right."""
+    """Why the result is wrong; empty if it is right."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -42,17 +42,17 @@ class Comparison:
 def compare(result: Tensor, reference: Tensor, bound: Tensor | float = 0.0) -> Comparison:
     """Compares a result with a float64, complex128 or int64 reference, elementwise; complex numbers by their parts.
 
-    A NaN passes only where the reference has one. An infinity passes where the reference has the same one, and where
-    the finite reference is so near the end of the result's dtype that a value within the bound rounds to infinity.
-    Everything else passes when `|result - reference| <= bound`; with the default bound, when equal.
+    A NaN passes only if the reference is NaN. An infinity passes if the reference is the same infinity, or is finite
+    but so close to the largest number of the result's dtype that a value within the bound rounds to infinity.
+    Everything else passes if `|result - reference| <= bound`; with the default bound, if equal.
 
     Args:
-        result: what a kernel gave; any dtype and device.
+        result: of a kernel; any dtype and device.
         reference: the true values: float64, complex128, or int64 for integers (which must be equal).
         bound: the largest error allowed; a number, or a tensor that broadcasts to the reference. A NaN in it fails.
 
     Returns:
-        A `Comparison`; it is true where every element passes.
+        A `Comparison`; it is true if every element passes.
     """
     if result.shape != reference.shape:
         return Comparison(False, math.inf, math.inf, f"shape {tuple(result.shape)}, expected {tuple(reference.shape)}")
@@ -133,9 +133,9 @@ def as_bits(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Within it, memory comes filled: floats with NaN, integers with their largest value.
+    """Within it, new memory is filled: floats with NaN, integers with their largest value.
 
-    So an element that a kernel forgets to write, or a partial that it forgets to set, shows.
+    So an output or a partial that a kernel does not write is noticed.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory
@@ -150,18 +150,18 @@ def poisoned() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """What an op should give for some inputs, and what its error bound is made of."""
+    """The true result of an op for some inputs, and the scale of its error bound."""
 
     value: Tensor
     """float64, complex128 for complex numbers, int64 for integers."""
     scale: Tensor | float
-    """What rounding errors are relative to: the sum of |x| for `sum`, |A| @ |B| for `matmul`."""
+    """Rounding errors are relative to this: the sum of |x| for `sum`, |A| @ |B| for `matmul`."""
 
 
 def truth(op: str, *inputs: Tensor) -> Truth:
     """The reference for an op: float64 arithmetic, or integers that wrap as int64 does.
 
-    Integer products must stay below 2^53, because they are computed in float64 where torch has no integer matmul.
+    Integer products must stay below 2^53: they are computed in float64, because torch has no integer matmul on GPUs.
     """
     x = inputs[0].detach()
     if op in REDUCTIONS:
@@ -210,14 +210,14 @@ def _reduction_truth(op: str, x: Tensor) -> Truth:
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Knuth: the rounded sum, and exactly what the rounding lost."""
+    """Knuth's two-sum: the rounded sum and its exact rounding error."""
     s = a + b
     b_part = s - a
     return s, (a - (s - b_part)) + (b - b_part)
 
 
 def _compensated_sum(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of a vector as a value and a correction, good to twice the digits."""
+    """The sum of a vector as a value and a correction: twice the precision."""
     error = torch.zeros((), dtype=x.dtype, device=x.device)
     while x.numel() > 1:
         half = x.numel() // 2
@@ -235,26 +235,26 @@ def gamma(roundings: int, unit: float) -> float:
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number."""
+    """Half the distance from 1 to the next larger number."""
     return torch.finfo(dtype).eps / 2
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Whether arithmetic in that dtype rounds."""
+    """Whether arithmetic in that dtype rounds: floating point and complex."""
     return dtype.is_floating_point or dtype.is_complex
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What float sums of that dtype are added in."""
+    """The dtype in which float sums of that dtype are added."""
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
 def reduction_depth(
     variant: str, dtype: torch.dtype, n: int, block_size: int | None = None, num_blocks: int | None = None
 ) -> int:
-    """Additions that an element passes through at most: the rows of its lane and the tree, in every pass of the plan.
+    """The most additions that an element passes through: the rows of its lane and the tree, in every pass of the plan.
 
-    A variant whose order is not fixed may add its partials one after another.
+    A variant without a fixed order may add its partials one after another.
     """
     if variant_named("sum", variant).along_dims:
         return _C.pairwise_depth(n)
@@ -266,7 +266,7 @@ def reduction_depth(
 
 
 def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth, **sizes: int | None) -> Tensor | float:
-    """How far a variant's result may be from the truth.
+    """The largest allowed distance of a variant's result from the truth.
 
     Args:
         op: the op.
@@ -276,7 +276,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
         sizes: `block_size`, `num_blocks` or `tile_size`, where the call named them.
 
     Returns:
-        0.0 where the result must be exact; else a float64 number, or a tensor with a number for each element.
+        0.0 if the result must be exact; else a float64 number, or a tensor with a number for each element.
     """
     x = inputs[0]
     dtype = x.dtype
@@ -287,7 +287,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     if op == "vector_add":
         bound = 0.0 * known.value.abs()
     elif op == "matmul":
-        # A fused multiply-add for each of the k terms; in float64 the reference has as many roundings of its own.
+        # A fused multiply-add for each of the k terms; a float64 reference has as many roundings of its own.
         bound = gamma(x.shape[-1] * (2 if dtype == torch.float64 else 1), unit) * known.scale
         bound = bound + tensor_core_error(variant, *inputs) * known.scale
     else:
@@ -297,7 +297,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
         if op == "mean":
             bound = bound / max(n, 1)
             bound = bound + 2 * unit * (known.value.abs() + bound)  # the division, here and in the reference
-    # The one rounding to the result's dtype, and what the smallest numbers lose.
+    # The one rounding to the result's dtype, and underflow.
     rounded = result_dtype(op, dtype)
     if rounded != accumulator(dtype) or op == "vector_add":
         own = unit_roundoff(rounded)
@@ -312,7 +312,7 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
 
 
 def chosen(variant: str, x: Tensor, other: Tensor) -> Variant:
-    """The rung of matmul behind a name: what `"auto"` picks for these operands."""
+    """The rung of matmul behind a name; for `"auto"`, the one that it picks for these operands."""
     row = variant_named("matmul", variant)
     if row.name != "auto":
         return row
@@ -324,15 +324,15 @@ def chosen(variant: str, x: Tensor, other: Tensor) -> Variant:
 
 
 def tensor_core_error(variant: str, x: Tensor, other: Tensor) -> float:
-    """What a rung on tensor cores may lose beside rounding, as a part of |A| @ |B|: sums that are cut where rounding
-    would lose half as much, and the bits of float32 operands that do not enter the products."""
+    """The error of a rung on tensor cores beside rounding, relative to |A| @ |B|: sums are truncated, which loses twice
+    what rounding loses, and some bits of float32 operands do not enter the products."""
     if not x.is_cuda:
         return 0.0
     row = chosen(variant, x, other)
     if row.on_cpu:
         return 0.0
-    cut = gamma(2 * x.shape[-1], unit_roundoff(accumulator(x.dtype)))
-    return cut + (2.0 ** (1 - row.float32_bits) if x.dtype == torch.float32 else 0.0)
+    truncation = gamma(2 * x.shape[-1], unit_roundoff(accumulator(x.dtype)))
+    return truncation + (2.0 ** (1 - row.float32_bits) if x.dtype == torch.float32 else 0.0)
 
 
 def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], known: Truth, **sizes: Any) -> Comparison:
@@ -344,8 +344,8 @@ def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], kno
 
 
 def result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
-    """Integers sum to int64, 8-bit floats reduce to float32 and int8 multiplies to int32; everything else keeps its
-    dtype."""
+    """The dtype of a result: int64 for sums of integers, float32 for 8-bit floats, int32 for products of int8; else
+    that of the inputs."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return torch.float32
     if op == "matmul" and dtype == torch.int8:
@@ -369,8 +369,7 @@ def make_inputs(
         dtype: floats are normal; integers fill their range, but for "matmul" stay within 100.
         device: where they go.
         seed: of the generator.
-        made_on: the device that draws the numbers. They are the same on every machine when the CPU does; a GPU is
-            faster.
+        made_on: the device that generates the numbers. The CPU's are the same on every machine; a GPU is faster.
     """
     generator = torch.Generator(device=made_on).manual_seed(seed)
     shapes = [shape]

@@ -1,4 +1,4 @@
-"""What matmul and linear cost, for `torch.utils.flop_counter`: two operations for each product, as torch counts."""
+"""The operations of matmul and linear for `torch.utils.flop_counter`: two for each multiply-add, as torch counts."""
 
 import math
 from typing import Any

@@ -12,12 +12,12 @@ from .bench import BASELINES, Row
 
 
 def plain_table() -> Table:
-    """An empty table in the style of all of them."""
+    """An empty table in the common style."""
     return Table(box=None, header_style="bold", pad_edge=False)
 
 
 def titled(title: str, table: Table) -> Group:
-    """A table under a title that may be wider than it."""
+    """A table under a title, which may be wider than the table."""
     return Group(Text(title, style="bold underline"), table)
 
 
@@ -40,7 +40,7 @@ def human_bytes(count: int) -> str:
 
 
 def _fact(name: str, value: int | str) -> tuple[str, str]:
-    """A fact as people read it: its name without the unit, and the value with it."""
+    """A fact for people: its name without the unit, and its value with it."""
     if isinstance(value, str):
         return name.replace("_", " "), value
     if name.endswith("_khz"):

@@ -1,4 +1,4 @@
-"""The ladders as data: what the tables of the extension say about each variant."""
+"""The ladders as data, read from the tables of the extension."""
 
 import dataclasses
 import functools
@@ -24,31 +24,31 @@ class Variant:
     summary: str
     """The idea, in a line."""
     origin: str
-    """Where the idea is known from."""
+    """The source of the idea."""
     order: str
-    """The order class: variants of one class give the same bits for the same sizes."""
+    """The order class. Variants of one class give the same bits for the same sizes."""
     order_text: str
     deterministic: bool
     has_kernel: bool
-    """False for `auto`, which borrows the kernel of the variant that it picks."""
+    """False for `auto`, which runs the kernel of the variant that it picks."""
     capability: tuple[int, int]
-    """The compute capability that it needs."""
+    """The lowest compute capability on which it runs."""
     one_chip: bool
-    """It runs on that compute capability alone, not on later ones."""
+    """It runs on that compute capability only, not on later ones."""
     on_cpu: bool
-    """The CPU gives the same bits. Where not, the CPU computes in an order of its own."""
+    """Whether the CPU gives the same bits. If not, the CPU computes in an order of its own."""
     float32_bits: int
-    """Bits of the significands of float32 operands that enter the products: 24 are all."""
+    """How many bits of a float32 operand's significand enter the products: 24 are all."""
     dtypes: tuple[str, ...]
     size_name: Literal["block_size", "tile_size"] | None
-    """The argument that `sizes` are for; None where the variant takes none."""
+    """The argument to which `sizes` belong; None if the variant takes none."""
     size_default: int
-    """0: chosen by the shape, or takes none."""
+    """0: chosen by the shape, or the variant takes no size."""
     size_min: int
     size_max: int
     takes_num_blocks: bool
     along_dims: bool = False
-    """Takes `dim`. The other reductions are of whole tensors."""
+    """Whether it takes `dim`. The other reductions reduce whole tensors."""
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether it runs on a GPU of that compute capability."""
@@ -56,7 +56,7 @@ class Variant:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What `size_name` may be: the powers of two from `size_min` to `size_max`."""
+        """The values that `size_name` may have: powers of two from `size_min` to `size_max`."""
         return tuple(1 << i for i in range(self.size_max.bit_length()) if self.size_min <= 1 << i <= self.size_max)
 
     def cells(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Every variant against float64 and against the bits that its order of additions promises."""
+"""Checks every variant against float64, and its bits against those of its order class or of the CPU."""
 
 import dataclasses
 import math
@@ -12,22 +12,22 @@ from ._variants import REDUCTIONS, Variant, variant_named, variants
 
 LENGTHS = (0, 1, 33, 1000, 65_537, (1 << 20) + 3)
 MATMUL_SHAPES = ((1, 1, 1), (4, 5, 0), (33, 65, 17), (100, 1, 50), (128, 128, 128))
-# Up to this many elements a variant is tried with every block or tile size, above with its own.
+# Up to this many elements a variant is tried with every block or tile size, above with its default.
 EVERY_SIZE_UP_TO = 1 << 13
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of one variant of an op."""
+    """The outcome for one variant of an op."""
 
     op: str
     variant: str
     cases: int = 0
     compared_bits: int = 0
-    """Cases whose bits were compared: on a GPU with the CPU's, where the variant promises those; else with those of the
-    same order class."""
+    """Cases whose bits were compared: on a GPU with the CPU's if the variant promises them, else within the order
+    class."""
     worst: float = 0.0
-    """The largest error, as a part of its bound."""
+    """The largest ratio of an error to its bound."""
     failures: list[str] = dataclasses.field(default_factory=list)
     skipped: str = ""
 
@@ -46,15 +46,15 @@ def verify(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Runs the variants of an op over shapes and dtypes.
+    """Checks the variants of an op over shapes and dtypes.
 
     Args:
         op: the op.
         names: variants or aliases; None for all.
         shapes: (n,), or (m, n, k) for "matmul".
         dtypes: None for all that each variant takes.
-        device: where. On a GPU, bits are compared with the CPU's where the variant promises those; otherwise, and on
-            the CPU, with those of the variant's order class.
+        device: where. On a GPU, bits are compared with the CPU's if the variant promises them; otherwise, and on the
+            CPU, within the variant's order class.
         seed: of the inputs.
         progress: called with the name of each case.
 
@@ -115,7 +115,7 @@ def _run_case(
                     outcome.failures.append(f"{what}: {checked.reason}")
                     continue
                 ran = variant
-                if op == "matmul":  # whose variants are one on the CPU, in the order of the first
+                if op == "matmul":  # on the CPU all variants compute in the order of the first
                     ran = _check.chosen(variant.name, *there) if device.type == "cuda" else variants(op)[0]
                 key = _bits_class(op, ran, dtype, shape, named)
                 if not key:
@@ -138,7 +138,7 @@ def _run_case(
 def _bits_class(
     op: str, variant: Variant, dtype: str, shape: tuple[int, ...], sizes: dict[str, int]
 ) -> tuple[str, ...]:
-    """Calls with equal keys must give equal bits; an empty key promises nothing."""
+    """A key: calls with equal keys must give equal bits; an empty key promises nothing."""
     if op in ("amax", "amin") or not _check.is_float(getattr(torch, dtype)):
         return ("exact",)  # in any order, atomics too
     if not variant.deterministic:

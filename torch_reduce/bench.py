@@ -1,12 +1,11 @@
-"""Times variants beside torch: what the command line and the scripts in benchmarks/ share.
+"""Times variants and torch: shared by the command line and the scripts in benchmarks/.
 
-On a GPU the time is device time: a CUDA graph holds the calls, each with another copy of the input, so that over 512
-MB pass before a copy is read again; the L2 is flushed before each replay; events around the replay give a sample; the
-samples of all candidates are interleaved. The median and the quartiles are reported. `call_us` is what one call costs
-when Python makes it. On a CPU both are the same, measured by torch.utils.benchmark.
+On a GPU the time is device time. A CUDA graph holds the calls, each with another copy of the input, so that over 512 MB
+pass before a copy is read again; the L2 is flushed before each replay; events around the replay give a sample; the
+samples of all candidates are interleaved. The median and the quartiles are reported. `call_us` is the CPU time of one
+call from Python. On a CPU both are the same, measured by torch.utils.benchmark.
 
-Every result is checked, in memory filled with NaN, before it is timed; on a GPU what the captured graph gave is
-checked too.
+Every result is checked, in memory filled with NaN, before it is timed; on a GPU, so is the captured graph's.
 """
 
 import dataclasses
@@ -28,11 +27,11 @@ from . import _check, ops
 from ._device import Bandwidth, build_info, describe
 from ._variants import REDUCTIONS, Variant, variant_named, variants
 
-# Bytes of input copies that a graph walks through before it reads one again, where the copies are large enough.
+# A graph reads this many bytes of input copies before it reads a copy again, if the copies are large enough.
 ROTATED_BYTES = 512 << 20
 MOST_COPIES = 256
 MOST_CALLS = 1024
-# One thread walks the array, or each output of it: above this length, a sample on a GPU takes seconds.
+# Rungs with one thread for the array, or for each output: above this length a sample on a GPU takes seconds.
 ONE_THREAD = ("serial", "thread")
 SERIAL_LIMIT = 1 << 22
 
@@ -44,15 +43,15 @@ class Settings:
     """How much time to spend."""
 
     seconds: float = 0.5
-    """For the samples of one candidate, about."""
+    """For the samples of one candidate, roughly."""
     sample_seconds: float = 1e-3
-    """For one sample, about: short calls are repeated."""
+    """For one sample, roughly: short calls are repeated."""
     least_samples: int = 5
     most_samples: int = 20
     call_seconds: float = 0.1
-    """For the time of a call from Python; 0 leaves it out."""
+    """For the time of a call from Python; 0 skips it."""
     ceiling_bytes: int = 1 << 30
-    """Data over which the ceilings are measured."""
+    """The size of the data with which the ceilings are measured."""
     seed: int = 0
 
 
@@ -85,14 +84,14 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Candidate):
-    """A candidate's figures for one shape and dtype. Times are None where it was not timed; `note` says why."""
+    """A candidate's figures for one shape and dtype. Times are None if it was not timed; `note` says why."""
 
     shape: tuple[int, ...]
     """(n,), or (m, n, k) for "matmul"."""
     dtype: str
     device: str
     us: float | None = None
-    """Median; of device time on a GPU."""
+    """The median; on a GPU, of device time."""
     us_q1: float | None = None
     us_q3: float | None = None
     samples: int = 0
@@ -102,13 +101,13 @@ class Row(Candidate):
     rate_unit: str = "GB/s"
     percent_of_ceiling: float | None = None
     x_torch: float | None = None
-    """How many times as fast as torch: above 1 is faster."""
+    """The speed-up over torch."""
     call_us: float | None = None
     error_of_bound: float | None = None
-    """The largest error as a part of the variant's bound."""
+    """The largest ratio of an error to the variant's bound."""
     note: str = ""
     wrong: bool = False
-    """The check failed: that is why it was not timed."""
+    """The check failed, so it was not timed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Sampler:
     """Takes one sample: seconds a call."""
     calls: int
     expected: float
-    """Seconds that a sample takes, about."""
+    """The estimated time of a sample in seconds."""
 
 
 def candidates(
@@ -129,7 +128,7 @@ def candidates(
     num_blocks: Sequence[int] = (),
     tile_sizes: Sequence[int] = (),
 ) -> list[Candidate]:
-    """The variants named, or all of them, each with every size named that it can take.
+    """The named variants, or all of them, each with every named size that it can take.
 
     Args:
         op: the op.
@@ -169,7 +168,7 @@ def candidates(
     return found
 
 
-# What torch does, as functions that torch.compile can take.
+# torch's reductions, as functions that torch.compile can take.
 def _torch_sum(x: Tensor) -> Tensor:
     return x.sum()
 
@@ -237,7 +236,7 @@ def measure(
     baselines: Sequence[str] = BASELINES,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
-    """Checks and times candidates for one shape and dtype, and torch beside them.
+    """Checks and times candidates and torch for one shape and dtype.
 
     Args:
         op: the op.
@@ -384,13 +383,13 @@ def _timer(statement: str, names: dict[str, Any], threads: int = 1) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; its type where it says nothing."""
+    """The first line of an error's message; its type if there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Times of one call, in microseconds: the median, the quartiles, and how they were taken."""
+    """The time of a call in microseconds: the median, the quartiles, and how they were measured."""
 
     us: float
     us_q1: float
@@ -399,17 +398,17 @@ class Timing:
     calls: int
     """Calls in a sample."""
     ratio: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    """How many times as long as the first candidate: of the medians, and the quartiles over the rounds."""
+    """The time relative to the first candidate's: the ratio of the medians, and the quartiles of the rounds' ratios."""
 
 
 def time_together(ready: Sequence[Sampler], settings: Settings, close: float = 0.0, repeats: int = 3) -> list[Timing]:
-    """Times candidates in turn, round after round, and compares them with the first.
+    """Times candidates alternately, round after round, and compares them with the first.
 
     Args:
         ready: the candidates.
         settings: `seconds`, `least_samples` and `most_samples` say how many rounds there are.
-        close: where a candidate takes less than this many times as long as the first, the rounds are repeated, so that
-            a ratio near one rests on more of them. All count.
+        close: if a candidate's time relative to the first is below this, the rounds are repeated, so that a ratio near
+            one rests on more samples. All samples count.
         repeats: how often at most.
     """
     slowest = max(sampler.expected for sampler in ready)
@@ -441,7 +440,7 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 
 def make_rig(device: torch.device, inputs: tuple[Tensor, ...], settings: Settings) -> "_CudaRig | _CpuRig":
-    """What makes samplers for a device and some inputs; its `close` gives the memory back.
+    """Prepares samplers for a device and some inputs; its `close` frees the memory.
 
     `prepare(call)` returns a `Sampler` and, on a GPU, the result of the last call that the graph holds.
     """
@@ -449,7 +448,7 @@ def make_rig(device: torch.device, inputs: tuple[Tensor, ...], settings: Setting
 
 
 def _interleave(ready: list[tuple[int, Sampler]], settings: Settings) -> dict[int, tuple[list[float], Sampler]]:
-    """Round after round a sample of each candidate, so that what drifts drifts for all."""
+    """One sample of each candidate a round, so that clock drift affects all alike."""
     rounds = {
         index: min(max(int(settings.seconds / max(s.expected, 1e-9)), settings.least_samples), settings.most_samples)
         for index, s in ready
@@ -463,7 +462,7 @@ def _interleave(ready: list[tuple[int, Sampler]], settings: Settings) -> dict[in
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The first quartile, the median and the third; of one sample, three times that sample."""
+    """The first quartile, the median and the third quartile; for a single sample, that sample three times."""
     if len(samples) == 1:
         return samples[0], samples[0], samples[0]
     q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")
@@ -502,15 +501,15 @@ class _CudaRig:
         room = min(ROTATED_BYTES, properties.total_memory // 8)
         copies = min(max(-(-room // size), 1), MOST_COPIES)
         self.inputs = [inputs, *(tuple(copy_of(t) for t in inputs) for _ in range(copies - 1))]
-        # Where the copies do not fill the L2 several times, each may be read but once between two flushes.
+        # If the copies do not fill the L2 several times over, each is read only once between two flushes.
         self.most_calls = MOST_CALLS if copies * size >= 4 * l2_bytes else copies
-        # Read, not written: the L2 is left with lines that nobody has to write back within a sample. It takes longer
-        # than it takes Python to queue the replay behind it, so no sample waits for Python.
+        # Read, not written: the L2 then holds clean lines, so nothing is written back during a sample. Reading takes
+        # longer than Python needs to queue the replay behind it, so no sample waits for Python.
         flush_bytes = min(max(8 * l2_bytes, ROTATED_BYTES), properties.total_memory // 16)
         self.flush = torch.zeros(flush_bytes // 4, dtype=torch.float32, device=device)
 
     def prepare(self, call: Callable[..., Tensor]) -> tuple[Sampler, Tensor]:
-        """Warms up, estimates, captures and replays once; also returns the result of the graph's last call."""
+        """Warms up, estimates the time, captures and replays once; also returns the result of the graph's last call."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             call(*self.inputs[0])
@@ -537,7 +536,7 @@ class _CudaRig:
         return start.elapsed_time(end) / 1e3
 
     def close(self, collect: bool = True) -> None:
-        """Gives the memory back before the next point. `collect` also looks for cycles, which takes a while."""
+        """Frees the memory before the next point. `collect` also runs the garbage collector, which takes a while."""
         torch.cuda.synchronize()
         for graph in self.graphs:
             graph.reset()
@@ -550,7 +549,7 @@ class _CudaRig:
 
 
 def measure_bandwidth(device: torch.device, settings: Settings = Settings()) -> Bandwidth:
-    """What memory gives: the fastest of some read-only sums, and `vector_add`. The benchmarks' ceilings.
+    """The benchmarks' ceilings: the bandwidth of the fastest of some sums, and of `vector_add`.
 
     Args:
         device: where.
@@ -584,7 +583,7 @@ def measure_bandwidth(device: torch.device, settings: Settings = Settings()) -> 
 
 
 def environment(device: torch.device, command: str) -> dict[str, Any]:
-    """What a reader of results must know: versions, the device, the commit, the date and the command."""
+    """The circumstances of a measurement: versions, the device, the commit, the date and the command."""
     build = build_info()
     facts = describe(device)
     found: dict[str, Any] = {
@@ -609,7 +608,7 @@ def environment(device: torch.device, command: str) -> dict[str, Any]:
 
 
 def _output(*command: str) -> str | None:
-    """The first line that a program prints; None where there is no such program or it fails."""
+    """The first line that a program prints; None if there is no such program or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -619,7 +618,7 @@ def _output(*command: str) -> str | None:
 
 
 def as_json(rows: Sequence[Row], about: dict[str, Any], ceilings: Bandwidth | None) -> dict[str, Any]:
-    """Results as they are written to a file; fields that say nothing are left out of the rows."""
+    """Results as they are written to a file; rows omit fields that have their default."""
     empty = {f.name: f.default for f in dataclasses.fields(Row)}
     return {
         "environment": about,
@@ -632,7 +631,7 @@ def as_json(rows: Sequence[Row], about: dict[str, Any], ceilings: Bandwidth | No
 
 
 def write_json(path: Path | str, data: dict[str, Any]) -> None:
-    """Writes results with a line for each row, so that two runs can be compared line by line."""
+    """Writes results with one line a row, so that two runs can be compared by diff."""
     parts = []
     for key, value in data.items():
         text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")

@@ -56,24 +56,24 @@ CPU_SENTENCE = (
     "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what "
     "the ladder teaches. That takes an NVIDIA GPU."
 )
-# How many rows `threads` prints before it says how many more there are.
+# `threads` prints this many rows and then the number of those left out.
 MOST_THREADS_SHOWN = 64
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are one line, as all errors of this command line."""
+    """A parser whose errors are one line, like all errors of this command line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (--help shows the usage)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 1 where a check failed, 2 for an error."""
+    """Runs the command line and returns its exit status: 0, 1 if a check failed, 2 for an error."""
     args = _parser().parse_args(arguments)
     args.command_line = shlex.join(
         ["python", "-m", "torch_reduce", *(sys.argv[1:] if arguments is None else arguments)]
     )
-    # A pipe or a file has no width: lines are not folded there.
+    # Do not fold lines if the output is a pipe or a file.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     try:
         for path in (args.json, getattr(args, "plot", None)):
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise ValueError(f"there is no folder for {path!r}")  # now, not after minutes of work
         return args.run(args, console)
     except BrokenPipeError:
-        # The reader of a pipe has gone, as `| head` does; nothing more can be said to it.
+        # The reader of the pipe has exited, as in `| head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -255,13 +255,13 @@ def _write_json(path: str | None, data: Any) -> None:
 
 @contextlib.contextmanager
 def _progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar, where somebody sees it: below the tables, or on stderr where those go elsewhere.
+    """A progress bar, on stdout if that is a terminal, else on stderr.
 
-    Call what it gives with the name of each step.
+    Yields a function to call with the name of each step.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     where = console if console.is_terminal else Console(stderr=True)
-    # It is drawn at each step and by no thread of its own, which would disturb what is timed.
+    # Drawn at each step, not by a thread of its own, which would disturb the timing.
     quiet = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
     with Progress(*columns, console=where, transient=True, disable=not where.is_terminal, **quiet) as progress:
         task = progress.add_task("", total=total)
@@ -426,7 +426,7 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     chosen = list(dict.fromkeys(_known_ops(args.op)))
     dtypes = None if args.dtype is None else list(dict.fromkeys(_known_dtypes(args.dtype)))
     if args.variant:
-        # With several ops, a name need be one of one of them only.
+        # With several ops, a name must belong to one of them only.
         having = [op for op in chosen if _has(op, args.variant)]
         if not having:
             for name in args.variant:
@@ -517,7 +517,7 @@ _OTHER_BITS = "NOT the CPU's"
 
 
 def _bits(row: bench.Row, on_cpu: torch.Tensor, there: torch.Tensor) -> str:
-    """The result's bit pattern, and whether it is the CPU's where a GPU gave it."""
+    """The result's bit pattern and, for a GPU, whether it equals the CPU's."""
     if row.variant in bench.BASELINES or not row.us:
         return ""
     result = ops.sum(there, variant=row.variant)
@@ -535,9 +535,9 @@ def _demo_table(
     recorded: dict[str, bench.Row],
     recorded_about: dict[str, Any],
 ) -> Table:
-    """A line a rung: what it gave here and, where this is a CPU, what it reached on the recorded GPU."""
+    """One line a rung: its result here and, on a CPU, its recorded figures of a GPU."""
     on_gpu = rows[0].device == "cuda"
-    # What is left out where the terminal is narrow stands after the comma.
+    # A narrow terminal drops what stands after the comma.
     columns: list[tuple[str, bool]] = [("rung", True), ("known as", False), ("order class", True), ("bits", True)]
     columns += [("µs", True), ("GB/s", True), ("% ceiling", False)] if on_gpu else [("CPU µs", True)]
     columns.append(("x torch", on_gpu))
@@ -564,12 +564,12 @@ def _demo_table(
 
 
 def _checkout() -> Path:
-    """The repository, where the package lies in one."""
+    """The repository, if the package lies in one."""
     return Path(__file__).resolve().parent.parent
 
 
 def _recorded() -> tuple[dict[str, bench.Row], dict[str, Any]]:
-    """The committed ladder of a GPU, by variant: the longest input in ladder.json. Nothing outside a checkout."""
+    """The committed ladder of a GPU, by variant: the longest input in ladder.json. Empty outside a checkout."""
     for path in sorted((_checkout() / "benchmarks" / "results").glob("*/ladder.json")):
         data = json.loads(path.read_text())
         rows = bench.rows_from_json(data)

@@ -1,9 +1,9 @@
-"""The ops as typed functions: thin names for `torch.ops.treduce.*`, which do the work and the checks.
+"""The ops as typed functions: thin wrappers of `torch.ops.treduce.*`, which do the work and the checks.
 
-All of them run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA
-graphs. What holds for every deterministic variant: the order of additions depends on the number of elements that are
-added and, for the whole-tensor rungs, on the dtype and the sizes that the caller names. So a call gives the same bits
-on every run, stream, GPU model and on the CPU, alone or in a batch.
+All run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA graphs. For
+every deterministic variant the order of additions depends only on the number of elements that are added and, for the
+whole-tensor rungs, on the dtype and the sizes that the caller names. So a reduction gives the same bits on every run,
+stream and GPU model and on the CPU, alone or in a batch; for products see `matmul`.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from torch.compiler import is_dynamo_compiling as _is_traced
 from . import _C
 from ._names import MatmulName, ReductionName, VectorAddName
 
-# The overloads themselves: a call of one skips the search that a call of torch.ops.treduce.sum makes. The reductions
-# have a C function each as well (csrc/functions.cpp), which calls the same op in less time; torch.compile, which cannot
-# look into it, and whoever else wants to see the call (tensor subclasses, modes) get the op.
+# The overloads, called directly: torch.ops.treduce.sum would search for its overload at each call. The reductions also
+# have C functions (csrc/torch/functions.cpp), which call the same op in less time. Where the call must be visible
+# (torch.compile, tensor subclasses, modes), the op is called.
 _sum = torch.ops.treduce.sum.default
 _mean = torch.ops.treduce.mean.default
 _amax = torch.ops.treduce.amax.default
@@ -42,23 +42,23 @@ def sum(
     Args:
         input: a dense tensor of any shape and strides; float32, float64, float16, bfloat16, int8, uint8, int16, int32,
             int64, bool, and, for `"auto"` and the rungs along dims, float8_e4m3fn, float8_e5m2, complex64 and
-            complex128. It is read where it lies, whatever its strides; only where more than six dims of a kind
-            (reduced, kept) are left after those that lie one after another in memory are joined, it is copied first.
+            complex128. It is read in place, whatever its strides, unless more than six reduced or six kept dims are
+            left after dims that are contiguous with each other are joined: then it is copied first.
         dim: the dim or dims to sum along, in any order, negative ones from the end. None, `()` and `[]`: all of them.
         keepdim: whether the reduced dims stay, with size 1.
-        dtype: of the result. Each element counts as if `input.to(dtype)` had come first, without that copy. For the
-            rungs that reduce whole tensors, only the dtype that the result has anyway.
+        dtype: of the result. Each element is converted as it is read, as `input.to(dtype)` would. The rungs that
+            reduce whole tensors take only the dtype that the result has anyway.
         variant: a rung of the ladder or an alias of one; `variants("sum")` lists them, and the `along_dims` of each
             says whether it takes `dim`. `"auto"` picks the fastest. It and the rungs along dims give the same bits,
             except for `"compensated"` and `"exact"`, which are more accurate.
         block_size: threads in a block, a power of two; 1 to 1024 for the two-pass rungs, 32 to 1024 for the others.
-            Default: the rung's own. Changes the bits of whole-tensor rungs alone.
-        num_blocks: blocks in the grid, for the rungs that take it. Default: the rung's own. Changes the bits of
-            whole-tensor rungs alone.
+            Default: the rung's own. It changes the bits of whole-tensor rungs only.
+        num_blocks: blocks in the grid, for the rungs that take it. Default: the rung's own. It changes the bits of
+            whole-tensor rungs only.
 
     Returns:
-        A contiguous tensor of the shape that torch gives; `input.shape` without the reduced dims, or with size 1 for
-        each where `keepdim`. Its dtype is `dtype` or, by default, int64 for integers and bool (sums wrap), float32 for
+        A contiguous tensor of the shape that torch gives: `input.shape` without the reduced dims or, with `keepdim`,
+        with size 1 for each. Its dtype is `dtype` or, by default, int64 for integers and bool (sums wrap), float32 for
         8-bit floats and the dtype of `input` otherwise. Floats of 16 and 8 bits are added in float32 and rounded once.
         The sum of no elements is 0. A result of integers carries no gradient.
 
@@ -72,13 +72,13 @@ def sum(
             CUDA.
 
     Determinism:
-        The same bits everywhere but for `"atomic"`, whose partial sums are added in the order in which blocks finish.
+        The same bits everywhere, except for `"atomic"`, which adds partial sums in the order in which blocks finish.
         `"auto"` and the rungs along dims add the elements of an output in their order in memory, largest stride first,
         in a tree that the number of those elements alone determines: `sum(x, 1)[i]` is `sum(x[i])`, bit for bit.
 
     Source:
         csrc/reduce: the table in ladder.cpp, the order of additions in pairwise.h (whole-tensor rungs: plan.h), a file
-        for each rung in kernels.
+        a rung in kernels.
     """
     if not _is_traced():
         result = _C.sum(input, dim, keepdim, dtype, variant, block_size, num_blocks)
@@ -229,18 +229,18 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
 
     Args:
         input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
-            int8, int32 or int64. Transposed and strided operands are read where they lie.
+            int8, int32 or int64. Transposed and strided operands are read in place.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them, with the dtypes and the chip that each takes.
-            `"auto"` picks the fastest that keeps what the dtype promises; with
-            `torch.backends.cuda.matmul.fp32_precision = "tf32"` (or `allow_tf32`), float32 promises tfloat32. A
-            variant that is named wins over that setting.
-        tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128, and
-            without it as many as suit the shape. No size changes the result.
+            `"auto"` picks the fastest that has the dtype's precision; with
+            `torch.backends.cuda.matmul.fp32_precision = "tf32"` (or `allow_tf32`), for float32 that is tfloat32's. A
+            named variant ignores that setting.
+        tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128 (default:
+            by the shape). No size changes the result.
 
     Returns:
-        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands; of int8 operands
-        it is int32, as that of `torch._int_mm`. float16 and bfloat16 are accumulated in float32 and rounded once;
+        A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands, or int32 for int8
+        operands, like `torch._int_mm`. float16 and bfloat16 are accumulated in float32 and rounded once;
         integers wrap.
 
     Raises:
@@ -253,11 +253,11 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     Determinism:
         On the CPU, and for variants of the order class `"k_order"`, each element is a chain of fused multiply-adds over
         k in order: the same bits everywhere. The tensor-core variants have orders of their own, which depend on k and
-        the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's. Integers have
-        the same bits in any order: those of every variant are the CPU's.
+        the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's. Integers are
+        exact in any order, so every variant gives the CPU's bits.
 
     Source:
-        csrc/matmul: the table in ladder.cpp, a file for each rung in kernels.
+        csrc/matmul: the table in ladder.cpp, a file a rung in kernels.
     """
     if tile_size is None:
         return _matmul(input, other, variant)
@@ -267,21 +267,20 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant: MatmulName = "auto") -> Tensor:
     """A linear layer, as `torch.nn.functional.linear(input, weight, bias)`: `matmul(input, weight.t()) + bias`.
 
-    The weight is read as it lies. Gradients of input and weight are `matmul` of the same variant over transposed views,
-    that of the bias is `sum` along the leading dimensions. Under `torch.autocast` as `matmul`; the bias is cast too. It
-    has no `out=`.
+    The weight is read in place. The gradients of input and weight are `matmul` of the same variant over transposed
+    views, that of the bias is `sum` along the leading dimensions. Under `torch.autocast` it does as `matmul`, and casts
+    the bias too. It has no `out=`.
 
     Args:
         input: (..., in_features); the dtypes of `matmul`.
         weight: (out_features, in_features), or (in_features); of the same dtype.
-        bias: (out_features), or () for a weight (in_features); of the same dtype, or int32 where that is int8. None:
+        bias: (out_features), or () for a weight (in_features); of the same dtype, or int32 for int8 operands. None:
             nothing is added.
         variant: a rung of matmul; `variants("matmul")` lists them.
 
     Returns:
-        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands, or int32 where
-        that is int8. The bias is added to the sums as they were accumulated, in float32 for float16 and bfloat16: these
-        too are rounded once.
+        A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands, or int32 for
+        int8. The bias is added to the accumulator, float32 for float16 and bfloat16, before the one rounding.
 
     Raises:
         ValueError: shapes that do not fit or that the named variant does not take, tensors on different devices, or an
@@ -290,7 +289,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
         NotImplementedError: as `matmul`.
 
     Determinism:
-        As `matmul`; the bias is one addition more.
+        As `matmul`; the bias is one more addition.
 
     Source:
         csrc/matmul.
@@ -301,7 +300,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
 def vector_add(
     input: Tensor, other: Tensor, *, variant: VectorAddName = "auto", block_size: int | None = None
 ) -> Tensor:
-    """The elementwise sum of two tensors: the first kernel that one writes, and the yardstick for memory bandwidth.
+    """The elementwise sum of two tensors: the first kernel of most courses, and the yardstick for memory bandwidth.
 
     Args:
         input: a dense tensor; float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64 or bool.
@@ -321,7 +320,7 @@ def vector_add(
         One addition an element: the same bits everywhere.
 
     Source:
-        csrc/elementwise: the table in ladder.cpp, a file for each rung in kernels.
+        csrc/elementwise: the table in ladder.cpp, a file a rung in kernels.
     """
     if block_size is None:
         return _vector_add(input, other, variant)

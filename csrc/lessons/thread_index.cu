@@ -1,4 +1,4 @@
-// Every thread writes down who it is.
+// Every thread writes down its indices.
 #include "thread_index.h"
 
 #include "../common/launch.h"

@@ -1,5 +1,5 @@
-// The first lesson: which block, thread and global index each thread of a launch has. The CPU and a real kernel compile
-// the same lines. Free of torch and CUDA.
+// The first lesson: the block, thread and global index of each thread of a launch. The CPU and a kernel compile the same lines.
+// Free of torch and CUDA.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace treduce::lessons {
 
-// A launch, counted as CUDA does: x first.
+// A launch; x runs fastest, as in CUDA.
 struct ThreadGrid {
   int64_t grid_x, grid_y, block_x, block_y;
 
@@ -22,7 +22,7 @@ struct Index {
 // block.y, block.x, thread.y, thread.x, global y, global x, global index
 constexpr int kColumns = 7;
 
-// Writes the row of one thread. Its global index counts row by row over the whole launch, and is the number of its row.
+// Writes the row of one thread. Its global index counts row by row over the whole launch, and is also its row in the table.
 TREDUCE_HOST_DEVICE void write_row(const ThreadGrid& g, Index block, Index thread, int64_t* table) {
   const int64_t y = block.y * g.block_y + thread.y;
   const int64_t x = block.x * g.block_x + thread.x;

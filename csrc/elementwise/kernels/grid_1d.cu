@@ -1,8 +1,8 @@
-// Idea: as many threads as elements. A thread finds its element from its block and its place in the block.
+// Idea: one thread an element. A thread computes its element from its block and its place in the block.
 //
-// Mapping: element i = blockIdx.x * blockDim.x + threadIdx.x, in 64 bits. The last block is cut off at n.
-// Bound:   memory: 3 arrays and no arithmetic to speak of. The 32 lanes of a warp read 32 neighbours: coalesced.
-// Next:    grid_2d does the same with blocks in a rectangle, vectorized moves more bytes an instruction.
+// Mapping: element i = blockIdx.x * blockDim.x + threadIdx.x, in 64 bits; threads from n on do nothing.
+// Bound:   memory: two reads and a write for one addition. The 32 lanes of a warp access 32 neighbours: coalesced.
+// Next:    grid_2d numbers its blocks in a rectangle.
 // Source:  NVIDIA, CUDA Programming Guide, thread hierarchy.
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

@@ -1,11 +1,11 @@
-// Idea: blocks in a rectangle. The first chips took 65535 blocks a dimension, so a long array needed two; the y
-// dimension still has that limit today.
+// Idea: blocks in a rectangle. The first chips allowed 65535 blocks a dimension, so a long array needed two; y still has that
+// limit.
 //
 // After:   grid_1d; the same element a thread, another way to count the blocks.
-// Mapping: block (x, y) is block y * gridDim.x + x in row-major order; from there on as in grid_1d. The rectangle is no
-//          wider than its height asks for, so that fewer blocks than it has rows find nothing to do.
+// Mapping: block (x, y) has number y * gridDim.x + x (row-major); then as grid_1d. The host makes the rectangle as narrow as its
+//          height allows, so that fewer blocks than it has rows are idle.
 // Bound:   memory, as grid_1d; the index costs one multiplication more.
-// Next:    vectorized.
+// Next:    vectorized moves 16 bytes an instruction.
 // Source:  NVIDIA, CUDA Programming Guide, thread hierarchy.
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

@@ -1,10 +1,10 @@
 // Idea: 16 bytes a load and a store: a quarter of the instructions for float32, a sixteenth for int8.
 //
 // After:   grid_1d and grid_2d.
-// Mapping: thread g of G takes vectors g, g + G, g + 2G, ... The loop runs once unless the grid is at its limit: blocks that come
-//          and go keep reads and writes of different blocks overlapping, and a grid capped at what the chip holds was 6 % slower.
-//          An array that does not begin on a 16-byte boundary is read and written element by element; the elements after the
-//          last whole vector go to the thread whose turn it is.
+// Mapping: thread g of G takes vectors g, g + G, g + 2G, ... The loop runs once unless the grid is at its limit: several waves of
+//          blocks overlap reads and writes, and a grid capped at what the chip holds was 6 % slower (H200). Arrays that do not
+//          begin on 16-byte boundaries are accessed element by element. The tail after the last whole vector goes to the thread
+//          whose vector it would begin.
 // Bound:   memory bandwidth. This is the benchmark's ceiling for reading two arrays and writing one.
 // Source:  Justin Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access (2013).
 #include "../../primitives/thread.cuh"
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c
     store<kAligned>(c, i, sum);
   }
   for (; i < n; ++i) {
-    c[i] = add(a[i], b[i]);  // fewer than kSize elements, and only in the thread whose vector they begin
+    c[i] = add(a[i], b[i]);  // the tail, fewer elements than a vector: one thread has it
   }
 }
 
