@@ -1,4 +1,5 @@
-// Every op of the project, on one page. Kernels: */cpu.cpp, */cuda.cpp, meta.cpp, autograd.cpp, autocast.cpp.
+// Every op's signature, on one page. The files beside this one register what the ops do: on the CPU, on CUDA, for autograd,
+// autocast and meta tensors.
 #include <torch/library.h>
 
 TORCH_LIBRARY(treduce, m) {
