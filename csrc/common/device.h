@@ -12,7 +12,8 @@ namespace treduce {
 struct ChipFacts {
   int capability;  // times ten
   int multiprocessors;
-  int threads;  // that a multiprocessor holds
+  int threads;       // that a multiprocessor holds
+  int shared_bytes;  // that a block may ask for
 };
 const ChipFacts& chip_facts(int device);
 

@@ -16,22 +16,17 @@ namespace treduce::matmul::few_rows {
 
 using namespace hopper;
 
-constexpr int kMostRows = 64;
-constexpr int kMostStages = 32;
 constexpr int kFragmentColumns = 16, kFragmentRows = 8;  // of C, that one multiplication makes
 constexpr int kSteps = 4;                                // multiplications along the k of a stage, 16 each
 
-// Choices that change the time alone.
-constexpr int kRingBytes = 128 * 1024;  // of stages, a block
-constexpr int kTileCost = 8;            // what a tile costs besides its columns, in columns
-
-template <int kRows_, int kWarpRows_, int kWarpColumns_>
-struct Shape {
-  static constexpr int kRows = kRows_;
-  static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
-  static constexpr int kParts = kRows / kWarpRows;                // warps that share columns
-  static constexpr int kMostColumns = kWarpColumns * 8 / kParts;  // a block
-  static constexpr int kThreads = (8 + 1) * 32;                   // at most
+// One of the shapes of shapes.h.
+template <int kIndex>
+struct Tiling {
+  static constexpr Shape kShape = kShapes[kIndex];
+  static constexpr int kRows = kShape.rows;
+  static constexpr int kWarpRows = kShape.warp_rows, kWarpColumns = kShape.warp_columns;
+  static constexpr int kParts = kShape.parts();                           // warps that share columns
+  static constexpr int kThreads = kShape.threads(kShape.most_columns());  // at most
 };
 
 struct Work {
@@ -196,71 +191,33 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-inline int64_t tiles_of(const Problem& p, int columns) { return ceil_div(p.n, columns); }
-
-// The columns of a block: those that leave the busiest multiprocessor the least; of equals the most, which read the rows
-// fewest times.
-template <class S>
-int columns_of(const Problem& p, int multiprocessors) {
-  int best = 0;
-  int64_t least = INT64_MAX;
-  for (int columns = S::kWarpColumns; columns <= S::kMostColumns; columns += S::kWarpColumns) {
-    const int64_t rounds = ceil_div(tiles_of(p, columns), multiprocessors);
-    const int64_t cost = rounds * (columns + kTileCost);
-    if (cost <= least) {
-      least = cost;
-      best = columns;
-    }
-  }
-  return best;
-}
-
 // w and x: the boxes of B and A.
 template <class T, class Out, class S>
 cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   const Problem& p = call.problem;
-  const int columns = columns_of<S>(p, call.multiprocessors);
+  const int columns = static_cast<int>(call.prepared.tile_n);
   CUtensorMap map_w, map_x;
-  cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, true, &map_w);
+  cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, &map_w);
   if (error == cudaSuccess) error = encode_tiles<Tile<T, S::kRows, true>>(x, &map_x);
   if (error != cudaSuccess) return error;
-
-  const int stage_bytes = (columns + S::kRows) * kRowBytes;
   Work work;
   work.n = p.n;
-  work.tiles = static_cast<int>(tiles_of(p, columns));
+  work.tiles = static_cast<int>(ceil_div(p.n, columns));
   work.m = static_cast<int>(p.m);
   work.steps = static_cast<int>(ceil_div(p.k, kDepth<T>));
   work.columns = columns;
-  work.stages = std::clamp(kRingBytes / stage_bytes, 2, kMostStages);
-
-  Launch shape;
-  shape.block = (columns / S::kWarpColumns * S::kParts + 1) * 32;
-  shape.grid = std::min<int64_t>(work.tiles, call.multiprocessors);
-  shape.shared_bytes = work.stages * stage_bytes + kTileAlignment;
-  shape.stream = call.stream;
-  return launch(&kernel<T, Out, S>, shape, map_w, map_x, work, static_cast<Out*>(call.c),
+  work.stages = call.prepared.stages;
+  return launch(&kernel<T, Out, S>, call.step(-1), map_w, map_x, work, static_cast<Out*>(call.c),
                 static_cast<const Out*>(call.bias));
 }
 
-// What this kernel can do: 16 bits, both operands contiguous along k; and one matrix, see `pays`.
+// What this kernel can do: 16 bits, both operands contiguous along k.
 template <class Form>
 constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK && Form::kBAlongK;
 
-// And where it is faster than tiles of 64 columns. Measured on an NVIDIA H200, 2026-11-21: by 2 to 8 % up to 16 rows, but
-// for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the multiprocessors. Batches
-// were not measured.
-inline bool pays(const Problem& p, int multiprocessors) {
-  if (p.batches > 1) return false;
-  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && tiles_of(p, 64) > multiprocessors);
-}
-
 template <class T, class Out>
 cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
-  const int64_t m = call.problem.m;
-  if (m <= 8) return launch_shape<T, Out, Shape<8, 8, 16>>(call, b, a);
-  if (m <= 16) return launch_shape<T, Out, Shape<16, 16, 16>>(call, b, a);
-  return launch_shape<T, Out, Shape<64, 32, 32>>(call, b, a);
+  return with_shape<kShapeCount>(call, [&](auto index) { return launch_shape<T, Out, Tiling<index()>>(call, b, a); });
 }
 
 }  // namespace treduce::matmul::few_rows

@@ -16,8 +16,6 @@
 
 namespace treduce::matmul::hopper {
 
-constexpr int kWarpGroup = 128;  // threads
-
 // A place in the ring of kStages stages: which stage, and the parity of its current round.
 template <int kStages>
 struct Turn {
@@ -90,7 +88,7 @@ struct Grid {
   int64_t m, n;
   int depth;         // k
   int down, across;  // tiles
-  int batches, inner_batches;
+  int inner_batches;
   int64_t count;
 
   struct Place {
@@ -120,7 +118,6 @@ inline Grid grid_of(const Problem& p, int tile_m, int tile_n) {
   grid.depth = static_cast<int>(p.k);
   grid.down = static_cast<int>(ceil_div(p.m, tile_m));
   grid.across = static_cast<int>(ceil_div(p.n, tile_n));
-  grid.batches = static_cast<int>(p.batches);
   grid.inner_batches = static_cast<int>(inner_batches_of(p));
   grid.count = int64_t(grid.down) * grid.across * p.batches;
   return grid;
@@ -145,13 +142,10 @@ struct Form {
 
 template <class T, class Out, class Body>
 cudaError_t launch_with_type(const Call& call, Body&& body) {
-  const Problem& p = call.problem;
-  constexpr int kBytes = kElementBytes<T>;
-  View read_a = view_a(p, call.a, kBytes), read_b = view_b(p, call.b, kBytes);
-  const cudaError_t error = pack_operands(call, kBytes, read_a, read_b);
+  Boxes a, b;
+  const cudaError_t error = pack_operands(call, a, b);
   if (error != cudaSuccess) return error;
-  const Boxes &a = read_a.boxes, &b = read_b.boxes;
-  if constexpr (kBytes == 2) {
+  if constexpr (kElementBytes<T> == 2) {
     if (!a.along_k && !b.along_k) return body(Form<T, Out, false, false>{}, a, b);
     if (!a.along_k) return body(Form<T, Out, false, true>{}, a, b);
     if (!b.along_k) return body(Form<T, Out, true, false>{}, a, b);
@@ -159,14 +153,17 @@ cudaError_t launch_with_type(const Call& call, Body&& body) {
   return body(Form<T, Out, true, true>{}, a, b);
 }
 
+// Fills C with zeros: the sums of a k of 0.
+inline cudaError_t clear(const Call& call) {
+  const Problem& p = call.problem;
+  return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(result_dtype(call.dtype)), call.stream);
+}
+
 // Calls body(Form, boxes of A, boxes of B), which launches the kernel: the boxes are where the operands lie, or copies
 // that are made in the call's workspace. k is at least 1 there.
 template <class Body>
 cudaError_t launch_form(const Call& call, Body&& body) {
-  const Problem& p = call.problem;
-  if (p.k == 0) {
-    return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(result_dtype(call.dtype)), call.stream);
-  }
+  if (call.launch_count == 0) return clear(call);
   switch (call.dtype) {
     case DType::float16: return launch_with_type<float16, float16>(call, body);
     case DType::bfloat16: return launch_with_type<bfloat16, bfloat16>(call, body);
@@ -178,7 +175,7 @@ cudaError_t launch_form(const Call& call, Body&& body) {
 // Describes the boxes of one operand for copies of whole tiles.
 template <class Tile>
 cudaError_t encode_tiles(const Boxes& boxes, CUtensorMap* map) {
-  return encode(boxes, kMapType<typename Tile::Element>, Tile::kBoxInner, Tile::kBoxOuter, true, map);
+  return encode(boxes, kMapType<typename Tile::Element>, Tile::kBoxInner, Tile::kBoxOuter, map);
 }
 
 // Launches a kernel of which each block computes one tile. kernel_of(Form) is the kernel.
@@ -192,14 +189,9 @@ cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
     if (error == cudaSuccess) error = encode_tiles<Tile<T, Shape::kTileN, Form::kBAlongK>>(b, &map_b);
     if (error != cudaSuccess) return error;
 
-    const Grid grid = grid_of(call.problem, Shape::kTileM, Shape::kTileN);
-    Launch shape;
-    shape.grid = grid.count;
-    shape.block = Shape::kThreads;
-    shape.shared_bytes = Shape::kStages * Shape::kStageBytes + kTileAlignment;
-    shape.stream = call.stream;
-    return launch(kernel_of(form), shape, map_a, map_b, grid, broadcast_of(a), broadcast_of(b),
-                  static_cast<typename Form::Out*>(call.c), static_cast<const typename Form::Out*>(call.bias));
+    return launch(kernel_of(form), call.step(-1), map_a, map_b, grid_of(call.problem, Shape::kTileM, Shape::kTileN),
+                  broadcast_of(a), broadcast_of(b), static_cast<typename Form::Out*>(call.c),
+                  static_cast<const typename Form::Out*>(call.bias));
   });
 }
 
@@ -378,11 +370,8 @@ TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row
   }
 }
 
-// The same through shared memory, 64 columns at a time in one of two buffers, so that what leaves is whole rows. Needs
+// The same through shared memory, kStagingColumns at a time in one of two buffers, so that what leaves is whole rows. Needs
 // kStagingBytes a warp group, and `barrier` of its own.
-constexpr int kStagingColumns = 64;
-constexpr int kStagingBuffer = 64 * kRowBytes;
-constexpr int kStagingBytes = 2 * kStagingBuffer;
 
 // Rounds 64 columns of accumulators into a buffer, swizzled. Synchronises before; the caller after.
 template <class T>

@@ -3,17 +3,19 @@
 #include <algorithm>
 
 #include "operand.h"
-#include "split.h"
-#include "staged.h"
+#include "prepare.h"
 
 namespace treduce::matmul {
 namespace {
 
-Row make_row(const char* name, const char* summary, const char* origin) {
+using Prepare = void (*)(const Request&, const Chip&, Prepared&);
+
+Row make_row(const char* name, const char* summary, const char* origin, Prepare prepare) {
   Row row;
   row.name = name;
   row.summary = summary;
   row.origin = origin;
+  row.prepare = prepare;
   row.order = "k_order";
   row.order_text = "acc = fma(a[i][p], b[p][j], acc) for p = 0, 1, 2, ... from +0; rounded once";
   row.dtypes.assign(std::begin(kDTypes), std::end(kDTypes));
@@ -33,8 +35,8 @@ const char* const kBoehm = "S. Boehm, How to Optimize a CUDA Matmul Kernel for c
 const char* const kCutlass = "NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA";
 
 // A rung of matrix instructions that a warp issues: sm_80 and later.
-Row make_tensor_core_row(const char* name, const char* summary, const char* origin) {
-  Row row = make_row(name, summary, origin);
+Row make_tensor_core_row(const char* name, const char* summary, const char* origin, Prepare prepare) {
+  Row row = make_row(name, summary, origin, prepare);
   row.order = "tensor_core";
   row.order_text =
       "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
@@ -47,16 +49,15 @@ Row make_tensor_core_row(const char* name, const char* summary, const char* orig
 }
 
 // Its kernel reads operands as boxes, for some of which it needs copies.
-Row with_boxes(Row row, int64_t (*workspace)(const Problem&, DType, const void*, const void*)) {
-  row.workspace = workspace;
+Row with_boxes(Row row) {
   row.refusal = &boxes_refusal;
   row.batch_dims = kBoxBatchDims;
   return row;
 }
 
 // A rung of warp-group multiplications, which only Hopper has.
-Row make_hopper_row(const char* name, const char* summary, const char* origin) {
-  Row row = with_boxes(make_tensor_core_row(name, summary, origin), &boxes_workspace);
+Row make_hopper_row(const char* name, const char* summary, const char* origin, Prepare prepare) {
+  Row row = with_boxes(make_tensor_core_row(name, summary, origin, prepare));
   row.order = "warp_group";
   row.order_text =
       "the tensor core adds 16 products at a time (8 of float32 read as tfloat32) to a float32 accumulator, "
@@ -69,7 +70,7 @@ Row make_hopper_row(const char* name, const char* summary, const char* origin) {
 
 Row make_wmma_row() {
   Row row = make_tensor_core_row("wmma", "the first tensor cores: 16 x 16 fragments of tiles in shared memory",
-                                 "NVIDIA, CUDA Programming Guide: warp matrix functions");
+                                 "NVIDIA, CUDA Programming Guide: warp matrix functions", &prepare_wmma);
   row.order = "wmma";
   row.order_text =
       "the tensor core adds a fragment's products to a float32 accumulator, p ascending, in the steps that the "
@@ -82,8 +83,7 @@ Row make_wmma_row() {
 Row make_mma_f64_row() {
   Row row =
       with_boxes(make_tensor_core_row("mma_f64", "float64 on tensor cores: fused multiply-adds, four steps of k each",
-                                      "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS"),
-                 &staged_workspace);
+                                      "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS", &prepare_mma_f64));
   row.order = "tensor_core_f64";
   row.order_text =
       "the tensor core adds 4 products at a time to a float64 accumulator, p ascending. "
@@ -95,20 +95,21 @@ Row make_mma_f64_row() {
 
 Row make_split_row() {
   Row row = make_hopper_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
-                            "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores");
+                            "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores",
+                            &prepare_split_fp16);
   row.order = "split_fp16";
   row.order_text =
       "three products of float16 pairs, summed over 64 steps of k by the tensor core; these sums are added in float32, "
       "p ascending, then every 2048 steps of k. The CPU adds in k order instead";
   row.dtypes = {DType::float32};
   row.float32_bits = 22;
-  row.workspace = &split_workspace;
+  row.products = 3;
   return row;
 }
 
 Row make_auto() {
-  Row row =
-      with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project"), 0, 8, 128);
+  Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project", nullptr),
+                      0, 8, 128);
   row.order = "chosen";
   row.order_text = "that of the rung it picks, which for one dtype, k and GPU has one order class; on the CPU k order";
   row.on_cpu = false;
@@ -118,25 +119,34 @@ Row make_auto() {
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
-      make_row("naive", "one thread an output; row and column straight from global memory", kGuide),
-      with_tile(make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide), 16, 8, 32),
-      make_row("tiled_1d", "a thread keeps a column of eight outputs in registers", kVolkov),
-      make_row("tiled_2d", "a thread keeps a rectangle of outputs in registers", kVolkov),
-      make_row("vectorized", "16-byte loads; A transposed in shared memory", kBoehm),
-      make_row("warp_tiled", "a tile for the block, for each warp and for each thread", kCutlass),
+      make_row("naive", "one thread an output; row and column straight from global memory", kGuide,
+               &prepare_threads<naive::shape>),
+      with_tile(
+          make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide, &prepare_threads<tiled::shape>),
+          16, 8, 32),
+      make_row("tiled_1d", "a thread keeps a column of eight outputs in registers", kVolkov,
+               &prepare_threads<tiled_1d::shape>),
+      make_row("tiled_2d", "a thread keeps a rectangle of outputs in registers", kVolkov,
+               &prepare_threads<square_of_outputs>),
+      make_row("vectorized", "16-byte loads; A transposed in shared memory", kBoehm,
+               &prepare_threads<square_of_outputs>),
+      make_row("warp_tiled", "a tile for the block, for each warp and for each thread", kCutlass,
+               &prepare_threads<square_of_outputs>),
       // The rows of a block's tile; 0: as large as the number of outputs allows.
-      with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass), 0, 32, 128),
+      with_tile(make_row("pipelined", "copies the next tiles while it multiplies these", kCutlass, &prepare_pipelined),
+                0, 32, 128),
       make_wmma_row(),
       with_boxes(make_tensor_core_row("mma", "ldmatrix and mma.sync behind cp.async, swizzled tiles, sums in registers",
-                                      "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS"),
-                 &staged_workspace),
+                                      "NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS",
+                                      &prepare_staged_mma)),
       make_mma_f64_row(),
       make_hopper_row("wgmma", "the copy engine brings tiles, warp groups multiply them from shared memory",
-                      "NVIDIA, PTX ISA: warpgroup-level matrix instructions"),
+                      "NVIDIA, PTX ISA: warpgroup-level matrix instructions", &prepare_block_a_tile<wgmma::kShape>),
       make_hopper_row("warp_specialized", "one warp asks for tiles, two warp groups multiply; registers move to them",
-                      "M. Bauer, H. Cook, B. Khailany, CudaDMA; V. Thakkar et al., CUTLASS 3"),
+                      "M. Bauer, H. Cook, B. Khailany, CudaDMA; V. Thakkar et al., CUTLASS 3",
+                      &prepare_block_a_tile<warp_specialized::kShape>),
       make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
-                      "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels"),
+                      "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels", &prepare_persistent),
       make_split_row(),
       make_auto(),
   };
@@ -178,7 +188,7 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   if (resolved.row != &ladder().back()) return resolved;
   const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
   const auto runs = [&](const Row& row) {
-    return runs_on(row, target.capability) && built_for(row) && row.refusal(problem) == nullptr;
+    return runs_on(row, target.capability) && (target.planned || built_for(row)) && row.refusal(problem) == nullptr;
   };
   const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
   const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &find("persistent")

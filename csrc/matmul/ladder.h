@@ -6,14 +6,18 @@
 #include <vector>
 
 #include "../common/ladder.h"
+#include "../common/prepared.h"
 #include "problem.h"
 
 namespace treduce::matmul {
 
 struct Call;
+struct Request;
+struct Prepared;
 struct Row : LadderRow<Call> {
-  // Bytes of memory that the rung needs beside its operands and result; null: none.
-  int64_t (*workspace)(const Problem&, DType, const void* a, const void* b) = nullptr;
+  // Decides the rung's launches and workspace: see prepare.h. Null for `auto`.
+  void (*prepare)(const Request&, const Chip&, Prepared&) = nullptr;
+  int products = 1;                // of its instructions, for one of the operands' products
   int batch_dims = kMaxBatchDims;  // that do not merge; operands with more are copied
   // What the rung takes, in words, where that is not this problem; null: it takes it, or everything.
   const char* (*refusal)(const Problem&) = nullptr;
@@ -35,6 +39,7 @@ Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size);
 struct Target {
   int capability = 0;     // times ten; 0: the CPU
   bool tfloat32 = false;  // float32 may be multiplied as tfloat32
+  bool planned = false;   // nothing is launched: this build need not have the code
 };
 
 // Replaces `auto` by what it picks. On one target that depends on m, n and the batch only among rungs of one order class.

@@ -2,7 +2,6 @@
 // where it lies or through a copy in the workspace. Host code, free of torch and CUDA.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "problem.h"
@@ -30,7 +29,7 @@ inline int64_t inner_batches_of(const Problem& p) { return p.batch_dims > 0 ? p.
 inline Operand operand_of(const void* data, int bytes, int64_t lines, int64_t line_stride, const Problem& p,
                           int64_t depth_stride, const int64_t* batch_stride) {
   Operand o{data, bytes, lines, p.k, line_stride, depth_stride, {1, 1}, {0, 0}};
-  const int dims = std::min(p.batch_dims, 2);
+  const int dims = p.batch_dims < 2 ? p.batch_dims : 2;
   for (int d = 0; d < dims; ++d) {
     if (batch_stride[d] == 0) continue;
     o.batch_size[2 - dims + d] = p.batch_size[d];
@@ -45,6 +44,13 @@ inline Operand operand_a(const Problem& p, const void* a, int bytes) {
 inline Operand operand_b(const Problem& p, const void* b, int bytes) {
   return operand_of(b, bytes, p.n, p.b_column, p, p.b_row, p.b_batch);
 }
+
+// Which neighbours in memory the lanes of a warp read: elements of a line, or the same element of neighbouring lines. One
+// at a time, or 16 bytes where strides, alignment and edges allow that.
+enum class Way { k, lines, k_vectors, lines_vectors };
+
+TREDUCE_HOST_DEVICE bool is_along_k(Way way) { return way == Way::k || way == Way::k_vectors; }
+TREDUCE_HOST_DEVICE bool is_vectors(Way way) { return way == Way::k_vectors || way == Way::lines_vectors; }
 
 // What the copy engine is told: `inner` contiguous elements, `outer` rows of them.
 struct Boxes {
@@ -65,6 +71,9 @@ struct View {
   Reading reading;
   Boxes boxes;           // `data` is null where a copy will be read: the workspace is not there yet
   int64_t copied_bytes;  // of workspace
+  // Of copies that are gathered: whether lines are contiguous where the operand lies, so that rows and columns are exchanged by
+  // tiles, and whether these are read 16 bytes at once.
+  bool turned, turned_by_vectors;
 };
 
 // `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines). `whole`: rows must be
@@ -91,7 +100,14 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   }
   view.reading = direct ? Reading::direct : unit ? Reading::rows : Reading::gathered;
   view.copied_bytes = 0;
+  view.turned = view.turned_by_vectors = false;
   if (!direct) {
+    const int64_t inner_stride = along_k ? o.depth_stride : o.line_stride;
+    const auto whole_vectors = [&](int64_t stride) { return stride * o.element_bytes % 16 == 0; };
+    view.turned = inner_stride != 1 && (along_k ? o.line_stride : o.depth_stride) == 1;
+    view.turned_by_vectors = view.turned && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
+                             whole_vectors(inner_stride) && whole_vectors(o.batch_stride[0]) &&
+                             whole_vectors(o.batch_stride[1]);
     boxes.data = nullptr;
     boxes.pitch = dense * o.element_bytes < kLongRow ? dense : round_up(dense, kCacheLine / o.element_bytes);
     boxes.batch_pitch[1] = boxes.pitch * boxes.outer;
@@ -111,11 +127,9 @@ inline View view_b(const Problem& p, const void* b, int bytes) {
   return view_of(operand_b(p, b, bytes), bytes == 2 && p.n >= kSlabLines);
 }
 
-// Bytes of copies that both operands need, for rungs that read boxes.
-inline int64_t boxes_workspace(const Problem& p, DType dtype, const void* a, const void* b) {
-  const int bytes = static_cast<int>(size_of(dtype));
-  return view_a(p, a, bytes).copied_bytes + view_b(p, b, bytes).copied_bytes;
-}
+// The kernels that copy.
+constexpr int kPackThreads = 256;
+constexpr int kPackBytes = 128;  // of a row that a block turns round at once
 
 constexpr int kBoxBatchDims = 2;  // that an Operand has
 

@@ -11,9 +11,6 @@ struct PackSource {
   int64_t inner_stride, outer_stride, batch_stride[2];
 };
 
-constexpr int kPackThreads = 256;
-constexpr int kPackBytes = 128;  // of a row that a block turns round at once
-
 // 16 bytes from any address, by the two aligned vectors that they lie in.
 TREDUCE_DEVICE uint4 load_unaligned(const char* from) {
   const int skew = static_cast<int>(reinterpret_cast<uint64_t>(from) % 16);
@@ -113,33 +110,25 @@ __global__ void __launch_bounds__(kPackThreads)
 }
 
 template <class Word>
-cudaError_t pack_words(const Operand& o, const Boxes& to, void* workspace, cudaStream_t stream) {
+cudaError_t pack_words(const Operand& o, const View& view, void* copy, const Launch& shape) {
+  const Boxes& to = view.boxes;
   const PackSource source{to.along_k ? o.depth_stride : o.line_stride,
                           to.along_k ? o.line_stride : o.depth_stride,
                           {o.batch_stride[0], o.batch_stride[1]}};
-  const bool turned = source.inner_stride != 1 && source.outer_stride == 1;
-  const int64_t bytes = to.batch_pitch[0] * to.batch_size[0] * int64_t(sizeof(Word));
-  Launch shape;
-  shape.block = kPackThreads;
-  shape.grid = std::min<int64_t>(bytes / (turned ? 64 * kPackBytes : 16 * kPackThreads) + 1, INT32_MAX);
-  shape.stream = stream;
   const Word* const from = static_cast<const Word*>(o.data);
-  Word* const data = static_cast<Word*>(workspace);
-  if (!turned) return launch(&pack_rows<Word>, shape, from, source, to, data);
-  const auto aligned = [](int64_t stride) { return stride * int64_t(sizeof(Word)) % 16 == 0; };
-  const bool vectors = reinterpret_cast<uint64_t>(from) % 16 == 0 && aligned(source.inner_stride) &&
-                       aligned(o.batch_stride[0]) && aligned(o.batch_stride[1]);
-  return launch(&pack_turned<Word>, shape, from, source, to, data, vectors);
+  Word* const data = static_cast<Word*>(copy);
+  if (!view.turned) return launch(&pack_rows<Word>, shape, from, source, to, data);
+  return launch(&pack_turned<Word>, shape, from, source, to, data, view.turned_by_vectors);
 }
 
 }  // namespace
 
-cudaError_t pack(const Operand& o, const Boxes& to, void* workspace, cudaStream_t stream) {
+cudaError_t pack(const Operand& o, const View& view, void* copy, const Launch& shape) {
   const auto words = o.element_bytes == 8   ? &pack_words<uint64_t>
                      : o.element_bytes == 4 ? &pack_words<uint32_t>
                      : o.element_bytes == 2 ? &pack_words<uint16_t>
                                             : &pack_words<uint8_t>;
-  return words(o, to, workspace, stream);
+  return words(o, view, copy, shape);
 }
 
 }  // namespace treduce::matmul

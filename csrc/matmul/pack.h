@@ -9,23 +9,23 @@
 
 namespace treduce::matmul {
 
-// Copies the operand to `workspace`, as `to` says.
-cudaError_t pack(const Operand& o, const Boxes& to, void* workspace, cudaStream_t stream);
+// Copies the operand to `copy`, as `view` says.
+cudaError_t pack(const Operand& o, const View& view, void* copy, const Launch& shape);
 
-// Makes `view` readable: where it needs a copy, copies to the workspace and moves `workspace` past it.
-inline cudaError_t pack(const Operand& o, View& view, char*& workspace, cudaStream_t stream) {
-  if (view.reading == Reading::direct) return cudaSuccess;
-  view.boxes.data = workspace;
-  workspace += view.copied_bytes;
-  return pack(o, view.boxes, const_cast<void*>(view.boxes.data), stream);
-}
-
-// Both operands of a call, into its workspace: A's copy first.
-inline cudaError_t pack_operands(const Call& call, int bytes, View& a, View& b) {
-  char* workspace = static_cast<char*>(call.workspace);
-  const cudaError_t error = pack(operand_a(call.problem, call.a, bytes), a, workspace, call.stream);
-  if (error != cudaSuccess) return error;
-  return pack(operand_b(call.problem, call.b, bytes), b, workspace, call.stream);
+// Both operands of a call as they are read, after the launches that copy them: A's first.
+inline cudaError_t pack_operands(const Call& call, Boxes& a, Boxes& b) {
+  const Decisions& prepared = call.prepared;
+  const View &view_a = prepared.view_a, &view_b = prepared.view_b;
+  const bool copies_a = view_a.reading != Reading::direct, copies_b = view_b.reading != Reading::direct;
+  void *const copy_a = call.region<char>(prepared.copy_a), *const copy_b = call.region<char>(prepared.copy_b);
+  a = view_a.boxes;
+  b = view_b.boxes;
+  a.data = copies_a ? copy_a : call.a;
+  b.data = copies_b ? copy_b : call.b;
+  cudaError_t error = cudaSuccess;
+  if (copies_a) error = pack(operand_a(call.problem, call.a, a.element_bytes), view_a, copy_a, call.step(0));
+  if (error != cudaSuccess || !copies_b) return error;
+  return pack(operand_b(call.problem, call.b, b.element_bytes), view_b, copy_b, call.step(copies_a ? 1 : 0));
 }
 
 }  // namespace treduce::matmul

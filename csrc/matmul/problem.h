@@ -80,6 +80,16 @@ TREDUCE_HOST_DEVICE Sum with_bias(Sum sum, const Out* bias, int64_t column) {
 constexpr DType kDTypes[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16,
                              DType::int8,    DType::int32,   DType::int64};
 
+// The tag of an element type.
+template <class T>
+constexpr DType kDType = std::is_same_v<T, float>      ? DType::float32
+                         : std::is_same_v<T, double>   ? DType::float64
+                         : std::is_same_v<T, float16>  ? DType::float16
+                         : std::is_same_v<T, bfloat16> ? DType::bfloat16
+                         : std::is_same_v<T, int8_t>   ? DType::int8
+                         : std::is_same_v<T, int32_t>  ? DType::int32
+                                                       : DType::int64;
+
 template <class Body>
 auto dispatch_dtype(DType dtype, Body&& body) {
   switch (dtype) {

@@ -4,21 +4,34 @@
 
 #include "../common/launch.h"
 #include "../common/launchers.h"
-#include "problem.h"
+#include "decisions.h"
 
 namespace treduce::matmul {
 
-struct Call {
-  Problem problem;  // at least one output
-  DType dtype;
+struct Pointers {
   const void* a;
   const void* b;
   void* c;
   const void* bias;  // see with_bias: n elements side by side; null: none, as always where k is 0
-  int tile;
-  void* workspace;  // as many bytes as the row asks for
-  int multiprocessors;
+  void* workspace;   // prepared.workspace.bytes() bytes
+};
+
+// What a rung's launcher gets: see launch() in launch.h.
+struct Call : Pointers {
+  const Decisions& prepared;
+  const LaunchShape* launches;
+  int launch_count;
+  const Problem& problem;  // prepared.problem, of at least one output
+  DType dtype;             // prepared.dtype
   cudaStream_t stream;
+
+  // The prepared launch of that number, counted from the end where it is negative.
+  Launch step(int i) const { return {launches[i < 0 ? launch_count + i : i], stream}; }
+  // Where a region of the workspace begins.
+  template <class T>
+  T* region(int64_t offset) const {
+    return reinterpret_cast<T*>(static_cast<char*>(workspace) + offset);
+  }
 };
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
@@ -33,9 +46,6 @@ struct Tiles {
 
   explicit Tiles(const Problem& p)
       : across(ceil_div(p.n, kTileN)), down(ceil_div(p.m, kTileM)), count(p.batches * down * across) {}
-
-  // One block a tile; past what a grid holds, blocks take several (see the loops in the kernels).
-  int64_t grid() const { return count < INT32_MAX ? count : INT32_MAX; }
 
   struct Place {
     int64_t batch, row, column;  // of the tile's first output
@@ -56,17 +66,30 @@ struct Tiles {
   }
 };
 
-// Launches a kernel of C::kThreads threads, with a block for each tile of C::Tiles.
-template <class T, class C, class Kernel>
-cudaError_t launch_tiles(Kernel* kernel, const Call& call, size_t shared_bytes = 0) {
-  const typename C::Tiles tiles(call.problem);
-  Launch shape;
-  shape.grid = tiles.grid();
-  shape.block = C::kThreads;
-  shape.shared_bytes = shared_bytes;
-  shape.stream = call.stream;
-  return launch(kernel, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
-                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
+// Launches a kernel whose blocks compute such tiles.
+template <class T, class Tiles, class Kernel>
+cudaError_t launch_tiles(Kernel* kernel, const Call& call) {
+  return launch(kernel, call.step(0), static_cast<const T*>(call.a), static_cast<const T*>(call.b),
+                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem,
+                Tiles(call.problem));
+}
+
+// Whether a kernel's numbers are those that prepare reads.
+template <class C>
+constexpr bool has_shape(const TileShape& s) {
+  return C::kTileM == s.tile_m && C::kTileN == s.tile_n && C::kThreads == s.threads;
+}
+
+// Calls body with the prepared shape's index, of kCount, as a constant. Returns its error.
+template <int... kIndices, class Body>
+cudaError_t with_shape(std::integer_sequence<int, kIndices...>, int index, Body&& body) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const bool found = (... || (index == kIndices && ((error = body(std::integral_constant<int, kIndices>{})), true)));
+  return found ? error : cudaErrorInvalidValue;
+}
+template <int kCount, class Body>
+cudaError_t with_shape(const Call& call, Body&& body) {
+  return with_shape(std::make_integer_sequence<int, kCount>{}, call.prepared.shape, body);
 }
 
 // The column of an output, from its address: for those who cannot spare a register to keep it while k runs. Past the edge

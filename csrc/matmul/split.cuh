@@ -13,7 +13,6 @@ namespace treduce::matmul::split {
 
 using Operand16 = SplitOperand<float16>;
 
-constexpr int kThreads = 256;
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
 // Exponents of scales, and of the units of groups: so that whatever is added has the same bits, in units or without them,
@@ -155,8 +154,7 @@ struct Matrices {
 
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
 
-// A segment is split by a team of kLanes lanes. Each has runs of kRun numbers, beside those of the others.
-constexpr int kLanes = 4, kTeams = kThreads / kLanes;
+// Each lane of a team has runs of kRun numbers of its segment, beside those of the others.
 constexpr int kNumbers = kSegment / kLanes, kRun = 8;
 
 // Where in its segment a lane's `i`th number lies, of which kRun follow.
@@ -164,7 +162,7 @@ TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(thread
 
 // One operand and where its halves go. Indices of lines and segments have 32 bits: the workspace of more would have 2^40
 // bytes.
-struct Splitting {
+struct Task {
   const float* data;
   int64_t line_stride, depth_stride, batch_size1, batch_stride[2];
   int64_t depth;     // what is there of it
@@ -229,7 +227,7 @@ struct Splitting {
 };
 
 // Where vectors along k are aligned: a team reads its segment.
-TREDUCE_DEVICE void split_vectors(const Splitting& s, uint32_t block) {
+TREDUCE_DEVICE void split_vectors(const Task& s, uint32_t block) {
   const Halves& shape = s.to.shape;
   const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
   const uint32_t index = block * kTeams + threadIdx.x / kLanes, row = index / segments;
@@ -248,9 +246,7 @@ TREDUCE_DEVICE void split_vectors(const Splitting& s, uint32_t block) {
 }
 
 // Elsewhere a segment of as many lines as there are teams goes through shared memory, read along the lines or along k.
-constexpr int kSplitLines = kTeams;
-
-TREDUCE_DEVICE void split_tile(const Splitting& s, uint32_t block) {
+TREDUCE_DEVICE void split_tile(const Task& s, uint32_t block) {
   constexpr int kPitch = kSegment + 1, kStep = kThreads / kSegment, kLoads = kSplitLines / kStep;
   static_assert(kSegment == kSplitLines);
   SHARED_ARRAY(float, tile, kSplitLines* kPitch);
@@ -286,11 +282,11 @@ TREDUCE_DEVICE void split_tile(const Splitting& s, uint32_t block) {
 }
 
 static __global__ void __launch_bounds__(kThreads)
-    split_operands(TREDUCE_GRID_CONSTANT Splitting a, TREDUCE_GRID_CONSTANT Splitting b) {
+    split_operands(TREDUCE_GRID_CONSTANT Task a, TREDUCE_GRID_CONSTANT Task b) {
   ptx::allow_launch_after();
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
-    const Splitting& s = of_a ? a : b;
+    const Task& s = of_a ? a : b;
     const uint32_t own = static_cast<uint32_t>(of_a ? block : block - a.blocks);
     if (s.vectors) {
       split_vectors(s, own);
@@ -301,50 +297,30 @@ static __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Takes the operand's part of the workspace.
-inline Operand16 place(const Operand& o, char*& workspace, bool flags_only = false) {
+// Where the parts of an operand lie in the call's workspace.
+inline Operand16 place(const Call& call, const SplitRegions& regions) {
   Operand16 to = {};
-  to.shape = halves_of(o);
-  if (flags_only) {
-    to.flags = reinterpret_cast<unsigned char*>(workspace);
-    workspace += to.shape.flag_bytes();
-    return to;
-  }
-  to.high = reinterpret_cast<float16*>(workspace);
+  to.shape = regions.shape;
+  to.flags = call.region<unsigned char>(regions.flags);
+  if (regions.as_read) return to;
+  to.high = call.region<float16>(regions.halves);
   to.low = to.high + to.shape.values;
-  to.scale = reinterpret_cast<float*>(to.low + to.shape.values);
-  to.unit = to.scale + to.shape.scales;
-  to.flags = reinterpret_cast<unsigned char*>(to.unit + to.shape.units);
-  workspace += to.shape.bytes();
+  to.scale = call.region<float>(regions.scales);
+  if (!call.prepared.few) to.unit = call.region<float>(regions.units);
   return to;
 }
 
-inline Splitting splitting_of(const Operand& o, const Operand16& to) {
-  Splitting s{static_cast<const float*>(o.data),
-              o.line_stride,
-              o.depth_stride,
-              o.batch_size[1],
-              {o.batch_stride[0], o.batch_stride[1]},
-              o.depth,
-              false,
-              false,
-              0,
-              to};
-  s.vectors = o.depth_stride == 1 && o.depth % 4 == 0 && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
-              o.line_stride % 4 == 0 && o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
-  s.along_lines = o.depth_stride != 1 && o.line_stride == 1;
-  const Halves& h = to.shape;
-  s.blocks = s.vectors ? ceil_div(h.matrices * o.lines * h.segments(), kTeams)
-                       : h.matrices * h.segments() * ceil_div(o.lines, kSplitLines);
-  return s;
-}
-
-inline cudaError_t run(const Splitting& a, const Splitting& b, cudaStream_t stream) {
-  Launch shape;
-  shape.block = kThreads;
-  shape.grid = std::min<int64_t>(a.blocks + b.blocks, INT32_MAX);
-  shape.stream = stream;
-  return shape.grid == 0 ? cudaSuccess : launch(&split_operands, shape, a, b);
+inline Task task_of(const Operand& o, const Splitting& s, const Operand16& to) {
+  return {static_cast<const float*>(o.data),
+          o.line_stride,
+          o.depth_stride,
+          o.batch_size[1],
+          {o.batch_stride[0], o.batch_stride[1]},
+          o.depth,
+          s.vectors,
+          s.along_lines,
+          s.blocks,
+          to};
 }
 
 // The last step: adds the groups that were computed side by side, and computes the outputs for which pairs do not
@@ -567,24 +543,19 @@ __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
 }
 
 template <int kTile>
-cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, const float* partials, int groups) {
+cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {
   const Problem& p = call.problem;
-  const Tiles<kTile, kTile> tiles(p);
-  Launch shape;
-  shape.block = kThreads;
-  shape.grid = tiles.grid();
-  shape.stream = call.stream;
-  shape.overlapping = true;
-  return launch(&finish<kTile>, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, a, b, inner_batches_of(p),
-                partials, groups);
+  return launch(&finish<kTile>, call.step(-1), static_cast<const float*>(call.a), static_cast<const float*>(call.b),
+                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, Tiles<kTile, kTile>(p), a, b,
+                inner_batches_of(p), partials, partials != nullptr ? static_cast<int>(call.prepared.groups) : 1);
 }
 
 inline cudaError_t run_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {
-  if (partials != nullptr) return launch_finish<64>(call, a, b, partials, static_cast<int>(groups_of(call.problem.k)));
-  // Large tiles read fewer flags, small ones share out what is to do.
-  return Tiles<256, 256>(call.problem).count >= call.multiprocessors ? launch_finish<256>(call, a, b, nullptr, 1)
-                                                                     : launch_finish<128>(call, a, b, nullptr, 1);
+  switch (call.prepared.finish_tile) {
+    case 64: return launch_finish<64>(call, a, b, partials);
+    case 128: return launch_finish<128>(call, a, b, partials);
+    default: return launch_finish<256>(call, a, b, partials);
+  }
 }
 
 }  // namespace treduce::matmul::split

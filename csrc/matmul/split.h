@@ -18,7 +18,7 @@ constexpr int kSegment = 64;  // steps of k that share a scale, and that one acc
 constexpr int kGroup = 2048;  // steps of k whose segments are added one after another; then groups are
 constexpr int kGroupSegments = kGroup / kSegment;
 
-inline int64_t groups_of(int64_t k) { return std::max<int64_t>(ceil_div(k, kGroup), 1); }
+inline int64_t groups_of(int64_t k) { return k == 0 ? 1 : ceil_div(k, kGroup); }
 
 // What a segment says of itself, and a line by what all its segments say.
 enum SegmentFlag : unsigned char {
@@ -46,7 +46,6 @@ struct Halves {
   TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
   TREDUCE_HOST_DEVICE int64_t groups() const { return ceil_div(depth, kGroup); }
   int64_t flag_bytes() const { return round_up(scales, 16); }
-  int64_t bytes() const { return 4 * values + 4 * scales + 4 * units + flag_bytes(); }
 };
 
 constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so many
@@ -63,44 +62,32 @@ inline Halves halves_of(const Operand& o) {
   return h;
 }
 
-constexpr int64_t kRound = 132;     // tiles that an H200 computes side by side; on another chip a guess
-constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
-
-// Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read
-// once. It must be one that the copy engine can read.
+// Which operand is split as it is read; then the other has few lines.
 enum class AsRead { neither, a, b };
 
-inline AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
-  const bool of_a = p.m > kFewLines;
-  if (of_a && p.n > kFewLines) return AsRead::neither;
-  const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
-  if (blocks > INT32_MAX || view_of(of_a ? a : b, true).reading != Reading::direct) return AsRead::neither;
-  return of_a ? AsRead::a : AsRead::b;
-}
+namespace split {
 
-// Of 128 x 128 outputs.
-inline int64_t tiles_of(const Problem& p) { return ceil_div(p.m, 128) * ceil_div(p.n, 128) * p.batches; }
+// A segment is split by a team of kLanes lanes. What cannot be read by vectors goes through shared memory, a segment of as many
+// lines as there are teams at a time.
+constexpr int kThreads = 256, kLanes = 4, kTeams = kThreads / kLanes, kSplitLines = kTeams;
 
-// Groups that are computed side by side and added afterwards have a place each in the workspace.
-inline bool groups_apart(const Problem& p) {
-  const int64_t groups = groups_of(p.k);
-  if (groups == 1) return false;
-  if (p.m <= kFewLines || p.n <= kFewLines) return true;
-  // Where that leaves the chip idle for less of the time; of many tiles the sums would cost more to add than that.
-  const int64_t tiles = tiles_of(p), rounds = ceil_div(tiles, kRound);
-  return tiles < 4 * kRound && ceil_div(tiles * groups, kRound) < rounds * groups;
-}
+}  // namespace split
 
-inline int64_t partials_bytes(const Problem& p) {
-  return groups_apart(p) ? round_up(groups_of(p.k) * p.batches * p.m * p.n * 4, 16) : 0;
-}
+// How the splitting kernel reads an operand.
+struct Splitting {
+  bool vectors;      // four steps of k are one aligned load
+  bool along_lines;  // lines are contiguous
+  int64_t blocks;
+};
 
-inline int64_t split_workspace(const Problem& p, DType, const void* a, const void* b) {
-  const Operand operands[2] = {operand_a(p, a, 4), operand_b(p, b, 4)};
-  const AsRead as_read = split_as_read(p, operands[0], operands[1]);
-  const Halves halves_a = halves_of(operands[0]), halves_b = halves_of(operands[1]);
-  return (as_read == AsRead::a ? halves_a.flag_bytes() : halves_a.bytes()) +
-         (as_read == AsRead::b ? halves_b.flag_bytes() : halves_b.bytes()) + partials_bytes(p);
+inline Splitting splitting_of(const Operand& o, const Halves& h) {
+  Splitting s;
+  s.vectors = o.depth_stride == 1 && o.depth % 4 == 0 && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
+              o.line_stride % 4 == 0 && o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
+  s.along_lines = o.depth_stride != 1 && o.line_stride == 1;
+  s.blocks = s.vectors ? ceil_div(h.matrices * o.lines * h.segments(), split::kTeams)
+                       : h.matrices * h.segments() * ceil_div(o.lines, split::kSplitLines);
+  return s;
 }
 
 // Where the parts of a split operand lie.

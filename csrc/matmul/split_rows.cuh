@@ -11,28 +11,24 @@ namespace treduce::matmul::split_rows {
 using namespace hopper;
 using split::Operand16;
 
-// kRows: lines of X. The kGroups warp groups of a block either have 64 lines of W each, and share the lines of X
-// (kOwnLines); or, where C has too few tiles for that, they take the segments of the same 64 lines by turns: splitting and
-// multiplying go on side by side, and only what they add to the sums, which pass from one to the next through shared
-// memory, is done in order. kBlocks: on a multiprocessor. Two hide each other's first copies and last stores.
-template <int kRows_, int kStages_, int kGroups_, int kBlocks_, bool kOwnLines_>
-struct Shape {
-  static constexpr int kRows = kRows_, kStages = kStages_, kGroups = kGroups_, kBlocks = kBlocks_;
-  static constexpr bool kOwnLines = kOwnLines_;
+// One of the shapes of shapes.h.
+template <int kIndex>
+struct Tiling {
+  static constexpr Shape kShape = kShapes[kIndex];
+  static constexpr int kRows = kShape.rows, kStages = kShape.stages, kGroups = kShape.groups, kBlocks = kShape.blocks;
+  static constexpr bool kOwnLines = kShape.own_lines;
   static constexpr int kTurns = kOwnLines ? 1 : kGroups;        // from a warp group's segment to its next
-  static constexpr int kLines = kOwnLines ? kGroups * 64 : 64;  // of W
+  static constexpr int kLines = kShape.lines();                 // of W
   static constexpr int kReaders = kOwnLines ? kGroups * 4 : 4;  // warps that read a stage
-  // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
-  static constexpr bool kHandOver = kRows == 128;
+  static constexpr bool kHandOver = kShape.hands_over();
   static_assert(!kHandOver || kBlocks == 1, "a block alone has the registers that are taken");
-  static constexpr int kThreads = kGroups * kWarpGroup + (kHandOver ? kWarpGroup : 32);
+  static constexpr int kThreads = kShape.threads();
   static constexpr int kPart = kRows < 64 ? kRows : 64;  // lines of X that are multiplied together
-  static constexpr int kBytesW = kLines * kSegment * 4;  // the float32 tile
-  static constexpr int kBytesX = kRows * kRowBytes;      // one half
+  static constexpr int kBytesW = kShape.bytes_w(kSegment), kBytesX = kShape.bytes_x();
   static constexpr int kScaleBytes = kRows * 4;
   static constexpr int kCopiedBytes = kBytesW + 2 * kBytesX + kScaleBytes;
-  static constexpr int kStageBytes = kBytesW + 2 * kBytesX + kTileAlignment;
-  static constexpr int kSumBytes = kOwnLines ? 0 : kWarpGroup * kRows / 2 * 4;
+  static constexpr int kStageBytes = kShape.stage_bytes(kSegment);
+  static_assert(kCopiedBytes <= kStageBytes);
 };
 
 // This lane's numbers of line `line` of the float32 tile, in the order of a multiplication's first operand: steps of k
@@ -246,7 +242,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 inline cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
   const Halves& h = o.shape;
   const Boxes boxes{o.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
-  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, true, map);
+  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, map);
 }
 
 template <class S, bool kOfA, bool kAlongK>
@@ -254,7 +250,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
                          const Operand16& split_w, const Operand16& split_x, float* partials) {
   const Problem& p = call.problem;
   CUtensorMap map_w, map_x;
-  cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kAlongK ? S::kLines : kSegment, true, &map_w);
+  cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kAlongK ? S::kLines : kSegment, &map_w);
   if (error != cudaSuccess) return error;
   error = encode_halves(split_x, S::kRows, &map_x);
   if (error != cudaSuccess) return error;
@@ -269,14 +265,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   work.box_w = broadcast_of(boxes);
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
-  Launch shape;
-  shape.block = S::kThreads;
-  shape.grid = work.tiles * p.batches * groups_of(p.k);
-  shape.shared_bytes = S::kStages * S::kStageBytes + S::kSumBytes + kTileAlignment;
-  shape.stream = call.stream;
-  shape.overlapping = true;
   const auto function = &kernel<S, kOfA, kAlongK>;
-  return launch(function, shape, map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
+  return launch(function, call.step(-2), map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
                 partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
@@ -285,28 +275,13 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
 inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
                        const Operand16& split_x, float* partials) {
   const Boxes boxes = view_of(w, true).boxes;
-  const auto launch = [&](auto shape) {
-    using S = decltype(shape);
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    using S = Tiling<index()>;
     const auto function = of_a            ? boxes.along_k ? &launch_shape<S, true, true> : &launch_shape<S, true, false>
                           : boxes.along_k ? &launch_shape<S, false, true>
                                           : &launch_shape<S, false, false>;
     return function(call, boxes, w, x, split_w, split_x, partials);
-  };
-  // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were
-  // measured beside that of one block of 64 lines (1 to 128 x 8192 x 28672 on an NVIDIA H200, 2026-11-21).
-  const auto time = [&](int lines, int at_once, double round) {
-    const int64_t blocks = ceil_div(w.lines, lines) * call.problem.batches * groups_of(call.problem.k);
-    const int64_t together = int64_t(at_once) * call.multiprocessors;
-    return round * static_cast<double>(ceil_div(blocks, together));
-  };
-  const double alone = time(64, 1, 1.0);
-  const bool two = time(64, 2, 1.9) < alone;
-  if (x.lines <= 8) return two ? launch(Shape<8, 4, 2, 2, false>{}) : launch(Shape<8, 8, 4, 1, false>{});
-  if (x.lines <= 16) return two ? launch(Shape<16, 4, 2, 2, false>{}) : launch(Shape<16, 8, 3, 1, false>{});
-  if (x.lines <= 32) return two ? launch(Shape<32, 3, 2, 2, false>{}) : launch(Shape<32, 6, 3, 1, false>{});
-  const bool own_lines = time(128, 1, x.lines <= 64 ? 1.9 : 1.65) < alone;
-  if (x.lines <= 64) return own_lines ? launch(Shape<64, 4, 2, 1, true>{}) : launch(Shape<64, 5, 2, 1, false>{});
-  return own_lines ? launch(Shape<128, 3, 2, 1, true>{}) : launch(Shape<128, 3, 2, 1, false>{});
+  });
 }
 
 }  // namespace treduce::matmul::split_rows

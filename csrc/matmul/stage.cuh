@@ -45,10 +45,6 @@ TREDUCE_DEVICE void along_step(int64_t left, Body body) {
   }
 }
 
-// Which neighbours in memory the lanes of a warp read: elements of a line, or the same element of neighbouring lines. One
-// at a time, or 16 bytes where strides, alignment and edges allow that.
-enum class Way { k, lines, k_vectors, lines_vectors };
-
 template <class T>
 TREDUCE_HOST_DEVICE Way way_of(const T* data, int64_t stride, int64_t step, int64_t lines, int64_t batch_multiple) {
   constexpr int kSize = thread::Vector<T>::kSize;

@@ -17,7 +17,6 @@
 
 namespace treduce::matmul::staged {
 
-constexpr int kRowBytes = 128;
 constexpr int kChunkBytes = 16;
 
 // k of a tile, and lines of a slab.
@@ -214,29 +213,16 @@ TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddr
   }
 }
 
-// As many stages of that size, up to `most`, as a block of the current device can have.
-inline cudaError_t stages_that_fit(int stage_bytes, int most, int* stages) {
-  int device = 0, bytes = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-  *stages = std::min(most, bytes / stage_bytes);
-  return error == cudaSuccess && *stages < 2 ? cudaErrorNotSupported : error;
-}
-
 // Calls body(kAAlongK, kBAlongK, source of A, source of B), the first two constants, which launches the kernel: the sources
 // are where the operands lie, or copies that are made in the call's workspace.
 template <class T, class Body>
 cudaError_t launch_layout(const Call& call, Body&& body) {
-  const Problem& p = call.problem;
-  constexpr int kBytes = sizeof(T);
-  View read_a = staged_a(p, call.a, kBytes), read_b = staged_b(p, call.b, kBytes);
-  const cudaError_t error = pack_operands(call, kBytes, read_a, read_b);
+  Boxes boxes_a, boxes_b;
+  const cudaError_t error = pack_operands(call, boxes_a, boxes_b);
   if (error != cudaSuccess) return error;
-  const Source a = source_of(read_a.boxes), b = source_of(read_b.boxes);
-  const bool a_along_k = read_a.boxes.along_k, b_along_k = read_b.boxes.along_k;
-  if constexpr (staged_any_direction(kBytes)) {
+  const Source a = source_of(boxes_a), b = source_of(boxes_b);
+  const bool a_along_k = boxes_a.along_k, b_along_k = boxes_b.along_k;
+  if constexpr (staged_any_direction(sizeof(T))) {
     if (!a_along_k && !b_along_k) return body(std::false_type{}, std::false_type{}, a, b);
     if (!a_along_k) return body(std::false_type{}, std::true_type{}, a, b);
     if (!b_along_k) return body(std::true_type{}, std::false_type{}, a, b);
@@ -244,23 +230,14 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
   return body(std::true_type{}, std::true_type{}, a, b);
 }
 
-// Launches a kernel with a block a tile and as many stages as fit. kernel_of(kAAlongK, kBAlongK) is the kernel.
+// Launches a kernel with a block a tile. kernel_of(kAAlongK, kBAlongK) is the kernel.
 template <class Shape, class T, class KernelOf>
 cudaError_t launch_stages(const Call& call, KernelOf&& kernel_of) {
   const Problem& p = call.problem;
-  int stages;
-  const cudaError_t error = stages_that_fit(Shape::kStageBytes, Shape::kMostStages, &stages);
-  if (error != cudaSuccess) return error;
   return launch_layout<T>(call, [&](auto a_along_k, auto b_along_k, const Source& a, const Source& b) {
-    const Tiles<Shape::kTileM, Shape::kTileN> tiles(p);
-    Launch shape;
-    shape.grid = tiles.grid();
-    shape.block = Shape::kThreads;
-    shape.shared_bytes = stages * Shape::kStageBytes;
-    shape.stream = call.stream;
-    return launch(kernel_of(a_along_k, b_along_k), shape, a, b, static_cast<Result<T>*>(call.c),
-                  static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)), stages,
-                  tiles);
+    return launch(kernel_of(a_along_k, b_along_k), call.step(-1), a, b, static_cast<Result<T>*>(call.c),
+                  static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)),
+                  call.prepared.stages, Tiles<Shape::kTileM, Shape::kTileN>(p));
   });
 }
 

@@ -17,9 +17,4 @@ inline View staged_b(const Problem& p, const void* b, int bytes) {
   return view_of(operand_b(p, b, bytes), staged_any_direction(bytes), true);
 }
 
-inline int64_t staged_workspace(const Problem& p, DType dtype, const void* a, const void* b) {
-  const int bytes = static_cast<int>(size_of(dtype));
-  return staged_a(p, a, bytes).copied_bytes + staged_b(p, b, bytes).copied_bytes;
-}
-
 }  // namespace treduce::matmul

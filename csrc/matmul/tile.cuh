@@ -10,11 +10,9 @@
 #include "../primitives/ptx/tma.cuh"
 #include "../primitives/ptx/wgmma.cuh"
 #include "operand.h"
+#include "shapes.h"
 
 namespace treduce::matmul::hopper {
-
-constexpr int kRowBytes = 128;
-constexpr int kTileAlignment = 1024;  // bytes: eight rows, after which the swizzle repeats
 
 template <class T>
 constexpr int kElementBytes = 2;
@@ -80,9 +78,9 @@ struct Tile {
   }
 };
 
-// Asks the driver to describe `boxes` for copies of box_inner x box_outer elements. The function is found at run time, so
+// Asks the driver to describe `boxes` for swizzled copies of box_inner x box_outer elements. The function is found at run time, so
 // that the extension needs no libcuda to be imported.
-inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer, bool swizzled,
+inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer,
                           CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -102,8 +100,7 @@ inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
       function(map, type, 4, const_cast<void*>(boxes.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

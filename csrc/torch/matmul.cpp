@@ -167,9 +167,9 @@ at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias) {
   return bias.has_value() && bias->defined() ? resolved(*bias).contiguous() : at::Tensor();
 }
 
-Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> tile_size, const Target& target) {
-  Request r;
+TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                      std::optional<int64_t> tile_size, const Target& target) {
+  TensorRequest r;
   r.dtype = checked_operands({&self, &other});
   const Resolved asked = as_value_error([&] { return resolve(variant, tile_size); });
   check_dtype(*asked.row, r.dtype);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../matmul/ladder.h"
+#include "../matmul/prepare.h"
 #include "checks.h"
 
 namespace treduce::matmul {
@@ -36,15 +37,11 @@ at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias);
 // Everything that a kernel needs to know, after all checks. The operands are those of the call, except where a view
 // cannot be read through strides (lazy negation; more than kMaxBatchDims batch dimensions that do not merge): then
 // copies.
-struct Request {
-  Problem problem;
-  DType dtype;
-  const Row* row;  // what `auto` picked, where it was asked for
-  int tile;
+struct TensorRequest : Request {
   at::Tensor self, other;
   at::Tensor result;  // new, contiguous, not yet written
 };
-Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> tile_size, const Target& target);
+TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                      std::optional<int64_t> tile_size, const Target& target);
 
 }  // namespace treduce::matmul

@@ -16,7 +16,7 @@ constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a threa
 // A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
                    std::optional<int64_t> tile_size) {
-  const Request r = request(self, other, variant, tile_size, Target{});
+  const TensorRequest r = request(self, other, variant, tile_size, Target{});
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
   const Gemm gemm =

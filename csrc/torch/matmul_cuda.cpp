@@ -1,10 +1,10 @@
-// matmul on CUDA: checks, device guard, stream, launch.
+// matmul on CUDA: checks, device guard, stream, workspace. What is launched is prepared: see ../matmul/prepare.h.
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "../matmul/rung.h"
+#include "../matmul/launch.h"
 #include "cuda_device.h"
 #include "matmul.h"
 
@@ -22,31 +22,27 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
                    std::optional<int64_t> tile_size) {
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
-  const Target target{chip_facts(self.get_device()).capability, tfloat32_allowed()};
-  const Request r = request(self, other, variant, tile_size, target);
+  const ChipFacts& facts = chip_facts(self.get_device());
+  const Target target{facts.capability, tfloat32_allowed()};
+  TensorRequest r = request(self, other, variant, tile_size, target);
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
   check_capability(*r.row, self.get_device());
 
-  Call call;
-  call.problem = r.problem;
-  call.dtype = r.dtype;
-  call.a = r.self.const_data_ptr();
-  call.b = r.other.const_data_ptr();
-  call.c = r.result.mutable_data_ptr();
-  call.bias = bias.defined() ? bias.const_data_ptr() : nullptr;
-  call.tile = r.tile;
-  call.multiprocessors = chip_facts(self.get_device()).multiprocessors;
+  Pointers pointers;
+  r.a = pointers.a = r.self.const_data_ptr();
+  r.b = pointers.b = r.other.const_data_ptr();
+  r.c = pointers.c = r.result.mutable_data_ptr();
+  r.has_bias = bias.defined();
+  pointers.bias = r.has_bias ? bias.const_data_ptr() : nullptr;
+  const Prepared prepared = prepare(r, {facts.multiprocessors, facts.capability, facts.threads, facts.shared_bytes});
   // Freed when it goes out of scope: in the stream's order.
   at::Tensor workspace;
-  if (r.row->workspace != nullptr) {
-    const int64_t bytes = r.row->workspace(r.problem, r.dtype, call.a, call.b);
-    if (bytes > 0) workspace = at::empty({bytes}, self.options().dtype(at::kByte).memory_format(std::nullopt));
-  }
-  call.workspace = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
-  call.stream = scope.stream();
-  const auto error = static_cast<cudaError_t>(r.row->launcher(call));
+  const int64_t bytes = prepared.workspace.bytes();
+  if (bytes > 0) workspace = at::empty({bytes}, self.options().dtype(at::kByte).memory_format(std::nullopt));
+  pointers.workspace = bytes > 0 ? workspace.mutable_data_ptr() : nullptr;
+  const cudaError_t error = launch(prepared, pointers, scope.stream());
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + r.row->name);
   return r.result;
 }

@@ -36,6 +36,8 @@ SOURCES = {
         *filter(has_twin, sorted(ROOT.glob("csrc/**/*.cu"))),
         # What the kernels' ladders are made of: host code without torch.
         *sorted(ROOT.glob("csrc/*/ladder.cpp")),
+        ROOT / "csrc/matmul/choose.cpp",
+        ROOT / "csrc/matmul/prepare.cpp",
         ROOT / "csrc/reduce/plan.cpp",
         ROOT / "csrc/reduce/geometry.cpp",
         *sorted(ROOT.glob("csrc/reduce/schedule*.cpp")),

@@ -29,7 +29,7 @@
 
 #include "../../csrc/elementwise/rung.h"
 #include "../../csrc/lessons/thread_index.h"
-#include "../../csrc/matmul/rung.h"
+#include "../../csrc/matmul/launch.h"
 #include "../../csrc/reduce/ladder.h"
 #include "../../csrc/reduce/rung.h"
 #include "cuda_runtime.h"
@@ -232,12 +232,13 @@ std::string reduction_along_dims(std::istream& line) {
 
 std::string matrix_product(std::istream& line) {
   const auto variant = next<std::string>(line);
-  matmul::Call call{};
-  call.dtype = dtype_named(next<std::string>(line));
+  matmul::Request request;
+  request.dtype = dtype_named(next<std::string>(line));
   const matmul::Resolved resolved = matmul::resolve(variant, next_size(line));
-  const matmul::Row& row = *resolved.row;
-  call.tile = resolved.tile;
-  matmul::Problem& p = call.problem;
+  request.row = resolved.row;
+  request.tile = resolved.tile;
+  matmul::Problem& p = request.problem;
+  p = {};
   for (int64_t* field :
        {&p.m, &p.n, &p.k, &p.batches, &p.a_row, &p.a_column, &p.a_batch[0], &p.b_row, &p.b_column, &p.b_batch[0]}) {
     *field = next<int64_t>(line);
@@ -246,21 +247,25 @@ std::string matrix_product(std::istream& line) {
   p.batch_size[0] = p.batches;
   Buffer a = read_input(next<std::string>(line));
   Buffer b = read_input(next<std::string>(line));
-  const int64_t bias_bytes = next<int64_t>(line) * size_of(matmul::result_dtype(call.dtype));
+  const int64_t bias_bytes = next<int64_t>(line) * size_of(matmul::result_dtype(request.dtype));
   const auto bias_path = next<std::string>(line);
-  Buffer bias = bias_path == "none" ? Buffer(0) : read_input(bias_path, bias_bytes);
-  Buffer c(p.batches * p.m * p.n * size_of(matmul::result_dtype(call.dtype)));
-  call.a = a.data();
-  call.b = b.data();
-  call.c = c.data();
-  call.bias = bias_path == "none" ? nullptr : bias.data() + bias_bytes;
-  if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
-  Buffer workspace(row.workspace == nullptr ? 0 : row.workspace(p, call.dtype, call.a, call.b));
-  call.workspace = workspace.data();
-  call.multiprocessors = emulator::kProcessors;
+  request.has_bias = bias_path != "none";
+  Buffer bias = request.has_bias ? read_input(bias_path, bias_bytes) : Buffer(0);
+  Buffer c(p.batches * p.m * p.n * size_of(matmul::result_dtype(request.dtype)));
+  request.a = a.data();
+  request.b = b.data();
+  request.c = c.data();
+  if (request.row->launcher == nullptr) throw Error(request.row->name + " has no kernel");
+  Chip chip;
+  chip.multiprocessors = emulator::kProcessors;
+  chip.shared_bytes = static_cast<int>(emulator::kMostSharedBytes);
+  const matmul::Prepared prepared = matmul::prepare(request, chip);
+  Buffer workspace(prepared.workspace.bytes());
+  const matmul::Pointers pointers{a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr,
+                                  workspace.data()};
   return run_seeds(line, c, [&] {
     workspace.poison();
-    check(static_cast<cudaError_t>(row.launcher(call)));
+    check(matmul::launch(prepared, pointers, nullptr));
   });
 }
 

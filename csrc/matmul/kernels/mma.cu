@@ -16,11 +16,10 @@ namespace treduce::matmul::mma {
 using namespace staged;
 
 struct Shape {
-  static constexpr int kTileM = 128, kTileN = 256, kMostStages = 4;
-  static constexpr int kWarpM = 64, kWarpN = 64;  // outputs of a warp
-  static constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32;
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
+  static constexpr int kWarpM = mma::kWarpM, kWarpN = mma::kWarpN;  // outputs of a warp
+  static constexpr int kThreads = kShape.threads;
   static constexpr int kGroup = 8;  // rows of tiles that are walked down together
-  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
   static constexpr int kSteps = 4;  // multiplications along the k of a stage, 32 bytes each
 };
 

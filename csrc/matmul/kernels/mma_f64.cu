@@ -16,18 +16,16 @@ namespace treduce::matmul::mma_f64 {
 
 using namespace staged;
 
-// kStages_: of the ring; 0: as many as fit, up to 4. kBlocks_: a multiprocessor's, that registers and a ring leave room for.
-template <int kTileM_, int kTileN_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_>
-struct Shape {
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_;
-  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // outputs of a warp
-  static constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32;
-  static constexpr int kStages = kStages_, kMostStages = kStages > 0 ? kStages : 4;
-  static constexpr int kBlocks = kBlocks_;
-  static constexpr int kGroup = 8;  // rows of tiles that are walked down together
-  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
-  static constexpr int kSteps = 4;  // multiplications along the k of a stage, 4 each
-  static_assert(kStages * kStageBytes <= 99 * 1024, "more than a block has on each chip from sm_80 on");
+// One of the shapes of shapes.h.
+template <int kIndex>
+struct Tiling {
+  static constexpr Shape kShape = kShapes[kIndex];
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
+  static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
+  static constexpr int kThreads = kShape.threads, kBlocks = kShape.blocks;
+  static constexpr int kStages = kShape.fits ? kShape.stages : 0;  // 0: as many as were prepared
+  static constexpr int kGroup = 8;                                 // rows of tiles that are walked down together
+  static constexpr int kSteps = 4;                                 // multiplications along the k of a stage, 4 each
 };
 
 // Where this lane's element (line l / 4, k l % 4) lies, of the kLines lines from a multiple of kLines on: of 16, or of 8.
@@ -108,54 +106,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
-using Square128 = Shape<128, 128, 64, 32, 0, 1>;
-using Square64 = Shape<64, 64, 32, 32, 4, 2>;
-using Square32 = Shape<32, 32, 16, 16, 6, 4>;
-using Wide128 = Shape<128, 64, 32, 32, 4, 1>;
-using Wide64 = Shape<64, 32, 32, 16, 5, 3>;
-using Square16 = Shape<16, 16, 16, 8, 12, 4>;
-using Rows16 = Shape<16, 32, 16, 8, 10, 3>;
-using Columns16 = Shape<32, 16, 16, 8, 10, 3>;
-
-// Clock cycles that a shape takes, roughly: the tensor cores' on the busiest multiprocessor, at a share `speed` of their 128
-// multiply-adds a cycle, and the dependent multiplications of its tiles, of which kBlocks run side by side; or what all
-// tiles read from the L2; and what a tile costs besides. Fitted to every shape's time on an NVIDIA H200, 2026-11-21: 1 to
-// 512 rows by n and k of 4096 to 11008, squares of 128 to 4096, batches; within 15 %.
-template <class S>
-double cycles(const Problem& p, int multiprocessors, double speed) {
-  constexpr double kLatency = 40;    // of a multiplication, 4 steps of k
-  constexpr double kBytes = 36;      // from the L2 a cycle and multiprocessor
-  constexpr double kBesides = 1500;  // of a tile
-  const int64_t down = ceil_div(p.m, S::kTileM), across = ceil_div(p.n, S::kTileN), tiles = down * across * p.batches;
-  const double rounds = static_cast<double>(ceil_div(tiles, multiprocessors));
-  const double turns = static_cast<double>(ceil_div(tiles, int64_t(multiprocessors) * S::kBlocks));
-  const double k = static_cast<double>(p.k);
-  const double multiply = rounds * S::kTileM * S::kTileN * k / (128 * speed);
-  const double wait = turns * k / 4 * kLatency;
-  const double read = static_cast<double>((p.m * across + p.n * down) * p.batches) * k * 8 / (kBytes * multiprocessors);
-  return std::max(multiply + wait, read) + turns * kBesides;
-}
-
-template <class S>
-cudaError_t launch_shape(const Call& call) {
-  return launch_stages<S, double>(call,
-                                  [](auto a_along_k, auto b_along_k) { return &kernel<S, a_along_k(), b_along_k()>; });
-}
-
 cudaError_t launch_one(const Call& call) {
-  struct Choice {
-    double cycles;
-    cudaError_t (*launch)(const Call&);
-  };
-  const auto choice = [&](auto shape, double speed) {
-    using S = decltype(shape);
-    return Choice{cycles<S>(call.problem, call.multiprocessors, speed), &launch_shape<S>};
-  };
-  const Choice choices[] = {choice(Square128{}, 0.95), choice(Wide128{}, 0.9),  choice(Square64{}, 0.92),
-                            choice(Wide64{}, 0.8),     choice(Square32{}, 0.7), choice(Rows16{}, 0.6),
-                            choice(Columns16{}, 0.6),  choice(Square16{}, 0.62)};
-  const auto less = [](const Choice& x, const Choice& y) { return x.cycles < y.cycles; };
-  return std::min_element(std::begin(choices), std::end(choices), less)->launch(call);
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    using S = Tiling<index()>;
+    return launch_stages<S, double>(
+        call, [](auto a_along_k, auto b_along_k) { return &kernel<S, a_along_k(), b_along_k()>; });
+  });
 }
 
 const Rung<launch_one> rung("mma_f64");

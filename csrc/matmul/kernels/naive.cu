@@ -34,14 +34,7 @@ __global__ void __launch_bounds__(kTile* kTile)
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    const Tiles<kTile, kTile> tiles(call.problem);
-    Launch shape;
-    shape.grid = tiles.grid();
-    shape.block = kTile;
-    shape.block_y = kTile;
-    shape.stream = call.stream;
-    return launch(&kernel<T>, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
-                  static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
+    return launch_tiles<T, Tiles<kTile, kTile>>(&kernel<T>, call);
   });
 }
 

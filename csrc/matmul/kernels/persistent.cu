@@ -17,18 +17,21 @@ namespace treduce::matmul::persistent {
 
 using namespace hopper;
 
-// kTransposed: tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
-template <int kTileM_, int kTileN_, int kStages_, int kCluster_, int kBlocks_, bool kTransposed_ = false>
+// One of the shapes of shapes.h.
+template <int kIndex>
 struct Shape {
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStages = kStages_;
-  static constexpr int kCluster = kCluster_;  // blocks below each other that share their part of B
-  static constexpr int kBlocks = kBlocks_;    // a multiprocessor
-  static constexpr bool kTransposed = kTransposed_;
+  static constexpr TileShape kShape = kShapes[kIndex];
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
+  static constexpr int kCluster = kShape.cluster;  // blocks below each other that share their part of B
+  static constexpr int kBlocks = kShape.blocks;    // a multiprocessor
+  // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
+  static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
-  static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
-  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
-  static constexpr bool kBoxesC = !kTransposed && kTileN % kStagingColumns == 0;
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kStageBytes = kShape.stage_bytes;
+  static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
   static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
+  static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
@@ -116,17 +119,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
-using Large = Shape<128, 256, 4, 2, 1>;
-using Wide = Shape<128, 192, 4, 1, 1>;
-using Medium = Shape<128, 128, 6, 1, 1>;
-using Narrow = Shape<64, 128, 4, 1, 2>;
-using Square = Shape<64, 64, 6, 1, 2>;
-using Strip32 = Shape<64, 32, 8, 1, 2>;
-using Strip16 = Shape<64, 16, 10, 1, 2>;
-using Rows128 = Shape<64, 128, 6, 2, 1, true>;
-using Rows32 = Shape<64, 32, 8, 1, 2, true>;
-using Rows16 = Shape<64, 16, 10, 1, 2, true>;
-
 // `a` and `b`: the operands of the kernel, exchanged where it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
@@ -142,25 +134,15 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   if (S::kTransposed) std::swap(shown.m, shown.n);
   const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
 
-  // C in boxes, where its rows begin at multiples of 16 bytes.
   CUtensorMap map_c = map_a;
-  const bool boxes_c =
-      S::kBoxesC && sizeof(Out) == 2 && p.n % 8 == 0 && reinterpret_cast<uint64_t>(call.c) % kBoxAlignment == 0;
+  const bool boxes_c = call.prepared.boxes_c;
   if (boxes_c) {
     const Boxes c{call.c, sizeof(Out), true, p.n, p.m, p.n, {1, p.batches}, {p.n, p.m * p.n}};
-    error = encode(c, kMapType<T>, kStagingColumns, 64, true, &map_c);
+    error = encode(c, kMapType<T>, kStagingColumns, 64, &map_c);
     if (error != cudaSuccess) return error;
   }
-
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
-  Launch shape;
-  shape.block = S::kThreads;
-  shape.cluster = S::kCluster;
-  const int slots = call.multiprocessors * S::kBlocks / S::kCluster;
-  shape.grid = std::min<int64_t>(grid.count, slots) * S::kCluster;
-  shape.shared_bytes = S::kStages * S::kStageBytes + (S::kBoxesC ? S::kConsumers * kStagingBytes : 0) + kTileAlignment;
-  shape.stream = call.stream;
-  return launch(function, shape, map_a, map_b, map_c, boxes_c, grid, broadcast_of(a), broadcast_of(b),
+  return launch(function, call.step(-1), map_a, map_b, map_c, boxes_c, grid, broadcast_of(a), broadcast_of(b),
                 static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
 }
 
@@ -175,67 +157,24 @@ cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
   }
 }
 
-// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
-// of it for each operand of which they do not, and if those of C do not; for elements of up to 16 bits, and of 32. Measured
-// on an NVIDIA H200, 2026-11-21: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
-struct Speed {
-  double aligned, skewed_operand, skewed_result;
-};
-
-// Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
-// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
-template <class S>
-double cycles(const Problem& p, int multiprocessors, int element_bytes, double speed, double besides) {
-  const Grid grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
-  const int64_t slots = multiprocessors / S::kCluster;
-  const double rounds = static_cast<double>(ceil_div(grid.count, slots));
-  return rounds * (double(S::kTileM) * S::kTileN * p.k * element_bytes / (4096 * speed) + besides);
-}
-
 template <class Form>
-cudaError_t launch_best(const Call& call, const Boxes& a, const Boxes& b) {
-  const Problem& p = call.problem;
+cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   if constexpr (few_rows::takes<Form>) {
-    if (few_rows::pays(p, call.multiprocessors)) {
-      return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+    if (call.prepared.few) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+  }
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    using S = Shape<index()>;
+    if constexpr (S::kTransposed && !Form::kAAlongK) {
+      return cudaErrorInvalidValue;  // never prepared
+    } else {
+      return launch_layout<Form, S>(call, a, b);
     }
-  }
-  if constexpr (Form::kAAlongK) {
-    if (p.m <= 16) return launch_layout<Form, Rows16>(call, a, b);
-    if (p.m <= 32) return launch_layout<Form, Rows32>(call, a, b);
-    // Long columns of which each multiprocessor has one tile: two share what they read of A.
-    constexpr int64_t kLong = 16384;
-    const bool one_round = ceil_div(p.n, 64) * p.batches <= call.multiprocessors;
-    if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return launch_layout<Form, Rows128>(call, a, b);
-  }
-  if (p.n <= 16) return launch_layout<Form, Strip16>(call, a, b);
-  if (p.n <= 32) return launch_layout<Form, Strip32>(call, a, b);
-  constexpr int kBytes = kElementBytes<typename Form::T>;
-  const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
-  const int operands = skewed(a.pitch, kBytes) + skewed(b.pitch, kBytes);
-  const int result = skewed(p.n, sizeof(typename Form::Out));
-  struct Choice {
-    double cycles;
-    cudaError_t (*launch)(const Call&, const Boxes&, const Boxes&);
-  };
-  const auto choice = [&](auto shape, double besides, const Speed& up_to_16_bits, const Speed& of_32_bits) {
-    using S = decltype(shape);
-    const Speed& s = kBytes == 4 ? of_32_bits : up_to_16_bits;
-    const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
-    return Choice{cycles<S>(p, call.multiprocessors, kBytes, speed, besides), &launch_layout<Form, S>};
-  };
-  const Choice choices[] = {choice(Large{}, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}),
-                            choice(Wide{}, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}),
-                            choice(Medium{}, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}),
-                            choice(Narrow{}, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}),
-                            choice(Square{}, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87})};
-  const auto less = [](const Choice& x, const Choice& y) { return x.cycles < y.cycles; };
-  return std::min_element(std::begin(choices), std::end(choices), less)->launch(call, a, b);
+  });
 }
 
 cudaError_t launch_one(const Call& call) {
   return launch_form(
-      call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_best<decltype(form)>(call, a, b); });
+      call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
 }
 
 const Rung<launch_one> rung("persistent");

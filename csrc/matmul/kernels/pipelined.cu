@@ -11,20 +11,21 @@
 // Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output
 //          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
-#include <numeric>
-
 #include "../../primitives/ptx/copy.cuh"
 #include "../../primitives/shared.cuh"
 #include "../outputs.cuh"
 
 namespace treduce::matmul::pipelined {
 
-// Tiles of kTileM_ x kTileN_ outputs.
-template <class T, int kTileM_, int kTileN_, int kWarpsM, int kWarpsN_>
+// Tiles of one of the shapes of shapes.h, on kWarpsM x kWarpsN_ warps.
+template <class T, Index kIndex, int kWarpsM, int kWarpsN_>
 struct Config {
   static constexpr int kWarpsN = kWarpsN_;
-  static constexpr int kTileM = kTileM_, kTileN = kTileN_, kStep = 16, kStages = 4;
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr TileShape kShape = shape(kDType<T>, kIndex);
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStep = pipelined::kStep,
+                       kStages = pipelined::kStages;
+  static constexpr int kThreads = kShape.threads;
+  static_assert(kThreads == 32 * kWarpsM * kWarpsN);
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kRows = kWarpM / WarpShape::kRows, kColumns = kWarpN / WarpShape::kColumns;  // a thread
   static constexpr int kCopyEvery = 4;                                                              // places along k
@@ -33,17 +34,12 @@ struct Config {
   using Outputs =
       matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
 };
-// Sums of 8 bytes fill the registers sooner, and products of 64-bit integers take several more.
 template <class T>
-constexpr int kSqueeze = std::is_same_v<T, int64_t>  ? 4
-                         : std::is_same_v<T, double> ? 2
-                                                     : 1;
+using Large = Config<T, kLarge, 2, 4>;
 template <class T>
-using Large = Config<T, 128, 256 / kSqueeze<T>, 2, 4>;
+using Medium = Config<T, kMedium, 1, 4>;
 template <class T>
-using Medium = Config<T, 64, 128 / (kSqueeze<T> > 2 ? 2 : 1), 1, 4>;
-template <class T>
-using Small = Config<T, 32, 64, 1, 4>;
+using Small = Config<T, kSmall, 1, 4>;
 
 // This thread's copies of one operand's tile: kCopies of them a step, each of kWidth elements. The tile has element l of a
 // line at l * kRow + line, as in stage.cuh.
@@ -234,22 +230,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 template <class T, class C, Way kWayA, Way kWayB>
 cudaError_t launch_ways(const Call& call) {
   constexpr int kSize = Copies<T, C, C::kTileM, kWayA>::kSize + Copies<T, C, C::kTileN, kWayB>::kSize;
-  return launch_tiles<T, C>(&kernel<T, C, kWayA, kWayB>, call, sizeof(Acc<T>) * C::kStages * kSize);
+  static_assert(kSize * sizeof(Acc<T>) == C::kShape.stage_bytes);
+  return launch_tiles<T, typename C::Tiles>(&kernel<T, C, kWayA, kWayB>, call);
 }
 
-// How an operand is copied, for all its matrices.
-template <class T>
-Way way_of(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p, const int64_t* batch) {
-  int64_t multiple = 0;
-  for (int d = 0; d < p.batch_dims; ++d) multiple = std::gcd(multiple, batch[d]);
-  return matmul::way_of(static_cast<const T*>(data), stride, step, lines, multiple);
-}
-
-// Copies of single elements take every operand: `k` where neighbours lie along k, `lines` otherwise. Only float32 has kernels
-// for vectors as well.
+// Only float32 has kernels for vectors as well.
 template <class T, class C, Way kWayA>
-cudaError_t launch_way_b(const Call& call, Way b) {
-  if (b == Way::k || b == Way::k_vectors) return launch_ways<T, C, kWayA, Way::k>(call);
+cudaError_t launch_way_b(const Call& call) {
+  const Way b = call.prepared.way_b;
+  if (b == Way::k) return launch_ways<T, C, kWayA, Way::k>(call);
   if constexpr (std::is_same_v<T, float>) {
     if (b == Way::lines_vectors) return launch_ways<T, C, kWayA, Way::lines_vectors>(call);
   }
@@ -258,38 +247,19 @@ cudaError_t launch_way_b(const Call& call, Way b) {
 
 template <class T, class C>
 cudaError_t launch_config(const Call& call) {
-  const Problem& p = call.problem;
-  const Way a = way_of<T>(call.a, p.a_row, p.a_column, p.m, p, p.a_batch);
-  const Way b = way_of<T>(call.b, p.b_column, p.b_row, p.n, p, p.b_batch);
-  if (a == Way::k || a == Way::k_vectors) return launch_way_b<T, C, Way::k>(call, b);
+  const Way a = call.prepared.way_a;
+  if (a == Way::k) return launch_way_b<T, C, Way::k>(call);
   if constexpr (std::is_same_v<T, float>) {
-    if (a == Way::lines_vectors) return launch_way_b<T, C, Way::lines_vectors>(call, b);
+    if (a == Way::lines_vectors) return launch_way_b<T, C, Way::lines_vectors>(call);
   }
-  return launch_way_b<T, C, Way::lines>(call, b);
-}
-
-// How long a tile size takes, in outputs that a multiprocessor computes one after another: large tiles multiply at the highest
-// rate, but small ones leave fewer multiprocessors idle at the end. The rates are the shares of multiply-adds among the
-// instructions of each kernel, guessed for the smallest; not measured yet. The chip is an H200: on another the guess is worse,
-// the result the same.
-template <class C>
-int64_t cost(const Problem& p, int percent) {
-  constexpr int64_t kProcessors = 132;
-  const int64_t rounds = ceil_div(typename C::Tiles(p).count, kProcessors);
-  return rounds * C::kTileM * C::kTileN * 100 / percent;
+  return launch_way_b<T, C, Way::lines>(call);
 }
 
 template <class T>
 cudaError_t launch_dtype(const Call& call) {
-  int tile = call.tile;
-  if (tile == 0) {
-    const int64_t large = cost<Large<T>>(call.problem, 100), medium = cost<Medium<T>>(call.problem, 92),
-                  small = cost<Small<T>>(call.problem, 60);
-    tile = large <= medium && large <= small ? 128 : medium <= small ? 64 : 32;
-  }
-  switch (tile) {
-    case 128: return launch_config<T, Large<T>>(call);
-    case 64: return launch_config<T, Medium<T>>(call);
+  switch (call.prepared.shape) {
+    case kLarge: return launch_config<T, Large<T>>(call);
+    case kMedium: return launch_config<T, Medium<T>>(call);
     default: return launch_config<T, Small<T>>(call);
   }
 }

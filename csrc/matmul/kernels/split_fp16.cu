@@ -20,19 +20,22 @@ namespace treduce::matmul::split_fp16 {
 using namespace hopper;
 using split::Operand16;
 
-// kTileM: 128 for two consumers, 64 for one.
-template <int kTileM_, int kStages_, int kCluster_>
+// One of the shapes of shapes.h: a tileM of 128 for two consumers, of 64 for one.
+template <int kIndex>
 struct Shape {
-  static constexpr int kTileM = kTileM_, kTileN = 128, kStages = kStages_, kCluster = kCluster_;
+  static constexpr TileShape kShape = kShapes[kIndex];
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
+  static constexpr int kCluster = kShape.cluster;
   static constexpr int kConsumers = kTileM / 64;
-  static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
+  static constexpr int kThreads = kShape.threads;
   static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one half
   static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;
   static constexpr int kUnitBytes = kScaleBytesA + kScaleBytesB;  // come with a group's last segment
   static constexpr int kCopiedBytes = 2 * (kBytesA + kBytesB) + kScaleBytesA + kScaleBytesB;
   // The scales fill one more alignment, and so do the units.
-  static constexpr int kStageBytes = 2 * (kBytesA + kBytesB) + 2 * kTileAlignment;
-  static_assert(kUnitBytes <= kTileAlignment && kDepth<float16> == kSegment);
+  static constexpr int kStageBytes = kShape.stage_bytes;
+  static_assert(kStageBytes == 2 * (kBytesA + kBytesB) + 2 * kTileAlignment && kUnitBytes <= kTileAlignment);
+  static_assert(kDepth<float16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
 // Where the scales and units of an operand lie.
@@ -261,54 +264,30 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   work.grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
   work.steps = static_cast<int>(split_a.shape.segments());
   work.outputs = partials != nullptr ? p.batches * p.m * p.n : 0;
-  work.tasks = work.grid.count * (partials != nullptr ? groups_of(p.k) : 1);
-  Launch shape;
-  shape.block = S::kThreads;
-  shape.cluster = S::kCluster;
-  shape.grid = std::min<int64_t>(work.tasks, call.multiprocessors / S::kCluster) * S::kCluster;
-  shape.shared_bytes = S::kStages * S::kStageBytes + kTileAlignment;
-  shape.stream = call.stream;
-  shape.overlapping = true;
+  work.tasks = work.grid.count * (partials != nullptr ? call.prepared.groups : 1);
   const auto function = &kernel<S>;
-  return launch(function, shape, map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
+  return launch(function, call.step(-2), map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
                 partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
-using Large = Shape<128, 3, 2>;
-using Medium = Shape<128, 3, 1>;
-using Narrow = Shape<64, 4, 2>;
-using NarrowOne = Shape<64, 4, 1>;
-
 cudaError_t launch_one(const Call& call) {
-  const Problem& p = call.problem;
-  // With nothing to split, the overlapping launches would begin before what ran before this call has ended.
-  if (p.k == 0) return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * sizeof(float), call.stream);
-  const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
-  char* workspace = static_cast<char*>(call.workspace);
-  const AsRead as_read = split_as_read(p, a, b);
-  Operand16 split_a = split::place(a, workspace, as_read == AsRead::a);
-  Operand16 split_b = split::place(b, workspace, as_read == AsRead::b);
-  if (as_read != AsRead::neither) split_a.unit = split_b.unit = nullptr;  // what is split as it is read has none
-  float* const partials = groups_apart(p) ? reinterpret_cast<float*>(workspace) : nullptr;
-  split::Splitting splitting_a = split::splitting_of(a, split_a), splitting_b = split::splitting_of(b, split_b);
-  if (as_read == AsRead::a) splitting_a.blocks = 0;
-  if (as_read == AsRead::b) splitting_b.blocks = 0;
-  cudaError_t error = split::run(splitting_a, splitting_b, call.stream);
+  const Decisions& prepared = call.prepared;
+  if (call.launch_count == 0) return clear(call);
+  const Operand a = operand_a(call.problem, call.a, 4), b = operand_b(call.problem, call.b, 4);
+  const SplitRegions &regions_a = prepared.split_a, &regions_b = prepared.split_b;
+  const Operand16 split_a = split::place(call, regions_a), split_b = split::place(call, regions_b);
+  float* const partials = prepared.apart ? call.region<float>(prepared.partials) : nullptr;
+  cudaError_t error = launch(&split::split_operands, call.step(0), split::task_of(a, regions_a.splitting, split_a),
+                             split::task_of(b, regions_b.splitting, split_b));
   if (error != cudaSuccess) return error;
-  const int64_t tiles = tiles_of(p) * (partials != nullptr ? groups_of(p.k) : 1);
-  if (as_read != AsRead::neither) {
-    const bool of_a = as_read == AsRead::a;
+  if (prepared.few) {
+    const bool of_a = regions_a.as_read;
     error = split_rows::run(call, of_a, of_a ? a : b, of_a ? b : a, of_a ? split_a : split_b, of_a ? split_b : split_a,
                             partials);
-  } else if (p.m > 128 && tiles > call.multiprocessors) {
-    error = launch_shape<Large>(call, a, b, split_a, split_b, partials);
-  } else if (p.m > 64 && tiles * 2 > call.multiprocessors) {
-    error = launch_shape<Medium>(call, a, b, split_a, split_b, partials);
-  } else if (p.m <= 64) {
-    error = launch_shape<NarrowOne>(call, a, b, split_a, split_b, partials);
   } else {
-    error = launch_shape<Narrow>(call, a, b, split_a, split_b, partials);
+    error = with_shape<kShapeCount>(
+        call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
   }
   if (error != cudaSuccess) return error;
   return split::run_finish(call, split::flags_of(a, split_a), split::flags_of(b, split_b), partials);

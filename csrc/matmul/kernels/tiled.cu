@@ -53,20 +53,13 @@ __global__ void __launch_bounds__(kTile* kTile)
 
 template <class T, int kTile>
 cudaError_t launch_tile(const Call& call) {
-  const Tiles<kTile, kTile> tiles(call.problem);
-  Launch shape;
-  shape.grid = tiles.grid();
-  shape.block = kTile;
-  shape.block_y = kTile;
-  shape.stream = call.stream;
-  return launch(&kernel<T, kTile>, shape, static_cast<const T*>(call.a), static_cast<const T*>(call.b),
-                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), call.problem, tiles);
+  return launch_tiles<T, Tiles<kTile, kTile>>(&kernel<T, kTile>, call);
 }
 
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    switch (call.tile) {
+    switch (call.prepared.tile_m) {
       case 8: return launch_tile<T, 8>(call);
       case 32: return launch_tile<T, 32>(call);
       default: return launch_tile<T, 16>(call);

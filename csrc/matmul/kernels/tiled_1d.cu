@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    return launch_tiles<T, Config>(&kernel<T, Config>, call);
+    static_assert(has_shape<Config>(tiled_1d::shape(kDType<T>, 0)));
+    return launch_tiles<T, Config::Tiles>(&kernel<T, Config>, call);
   });
 }
 

@@ -17,10 +17,10 @@ namespace treduce::matmul::warp_specialized {
 using namespace hopper;
 
 struct Shape {
-  static constexpr int kTileM = 128, kTileN = 256, kStages = 4;
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
   static constexpr int kConsumers = kTileM / 64;
-  static constexpr int kThreads = (kConsumers + 1) * kWarpGroup;
-  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kStageBytes = kShape.stage_bytes;
   // Of the 168 registers a thread that the launch gives, rounded to what can be asked for.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };

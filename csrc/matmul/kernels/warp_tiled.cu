@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    return launch_tiles<T, Config<T>>(&kernel<T, Config<T>>, call);
+    static_assert(has_shape<Config<T>>(square_of_outputs(kDType<T>, 0)));
+    return launch_tiles<T, typename Config<T>::Tiles>(&kernel<T, Config<T>>, call);
   });
 }
 

@@ -17,10 +17,10 @@ namespace treduce::matmul::wgmma {
 using namespace hopper;
 
 struct Shape {
-  static constexpr int kTileM = 128, kTileN = 128, kStages = 3;
-  static constexpr int kThreads = kTileM / 64 * kWarpGroup;
-  static constexpr int kBlocks = 2;  // a multiprocessor
-  static constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kBlocks = kShape.blocks;  // a multiprocessor
+  static constexpr int kStageBytes = kShape.stage_bytes;
 };
 
 template <class Form>

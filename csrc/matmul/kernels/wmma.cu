@@ -230,34 +230,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #endif
 }
 
-// `other_stride` is the one that is not 1.
-template <class T>
-bool reads_wide(const T* data, int64_t unit_stride, int64_t other_stride, const Problem& p, const int64_t* batch) {
-  const auto aligned = [](int64_t elements) { return elements * static_cast<int64_t>(sizeof(T)) % 16 == 0; };
-  bool wide = unit_stride == 1 && aligned(other_stride) && reinterpret_cast<uint64_t>(data) % 16 == 0;
-  for (int d = 0; d < p.batch_dims; ++d) wide = wide && aligned(batch[d]);
-  return wide;
-}
-
 template <class T>
 cudaError_t launch_type(const Call& call) {
   const Problem& p = call.problem;
-  Source<T> a{static_cast<const T*>(call.a), p.a_row, p.a_column, false};
-  Source<T> b{static_cast<const T*>(call.b), p.b_column, p.b_row, false};
-  const bool a_along_k = a.depth_stride == 1 || a.line_stride != 1;
-  const bool b_along_k = b.depth_stride == 1 || b.line_stride != 1;
-  a.wide = a_along_k ? reads_wide(a.data, a.depth_stride, a.line_stride, p, p.a_batch)
-                     : reads_wide(a.data, a.line_stride, a.depth_stride, p, p.a_batch);
-  b.wide = b_along_k ? reads_wide(b.data, b.depth_stride, b.line_stride, p, p.b_batch)
-                     : reads_wide(b.data, b.line_stride, b.depth_stride, p, p.b_batch);
-  const Tiles<Shape::kTileM, Shape::kTileN> tiles(p);
-  Launch shape;
-  shape.grid = tiles.grid();
-  shape.block = Shape::kThreads;
-  shape.stream = call.stream;
-  const auto kernels = a_along_k ? (b_along_k ? &kernel<T, true, true> : &kernel<T, true, false>)
-                                 : (b_along_k ? &kernel<T, false, true> : &kernel<T, false, false>);
-  return launch(kernels, shape, a, b, static_cast<T*>(call.c), static_cast<const T*>(call.bias), p, tiles);
+  const Way way_a = call.prepared.way_a, way_b = call.prepared.way_b;
+  const Source<T> a{static_cast<const T*>(call.a), p.a_row, p.a_column, is_vectors(way_a)};
+  const Source<T> b{static_cast<const T*>(call.b), p.b_column, p.b_row, is_vectors(way_b)};
+  const auto kernels = is_along_k(way_a) ? (is_along_k(way_b) ? &kernel<T, true, true> : &kernel<T, true, false>)
+                                         : (is_along_k(way_b) ? &kernel<T, false, true> : &kernel<T, false, false>);
+  static_assert(has_shape<Shape>(shape(kDType<T>, 0)));
+  return launch(kernels, call.step(0), a, b, static_cast<T*>(call.c), static_cast<const T*>(call.bias), p,
+                Tiles<Shape::kTileM, Shape::kTileN>(p));
 }
 
 cudaError_t launch_one(const Call& call) {

@@ -1,0 +1,248 @@
+#include "choose.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace treduce::matmul {
+namespace {
+
+int64_t tiles_of(const Problem& p, int tile_m, int tile_n) {
+  return ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches;
+}
+
+// The index of the entry with the least cost, the first of equals.
+template <class Entry, size_t kCount, class Cost>
+const Entry& cheapest(const Entry (&entries)[kCount], Cost cost) {
+  const Entry* best = entries;
+  auto least = cost(entries[0]);
+  for (size_t i = 1; i < kCount; ++i) {
+    const auto other = cost(entries[i]);
+    if (other < least) {
+      least = other;
+      best = entries + i;
+    }
+  }
+  return *best;
+}
+
+}  // namespace
+
+namespace pipelined {
+
+// How long a tile size takes, in outputs that a multiprocessor computes one after another: large tiles multiply at the highest
+// rate, but small ones leave fewer multiprocessors idle at the end. The rates are the shares of multiply-adds among the
+// instructions of each kernel, estimated for the smallest; not measured yet.
+Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
+  struct Rate {
+    Index index;
+    int tile;
+    int percent;
+  };
+  constexpr Rate kRates[] = {{kLarge, 128, 100}, {kMedium, 64, 92}, {kSmall, 32, 60}};
+  for (const Rate& rate : kRates) {
+    if (tile == rate.tile) return rate.index;
+  }
+  return cheapest(kRates,
+                  [&](const Rate& rate) {
+                    const TileShape s = shape(dtype, rate.index);
+                    const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), chip.multiprocessors);
+                    return rounds * s.tile_m * s.tile_n * 100 / rate.percent;
+                  })
+      .index;
+}
+
+}  // namespace pipelined
+
+namespace mma_f64 {
+namespace {
+
+// Clock cycles that a shape takes, roughly: the tensor cores' on the busiest multiprocessor, at a share `speed` of their 128
+// multiply-adds a cycle, and the dependent multiplications of its tiles, of which s.blocks run side by side; or what all
+// tiles read from the L2; and what a tile costs besides. Fitted to every shape's time on an NVIDIA H200, 2026-11-21: 1 to
+// 512 rows by n and k of 4096 to 11008, squares of 128 to 4096, batches; within 15 %.
+double cycles(const Problem& p, const TileShape& s, int multiprocessors, double speed) {
+  constexpr double kLatency = 40;    // of a multiplication, 4 steps of k
+  constexpr double kBytes = 36;      // from the L2 a cycle and multiprocessor
+  constexpr double kBesides = 1500;  // of a tile
+  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n), tiles = down * across * p.batches;
+  const double rounds = static_cast<double>(ceil_div(tiles, multiprocessors));
+  const double turns = static_cast<double>(ceil_div(tiles, int64_t(multiprocessors) * s.blocks));
+  const double k = static_cast<double>(p.k);
+  const double multiply = rounds * s.tile_m * s.tile_n * k / (128 * speed);
+  const double wait = turns * k / 4 * kLatency;
+  const double read = static_cast<double>((p.m * across + p.n * down) * p.batches) * k * 8 / (kBytes * multiprocessors);
+  return std::max(multiply + wait, read) + turns * kBesides;
+}
+
+}  // namespace
+
+Index choose(const Problem& p, const Chip& chip) {
+  struct Speed {
+    Index index;
+    double speed;
+  };
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kWide128, 0.9}, {kSquare64, 0.92}, {kWide64, 0.8},
+                               {kSquare32, 0.7},   {kRows16, 0.6},  {kColumns16, 0.6}, {kSquare16, 0.62}};
+  return cheapest(kSpeeds, [&](const Speed& s) { return cycles(p, kShapes[s.index], chip.multiprocessors, s.speed); })
+      .index;
+}
+
+}  // namespace mma_f64
+
+namespace few_rows {
+namespace {
+
+constexpr int kTileCost = 8;  // what a tile costs besides its columns, in columns
+
+}  // namespace
+
+// 16 bits, both operands contiguous along k, and one matrix. Measured on an NVIDIA H200, 2026-11-21: faster by 2 to 8 % up to
+// 16 rows, but for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the
+// multiprocessors. Batches were not measured.
+bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
+  if (size_of(dtype) != 2 || !a.along_k || !b.along_k || p.batches > 1) return false;
+  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 64) > chip.multiprocessors);
+}
+
+Index choose(const Problem& p) { return p.m <= 8 ? kRows8 : p.m <= 16 ? kRows16 : kRows64; }
+
+// Those that leave the busiest multiprocessor the least; of equals the most, which read the rows fewest times.
+int columns_of(const Shape& shape, const Problem& p, const Chip& chip) {
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int columns = shape.warp_columns; columns <= shape.most_columns(); columns += shape.warp_columns) {
+    const int64_t rounds = ceil_div(ceil_div(p.n, columns), chip.multiprocessors);
+    const int64_t cost = rounds * (columns + kTileCost);
+    if (cost <= least) {
+      least = cost;
+      best = columns;
+    }
+  }
+  return best;
+}
+
+int stages_of(const Shape& shape, int columns) {
+  return std::clamp(kRingBytes / shape.stage_bytes(columns), 2, kMostStages);
+}
+
+}  // namespace few_rows
+
+namespace persistent {
+namespace {
+
+// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
+// of it for each operand of which they do not, and if those of C do not; for elements of up to 16 bits, and of 32. Measured
+// on an NVIDIA H200, 2026-11-21: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
+struct Speed {
+  double aligned, skewed_operand, skewed_result;
+};
+struct Cost {
+  Index index;
+  double besides;  // cycles of a tile
+  Speed up_to_16_bits, of_32_bits;
+};
+constexpr Cost kCosts[] = {{kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},
+                           {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},
+                           {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
+                           {kNarrow, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}},
+                           {kSquare, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87}}};
+
+// Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
+// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
+double cycles(const Problem& p, const TileShape& s, int multiprocessors, int element_bytes, double speed,
+              double besides) {
+  const int64_t slots = multiprocessors / s.cluster;
+  const double rounds = static_cast<double>(ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n), slots));
+  return rounds * (double(s.tile_m) * s.tile_n * p.k * element_bytes / (4096 * speed) + besides);
+}
+
+}  // namespace
+
+Index choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
+  if (a.along_k) {
+    if (p.m <= 16) return kRows16;
+    if (p.m <= 32) return kRows32;
+    // Long columns of which each multiprocessor has one tile: two share what they read of A.
+    constexpr int64_t kLong = 16384;
+    const bool one_round = ceil_div(p.n, 64) * p.batches <= chip.multiprocessors;
+    if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return kRows128;
+  }
+  if (p.n <= 16) return kStrip16;
+  if (p.n <= 32) return kStrip32;
+  const int bytes = static_cast<int>(size_of(dtype));
+  const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
+  const int operands = skewed(a.pitch, bytes) + skewed(b.pitch, bytes);
+  const int result = skewed(p.n, size_of(result_dtype(dtype)));
+  return cheapest(kCosts,
+                  [&](const Cost& cost) {
+                    const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
+                    const double speed =
+                        s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
+                    return cycles(p, kShapes[cost.index], chip.multiprocessors, bytes, speed, cost.besides);
+                  })
+      .index;
+}
+
+}  // namespace persistent
+
+namespace split_fp16 {
+namespace {
+
+constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
+
+}  // namespace
+
+AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
+  const bool of_a = p.m > kFewLines;
+  if (of_a && p.n > kFewLines) return AsRead::neither;
+  const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
+  if (blocks > INT32_MAX || view_of(of_a ? a : b, true).reading != Reading::direct) return AsRead::neither;
+  return of_a ? AsRead::a : AsRead::b;
+}
+
+bool groups_apart(const Problem& p, const Chip& chip) {
+  const int64_t groups = groups_of(p.k);
+  if (groups == 1) return false;
+  if (p.m <= kFewLines || p.n <= kFewLines) return true;
+  // Where that leaves the chip idle for less of the time; of many tiles the sums would cost more to add than that.
+  const int64_t tiles = tiles_of(p, 128, 128), at_once = chip.multiprocessors, rounds = ceil_div(tiles, at_once);
+  return tiles < 4 * at_once && ceil_div(tiles * groups, at_once) < rounds * groups;
+}
+
+Index choose(const Problem& p, bool apart, const Chip& chip) {
+  const int64_t tiles = tiles_of(p, 128, 128) * (apart ? groups_of(p.k) : 1);
+  if (p.m > 128 && tiles > chip.multiprocessors) return kLarge;
+  if (p.m > 64 && tiles * 2 > chip.multiprocessors) return kMedium;
+  return p.m <= 64 ? kNarrowOne : kNarrow;
+}
+
+// Large tiles read fewer flags, small ones share out what is to do.
+int finish_tile(const Problem& p, bool apart, const Chip& chip) {
+  return apart ? 64 : tiles_of(p, 256, 256) >= chip.multiprocessors ? 256 : 128;
+}
+
+}  // namespace split_fp16
+
+namespace split_rows {
+
+Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip) {
+  // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were
+  // measured beside that of one block of 64 lines (1 to 128 x 8192 x 28672 on an NVIDIA H200, 2026-11-21).
+  const auto time = [&](int lines, int at_once, double round) {
+    const int64_t blocks = ceil_div(w_lines, lines) * p.batches * groups_of(p.k);
+    const int64_t together = int64_t(at_once) * chip.multiprocessors;
+    return round * static_cast<double>(ceil_div(blocks, together));
+  };
+  const double alone = time(64, 1, 1.0);
+  const bool two = time(64, 2, 1.9) < alone;
+  if (x_lines <= 8) return two ? kTwo8 : kOne8;
+  if (x_lines <= 16) return two ? kTwo16 : kOne16;
+  if (x_lines <= 32) return two ? kTwo32 : kOne32;
+  const bool own_lines = time(128, 1, x_lines <= 64 ? 1.9 : 1.65) < alone;
+  if (x_lines <= 64) return own_lines ? kOwn64 : kShared64;
+  return own_lines ? kOwn128 : kShared128;
+}
+
+}  // namespace split_rows
+
+}  // namespace treduce::matmul

@@ -1,0 +1,51 @@
+// Which of its shapes a rung takes: functions from a problem and a chip to a choice. No choice changes a bit of a result, so
+// these may be tuned freely; each model stands beside its measurement. Host code, free of torch and CUDA.
+#pragma once
+
+#include "../common/prepared.h"
+#include "operand.h"
+#include "shapes.h"
+#include "split.h"
+
+namespace treduce::matmul {
+
+namespace pipelined {
+// `tile`: the caller's tile_size; 0: none.
+Index choose(const Problem& p, DType dtype, int tile, const Chip& chip);
+}  // namespace pipelined
+
+namespace mma_f64 {
+Index choose(const Problem& p, const Chip& chip);
+}  // namespace mma_f64
+
+namespace persistent {
+// a and b: as the kernel reads them.
+Index choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
+}  // namespace persistent
+
+namespace few_rows {
+// Whether the kernel can, and is faster than tiles of 64 columns.
+bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
+Index choose(const Problem& p);
+// Of a block.
+int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
+int stages_of(const Shape& shape, int columns);
+}  // namespace few_rows
+
+namespace split_fp16 {
+// Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once.
+// It must be one that the copy engine can read.
+AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b);
+// Whether groups of k are computed side by side, and added afterwards: the additions are the same.
+bool groups_apart(const Problem& p, const Chip& chip);
+Index choose(const Problem& p, bool apart, const Chip& chip);
+// The outputs each way of a tile of the finish.
+int finish_tile(const Problem& p, bool apart, const Chip& chip);
+}  // namespace split_fp16
+
+namespace split_rows {
+// w_lines, x_lines: of the operand with many lines and of that with few.
+Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip);
+}  // namespace split_rows
+
+}  // namespace treduce::matmul

@@ -1,0 +1,296 @@
+#include "prepare.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "choose.h"
+#include "staged.h"
+
+namespace treduce::matmul {
+namespace {
+
+int64_t tiles_of(const Problem& p, int64_t tile_m, int64_t tile_n) {
+  return ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches;
+}
+
+int64_t grid_of(int64_t blocks) { return std::min<int64_t>(blocks, INT32_MAX); }
+
+LaunchShape launch_of(const TileShape& s) {
+  LaunchShape launch;
+  launch.kernel = s.name;
+  launch.block = s.threads;
+  launch.block_y = s.threads_y;
+  launch.shared_bytes = s.shared_bytes;
+  launch.cluster = s.cluster;
+  return launch;
+}
+
+void set_tile(const TileShape& s, Prepared& out) {
+  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.cluster;
+  out.tile_n = s.transposed ? s.tile_m * s.cluster : s.tile_n;
+  out.stages = s.stages;
+}
+
+// ---- operands as boxes: copies of those that cannot be read where they lie ----
+
+// The copy's offset in the workspace.
+int64_t copy(const View& view, const char* launched, const char* region, Prepared& out) {
+  if (view.reading == Reading::direct) return 0;
+  LaunchShape launch;
+  launch.kernel = launched;
+  launch.block = kPackThreads;
+  const int64_t bytes = view.boxes.batch_pitch[0] * view.boxes.batch_size[0] * view.boxes.element_bytes;
+  launch.grid = grid_of(bytes / (view.turned ? 64 * kPackBytes : 16 * kPackThreads) + 1);
+  out.launches.add(launch);
+  return out.workspace.add(region, view.copied_bytes);
+}
+
+void copy_operands(const View& a, const View& b, Prepared& out) {
+  out.view_a = a;
+  out.view_b = b;
+  out.copy_a = copy(a, "copy A", "copy of A", out);
+  out.copy_b = copy(b, "copy B", "copy of B", out);
+}
+
+// For the copy engine.
+void copy_for_boxes(const Request& r, Prepared& out) {
+  const int bytes = static_cast<int>(size_of(r.dtype));
+  copy_operands(view_a(r.problem, r.a, bytes), view_b(r.problem, r.b, bytes), out);
+}
+
+// ---- a warp's matrix instructions ----
+
+// `fixed`: the kernel knows its stages at compile time.
+void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, Prepared& out) {
+  const int bytes = static_cast<int>(size_of(r.dtype));
+  copy_operands(staged_a(r.problem, r.a, bytes), staged_b(r.problem, r.b, bytes), out);
+  set_tile(s, out);
+  if (!fixed) out.stages = std::min(s.stages, chip.shared_bytes / s.stage_bytes);
+  LaunchShape launch = launch_of(s);
+  launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n));
+  launch.shared_bytes = out.stages * s.stage_bytes;
+  out.launches.add(launch);
+}
+
+// `other_stride` is the one that is not 1.
+bool reads_wide(const void* data, int64_t bytes, int64_t unit_stride, int64_t other_stride, const Problem& p,
+                const int64_t* batch) {
+  const auto aligned = [&](int64_t elements) { return elements * bytes % 16 == 0; };
+  bool wide = unit_stride == 1 && aligned(other_stride) && reinterpret_cast<uint64_t>(data) % 16 == 0;
+  for (int d = 0; d < p.batch_dims; ++d) wide = wide && aligned(batch[d]);
+  return wide;
+}
+
+Way wmma_way(const void* data, int64_t bytes, int64_t line_stride, int64_t depth_stride, const Problem& p,
+             const int64_t* batch) {
+  if (depth_stride == 1 || line_stride != 1) {
+    return reads_wide(data, bytes, depth_stride, line_stride, p, batch) ? Way::k_vectors : Way::k;
+  }
+  return reads_wide(data, bytes, line_stride, depth_stride, p, batch) ? Way::lines_vectors : Way::lines;
+}
+
+// ---- pipelined ----
+
+// How an operand is copied, for all its matrices. Copies of single elements take every operand: `k` where neighbours lie along
+// k, `lines` otherwise. Only float32 has kernels for vectors as well.
+Way pipelined_way(const void* data, DType dtype, int64_t stride, int64_t step, int64_t lines, const Problem& p,
+                  const int64_t* batch) {
+  if (step == 1) return Way::k;
+  if (dtype != DType::float32) return Way::lines;
+  constexpr int64_t kSize = 16 / sizeof(float);
+  bool vectors = stride == 1 && step % kSize == 0 && lines % kSize == 0 && reinterpret_cast<uint64_t>(data) % 16 == 0;
+  for (int d = 0; d < p.batch_dims; ++d) vectors = vectors && batch[d] % kSize == 0;
+  return vectors ? Way::lines_vectors : Way::lines;
+}
+
+// ---- split_fp16 ----
+
+void add_split(const Operand& o, bool as_read, bool units, const char* const (&names)[4], SplitRegions& to,
+               Prepared& out) {
+  to.shape = halves_of(o);
+  to.as_read = as_read;
+  to.splitting = splitting_of(o, to.shape);
+  const Halves& h = to.shape;
+  if (!as_read) {
+    to.halves = out.workspace.add(names[0], 2 * 2 * h.values);
+    to.scales = out.workspace.add(names[1], 4 * h.scales);
+    if (units) to.units = out.workspace.add(names[2], 4 * h.units);
+  } else {
+    to.splitting.blocks = 0;
+  }
+  to.flags = out.workspace.add(names[3], h.flag_bytes());
+}
+
+}  // namespace
+
+void prepare_tiles(const TileShape& s, Prepared& out) {
+  set_tile(s, out);
+  LaunchShape launch = launch_of(s);
+  launch.grid = grid_of(tiles_of(out.problem, s.tile_m, s.tile_n));
+  out.launches.add(launch);
+}
+
+void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  out.shape = pipelined::choose(p, r.dtype, r.tile, chip);
+  out.way_a = pipelined_way(r.a, r.dtype, p.a_row, p.a_column, p.m, p, p.a_batch);
+  out.way_b = pipelined_way(r.b, r.dtype, p.b_column, p.b_row, p.n, p, p.b_batch);
+  prepare_tiles(pipelined::shape(r.dtype, out.shape), out);
+}
+
+void prepare_wmma(const Request& r, const Chip&, Prepared& out) {
+  const Problem& p = r.problem;
+  const int64_t bytes = size_of(r.dtype);
+  out.way_a = wmma_way(r.a, bytes, p.a_row, p.a_column, p, p.a_batch);
+  out.way_b = wmma_way(r.b, bytes, p.b_column, p.b_row, p, p.b_batch);
+  prepare_tiles(wmma::shape(r.dtype, 0), out);
+}
+
+void prepare_staged_mma(const Request& r, const Chip& chip, Prepared& out) {
+  prepare_staged(r, chip, mma::kShape, false, out);
+}
+
+void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
+  out.shape = mma_f64::choose(r.problem, chip);
+  const mma_f64::Shape& s = mma_f64::kShapes[out.shape];
+  prepare_staged(r, chip, s, s.fits, out);
+}
+
+void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
+  if (r.problem.k == 0) return;
+  copy_for_boxes(r, out);
+  set_tile(s, out);
+  LaunchShape launch = launch_of(s);
+  launch.grid = tiles_of(r.problem, s.tile_m, s.tile_n);
+  out.launches.add(launch);
+}
+
+void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  if (p.k == 0) return;
+  copy_for_boxes(r, out);
+  const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
+  out.few = few_rows::pays(p, r.dtype, a, b, chip);
+  LaunchShape launch;
+  if (out.few) {
+    out.shape = few_rows::choose(p);
+    const few_rows::Shape& s = few_rows::kShapes[out.shape];
+    const int columns = few_rows::columns_of(s, p, chip);
+    out.tile_m = s.rows;
+    out.tile_n = columns;
+    out.stages = few_rows::stages_of(s, columns);
+    launch.kernel = s.name;
+    launch.block = s.threads(columns);
+    launch.grid = std::min<int64_t>(ceil_div(p.n, columns), chip.multiprocessors);
+    launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
+  } else {
+    out.shape = persistent::choose(p, r.dtype, a, b, chip);
+    const TileShape& s = persistent::kShapes[out.shape];
+    set_tile(s, out);
+    // C in boxes, where its rows begin at multiples of 16 bytes.
+    out.boxes_c = persistent::stages_results(s.tile_n, s.transposed) && size_of(result_dtype(r.dtype)) == 2 &&
+                  p.n % 8 == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
+    launch = launch_of(s);
+    const int slots = chip.multiprocessors * s.blocks / s.cluster;
+    launch.grid = std::min<int64_t>(tiles_of(p, out.tile_m, out.tile_n), slots) * s.cluster;
+  }
+  out.launches.add(launch);
+}
+
+void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  // With nothing to split, the overlapping launches would begin before what ran before this call has ended.
+  if (p.k == 0) return;
+  const Operand a = operand_a(p, r.a, 4), b = operand_b(p, r.b, 4);
+  const AsRead as_read = split_fp16::split_as_read(p, a, b);
+  out.few = as_read != AsRead::neither;
+  out.groups = groups_of(p.k);
+  out.apart = split_fp16::groups_apart(p, chip);
+  // What is split as it is read has no units, and so nor has the other.
+  add_split(a, as_read == AsRead::a, !out.few, {"high and low A", "scales A", "units A", "flags A"}, out.split_a, out);
+  add_split(b, as_read == AsRead::b, !out.few, {"high and low B", "scales B", "units B", "flags B"}, out.split_b, out);
+  if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
+
+  LaunchShape split;
+  split.kernel = as_read == AsRead::a ? "split B" : as_read == AsRead::b ? "split A" : "split A and B";
+  split.block = split::kThreads;
+  split.grid = grid_of(out.split_a.splitting.blocks + out.split_b.splitting.blocks);
+  out.launches.add(split);
+
+  LaunchShape multiply;
+  const int64_t apart = out.apart ? out.groups : 1;
+  if (out.few) {
+    const bool of_a = as_read == AsRead::a;
+    const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
+    out.shape = split_rows::choose(p, w_lines, x_lines, chip);
+    const split_rows::Shape& s = split_rows::kShapes[out.shape];
+    out.tile_m = of_a ? s.lines() : s.rows;
+    out.tile_n = of_a ? s.rows : s.lines();
+    out.stages = s.stages;
+    multiply.kernel = s.name;
+    multiply.block = s.threads();
+    multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
+    multiply.shared_bytes = s.shared_bytes(kSegment);
+  } else {
+    out.shape = split_fp16::choose(p, out.apart, chip);
+    const TileShape& s = split_fp16::kShapes[out.shape];
+    set_tile(s, out);
+    multiply = launch_of(s);
+    const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * apart;
+    multiply.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
+  }
+  multiply.overlapping = true;
+  out.launches.add(multiply);
+
+  out.finish_tile = split_fp16::finish_tile(p, out.apart, chip);
+  LaunchShape finish;
+  finish.kernel = out.apart ? "add groups of k, finish" : "finish";
+  finish.block = split::kThreads;
+  finish.grid = grid_of(tiles_of(p, out.finish_tile, out.finish_tile));
+  finish.overlapping = true;
+  out.launches.add(finish);
+}
+
+Prepared prepare(const Request& r, const Chip& chip) {
+  Prepared out;
+  out.row = r.row;
+  out.problem = r.problem;
+  out.dtype = r.dtype;
+  out.has_bias = r.has_bias;
+  r.row->prepare(r, chip, out);
+
+  const Problem& p = r.problem;
+  const double products =
+      static_cast<double>(p.batches) * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  out.operations = 2 * r.row->products * products;
+  // Matrices that a batch shares are in memory once.
+  int64_t a_matrices = 1, b_matrices = 1;
+  for (int d = 0; d < p.batch_dims; ++d) {
+    if (p.a_batch[d] != 0) a_matrices *= p.batch_size[d];
+    if (p.b_batch[d] != 0) b_matrices *= p.batch_size[d];
+  }
+  const int64_t result_bytes = size_of(result_dtype(r.dtype));
+  out.bytes_read =
+      (a_matrices * p.m + b_matrices * p.n) * p.k * size_of(r.dtype) + (r.has_bias ? p.n * result_bytes : 0);
+  out.bytes_written = p.batches * p.m * p.n * result_bytes;
+  return out;
+}
+
+std::string to_string(const Prepared& prepared) {
+  std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
+                     std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
+                     (prepared.apart ? " apart" : "") + "\n";
+  for (const LaunchShape& launch : prepared.launches) {
+    text += std::string(launch.kernel) + ": grid " + std::to_string(launch.grid) + ", block " +
+            std::to_string(launch.block) + " x " + std::to_string(launch.block_y) + ", shared " +
+            std::to_string(launch.shared_bytes) + ", cluster " + std::to_string(launch.cluster) +
+            (launch.overlapping ? ", overlapping" : "") + "\n";
+  }
+  for (const Region& region : prepared.workspace.regions()) {
+    text += std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
+            std::to_string(region.offset) + "\n";
+  }
+  return text;
+}
+
+}  // namespace treduce::matmul

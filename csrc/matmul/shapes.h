@@ -1,0 +1,270 @@
+// The shapes of the tiles that kernels compute: numbers that the kernels and prepare.cpp both need, written once. Host code,
+// free of torch and CUDA.
+#pragma once
+
+#include "../common/dtypes.h"
+#include "../common/round.h"
+#include "problem.h"
+
+namespace treduce::matmul {
+
+// What a block computes, and what it needs for that.
+struct TileShape {
+  const char* name;         // of the launch, for who reads a plan
+  int tile_m, tile_n;       // outputs
+  int threads;              // block; `naive` and `tiled` have as many rows of threads as `threads_y` says
+  int threads_y = 1;        //
+  int stages = 0;           // of the ring in dynamic shared memory; where the chip decides, at most
+  int stage_bytes = 0;      // of one
+  int shared_bytes = 0;     // dynamic, a block
+  int blocks = 1;           // on a multiprocessor
+  int cluster = 1;          // blocks that share what they read
+  bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
+};
+
+// ---- one thread, a few outputs ----
+
+// A block a square of `tile` x `tile` threads, a thread an output.
+constexpr TileShape square_of_threads(const char* name, int tile) { return {name, tile, tile, tile, tile}; }
+
+namespace naive {
+constexpr TileShape shape(DType, int) { return square_of_threads("multiply 16 x 16 tiles", 16); }
+}  // namespace naive
+
+namespace tiled {
+constexpr TileShape shape(DType, int tile) {
+  return square_of_threads(tile == 8    ? "multiply 8 x 8 tiles"
+                           : tile == 32 ? "multiply 32 x 32 tiles"
+                                        : "multiply 16 x 16 tiles",
+                           tile == 8 || tile == 32 ? tile : 16);
+}
+}  // namespace tiled
+
+namespace tiled_1d {
+constexpr TileShape shape(DType, int) { return {"multiply 64 x 64 tiles", 64, 64, 512}; }
+}  // namespace tiled_1d
+
+// tiled_2d, vectorized, warp_tiled: 8 x 8 outputs a thread, or 4 x 4 where an element has 8 bytes.
+constexpr bool has_8_bytes(DType dtype) { return dtype == DType::float64 || dtype == DType::int64; }
+constexpr TileShape square_of_outputs(DType dtype, int) {
+  return has_8_bytes(dtype) ? TileShape{"multiply 64 x 64 tiles", 64, 64, 256}
+                            : TileShape{"multiply 128 x 128 tiles", 128, 128, 256};
+}
+
+namespace pipelined {
+
+enum Index { kLarge, kMedium, kSmall };
+
+constexpr int kStages = 4, kStep = 16;  // k of a stage
+
+// Sums of 8 bytes fill the registers sooner, and products of 64-bit integers take several more.
+constexpr TileShape shape(DType dtype, int index) {
+  const int sum_bytes = has_8_bytes(dtype) ? 8 : 4;
+  const bool int64 = dtype == DType::int64;
+  TileShape s = index == kLarge    ? int64            ? TileShape{"multiply 128 x 64 tiles", 128, 64, 256}
+                                     : sum_bytes == 8 ? TileShape{"multiply 128 x 128 tiles", 128, 128, 256}
+                                                      : TileShape{"multiply 128 x 256 tiles", 128, 256, 256}
+                : index == kMedium ? int64 ? TileShape{"multiply 64 x 64 tiles", 64, 64, 128}
+                                           : TileShape{"multiply 64 x 128 tiles", 64, 128, 128}
+                                   : TileShape{"multiply 32 x 64 tiles", 32, 64, 128};
+  s.stages = kStages;
+  // Rows of sums, each 16 bytes longer than the tile.
+  s.stage_bytes = kStep * ((s.tile_m + s.tile_n) * sum_bytes + 2 * 16);
+  s.shared_bytes = s.stages * s.stage_bytes;
+  return s;
+}
+
+}  // namespace pipelined
+
+// ---- a warp's matrix instructions ----
+
+namespace wmma {
+constexpr TileShape shape(DType, int) { return {"multiply 128 x 128 tiles", 128, 128, 256}; }
+}  // namespace wmma
+
+namespace staged {
+
+constexpr int kRowBytes = 128;  // k of a tile, of each line
+
+// `stages`: at most; where the kernel knows how many at compile time, always so many. The chip decides how much shared memory
+// that is: see prepare.cpp.
+constexpr TileShape shape(const char* name, int m, int n, int warp_m, int warp_n, int stages, int blocks) {
+  TileShape s{name, m, n, m / warp_m * (n / warp_n) * 32};
+  s.stages = stages;
+  s.stage_bytes = (m + n) * kRowBytes;
+  s.blocks = blocks;
+  return s;
+}
+
+}  // namespace staged
+
+namespace mma {
+constexpr int kWarpM = 64, kWarpN = 64;  // outputs of a warp
+constexpr TileShape kShape = staged::shape("multiply 128 x 256 tiles", 128, 256, kWarpM, kWarpN, 4, 1);
+}  // namespace mma
+
+namespace mma_f64 {
+
+enum Index { kSquare128, kWide128, kSquare64, kWide64, kSquare32, kRows16, kColumns16, kSquare16, kShapeCount };
+
+struct Shape : TileShape {
+  int warp_m, warp_n;  // outputs of a warp
+  bool fits;           // the ring fits each chip from sm_80 on, so its length is known at compile time
+};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int stages, int blocks) {
+  return {staged::shape(name, m, n, warp_m, warp_n, stages, blocks), warp_m, warp_n,
+          stages * (m + n) * staged::kRowBytes <= 99 * 1024};
+}
+constexpr Shape kShapes[kShapeCount] = {
+    shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 4, 1), shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 4, 1),
+    shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 4, 2),     shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 5, 3),
+    shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 6, 4),     shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 10, 3),
+    shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 10, 3),     shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 12, 4)};
+
+}  // namespace mma_f64
+
+// ---- warp groups and the copy engine ----
+
+namespace hopper {
+
+constexpr int kWarpGroup = 128;       // threads
+constexpr int kRowBytes = 128;        // k of a tile, of each line
+constexpr int kTileAlignment = 1024;  // bytes: eight rows, after which the swizzle repeats
+// Results leave through shared memory, 64 columns at a time in one of two buffers a warp group.
+constexpr int kStagingColumns = 64;
+constexpr int kStagingBuffer = 64 * kRowBytes;
+constexpr int kStagingBytes = 2 * kStagingBuffer;
+
+// A warp group for each 64 rows, and `others` beside them; `kept`: bytes a block beside the ring.
+constexpr TileShape shape(const char* name, int m, int n, int stages, int others, int blocks, int cluster = 1,
+                          int kept = 0, bool transposed = false) {
+  TileShape s{name, m, n, (m / 64 + others) * kWarpGroup};
+  s.stages = stages;
+  s.stage_bytes = (m + n) * kRowBytes;
+  s.shared_bytes = stages * s.stage_bytes + kept + kTileAlignment;
+  s.blocks = blocks;
+  s.cluster = cluster;
+  s.transposed = transposed;
+  return s;
+}
+
+}  // namespace hopper
+
+namespace wgmma {
+constexpr TileShape kShape = hopper::shape("multiply 128 x 128 tiles", 128, 128, 3, 0, 2);
+}  // namespace wgmma
+
+namespace warp_specialized {
+constexpr TileShape kShape = hopper::shape("multiply 128 x 256 tiles", 128, 256, 4, 1, 1);
+}  // namespace warp_specialized
+
+namespace persistent {
+
+enum Index {
+  kLarge,
+  kWide,
+  kMedium,
+  kNarrow,
+  kSquare,
+  kStrip32,
+  kStrip16,
+  kRows128,
+  kRows32,
+  kRows16,
+  kShapeCount,
+};
+
+// Results leave as boxes, or rows through the same buffers.
+constexpr bool stages_results(int n, bool transposed) { return !transposed && n % hopper::kStagingColumns == 0; }
+
+constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,
+                          bool transposed = false) {
+  return hopper::shape(name, m, n, stages, 1, blocks, cluster,
+                       stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed);
+}
+constexpr TileShape kShapes[kShapeCount] = {
+    shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),   shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
+    shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),   shape("multiply 64 x 128 tiles", 64, 128, 4, 1, 2),
+    shape("multiply 64 x 64 tiles", 64, 64, 6, 1, 2),       shape("multiply 64 x 32 tiles", 64, 32, 8, 1, 2),
+    shape("multiply 64 x 16 tiles", 64, 16, 10, 1, 2),      shape("multiply 128 x 64 tiles", 64, 128, 6, 2, 1, true),
+    shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true), shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
+
+}  // namespace persistent
+
+// The kernel of `persistent` for few rows. Its tiles are as wide as fills the chip evenly.
+namespace few_rows {
+
+constexpr int kMostRows = 64;
+constexpr int kMostStages = 32;
+constexpr int kRingBytes = 128 * 1024;  // of stages, a block: changes the time alone
+
+struct Shape {
+  const char* name;
+  int rows;
+  int warp_rows, warp_columns;  // of C, a warp
+
+  constexpr int parts() const { return rows / warp_rows; }                   // warps that share columns
+  constexpr int most_columns() const { return warp_columns * 8 / parts(); }  // a block
+  // Of a block with so many columns.
+  constexpr int threads(int columns) const { return (columns / warp_columns * parts() + 1) * 32; }
+  constexpr int stage_bytes(int columns) const { return (columns + rows) * hopper::kRowBytes; }
+};
+enum Index { kRows8, kRows16, kRows64, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 8 rows", 8, 8, 16},
+                                        {"multiply tiles of 16 rows", 16, 16, 16},
+                                        {"multiply tiles of 64 rows", 64, 32, 32}};
+
+}  // namespace few_rows
+
+namespace split_fp16 {
+
+enum Index { kLarge, kMedium, kNarrow, kNarrowOne, kShapeCount };
+
+// A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups.
+constexpr TileShape shape(const char* name, int m, int stages, int cluster) {
+  TileShape s = hopper::shape(name, m, 128, stages, 1, 1, cluster);
+  s.stage_bytes = 2 * s.stage_bytes + 2 * hopper::kTileAlignment;
+  s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
+  return s;
+}
+constexpr TileShape kShapes[kShapeCount] = {
+    shape("multiply 128 x 128 tiles", 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 3, 1),
+    shape("multiply 64 x 128 tiles", 64, 4, 2), shape("multiply 64 x 128 tiles", 64, 4, 1)};
+
+}  // namespace split_fp16
+
+// The kernel of `split_fp16` for few rows or columns of C.
+namespace split_rows {
+
+// rows: lines of the operand with few (X). The `groups` warp groups of a block either have 64 lines of the other (W) each, and
+// share the lines of X (own_lines); or, where C has too few tiles for that, they take the segments of the same 64 lines by
+// turns: splitting and multiplying go on side by side, and only what they add to the sums, which pass from one to the next
+// through shared memory, is done in order. blocks: on a multiprocessor. Two hide each other's first copies and last stores.
+struct Shape {
+  const char* name;
+  int rows, stages, groups, blocks;
+  bool own_lines;
+
+  constexpr int lines() const { return own_lines ? groups * 64 : 64; }  // of W, a block
+  // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
+  constexpr bool hands_over() const { return rows == 128; }
+  constexpr int threads() const { return groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32); }
+  constexpr int bytes_w(int segment) const { return lines() * segment * 4; }  // the float32 tile
+  constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half
+  constexpr int stage_bytes(int segment) const { return bytes_w(segment) + 2 * bytes_x() + hopper::kTileAlignment; }
+  constexpr int sum_bytes() const { return own_lines ? 0 : hopper::kWarpGroup * rows / 2 * 4; }
+  constexpr int shared_bytes(int segment) const {
+    return stages * stage_bytes(segment) + sum_bytes() + hopper::kTileAlignment;
+  }
+};
+enum Index { kTwo8, kOne8, kTwo16, kOne16, kTwo32, kOne32, kOwn64, kShared64, kOwn128, kShared128, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {
+    {"multiply 64 x 8 tiles", 8, 4, 2, 2, false},     {"multiply 64 x 8 tiles", 8, 8, 4, 1, false},
+    {"multiply 64 x 16 tiles", 16, 4, 2, 2, false},   {"multiply 64 x 16 tiles", 16, 8, 3, 1, false},
+    {"multiply 64 x 32 tiles", 32, 3, 2, 2, false},   {"multiply 64 x 32 tiles", 32, 6, 3, 1, false},
+    {"multiply 128 x 64 tiles", 64, 4, 2, 1, true},   {"multiply 64 x 64 tiles", 64, 5, 2, 1, false},
+    {"multiply 128 x 128 tiles", 128, 3, 2, 1, true}, {"multiply 64 x 128 tiles", 128, 3, 2, 1, false}};
+
+}  // namespace split_rows
+
+}  // namespace treduce::matmul
