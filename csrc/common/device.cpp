@@ -28,8 +28,7 @@ const ChipFacts& chip_facts(int device) {
   const int capability =
       10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
   const ChipFacts* facts = new ChipFacts{capability, attribute(cudaDevAttrMultiProcessorCount),
-                                         attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
-                                         attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+                                         attribute(cudaDevAttrMaxThreadsPerMultiProcessor)};
   // Of two threads that ask at once, one puts its answer here; that of the other is the same, and a few bytes are lost.
   const ChipFacts* none = nullptr;
   known[device].compare_exchange_strong(none, facts, std::memory_order_acq_rel);

@@ -12,8 +12,7 @@ namespace treduce {
 struct ChipFacts {
   int capability;  // times ten
   int multiprocessors;
-  int threads;       // that a multiprocessor holds
-  int shared_bytes;  // that a block may ask for
+  int threads;  // that a multiprocessor holds
 };
 const ChipFacts& chip_facts(int device);
 

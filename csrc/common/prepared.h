@@ -19,7 +19,6 @@ struct Chip {
   int multiprocessors = 132;
   int capability = 90;  // times ten
   int threads_per_multiprocessor = 2048;
-  int shared_bytes = 227 * 1024;  // that a block may ask for
 };
 
 inline bool operator==(const LaunchShape& a, const LaunchShape& b) {

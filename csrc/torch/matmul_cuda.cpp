@@ -36,7 +36,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   r.c = pointers.c = r.result.mutable_data_ptr();
   r.has_bias = bias.defined();
   pointers.bias = r.has_bias ? bias.const_data_ptr() : nullptr;
-  const Prepared prepared = prepare(r, {facts.multiprocessors, facts.capability, facts.threads, facts.shared_bytes});
+  const Prepared prepared = prepare(r, {facts.multiprocessors, facts.capability, facts.threads});
   // Freed when it goes out of scope: in the stream's order.
   at::Tensor workspace;
   const int64_t bytes = prepared.workspace.bytes();

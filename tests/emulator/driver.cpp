@@ -258,7 +258,6 @@ std::string matrix_product(std::istream& line) {
   if (request.row->launcher == nullptr) throw Error(request.row->name + " has no kernel");
   Chip chip;
   chip.multiprocessors = emulator::kProcessors;
-  chip.shared_bytes = static_cast<int>(emulator::kMostSharedBytes);
   const matmul::Prepared prepared = matmul::prepare(request, chip);
   Buffer workspace(prepared.workspace.bytes());
   const matmul::Pointers pointers{a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr,
