@@ -12,7 +12,7 @@ from torch_reduce.bench import Row
 
 Rows = Sequence[dict[str, Any]]
 HEADLINE = 4096
-NOISE = "beyond noise: the third quartile of the ratio is below 1, too"
+NOISE = "beyond noise: the third quartile is below 1, too"
 
 
 def number(value: float | None, decimals: int = 2) -> str:

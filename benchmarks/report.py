@@ -137,10 +137,10 @@ def at(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 def conditions(results: Results, suite: str, what: str) -> str:
     """The caption of a table: what, on which device, with which versions, when."""
     about = results.environment(suite)
-    words = [what, about["device_name"], f"torch {about['torch']}"]
+    words = [about["device_name"], f"torch {about['torch']}"]
     if about.get("cuda_toolkit") and about["device"] == "cuda":
         words.append(f"kernels by CUDA {about['cuda_toolkit']}")
-    return f"*{', '.join(words)}; {about['date'][:10]}.*"
+    return f"*{what}. {', '.join(words)}; {about['date'][:10]}.*"
 
 
 def readme_ladder(results: Results) -> str:
@@ -438,9 +438,7 @@ def grid_readme(results: Results) -> str:
         if points:
             bold = [f"**{cell}**" for cell in (points, mean, least)]
             lines.append([f"**all**, against {name}" if name != "torch" else "**all**", *bold])
-    about = results.environment("grid")
-    words = [f"Speed-up over `torch.sum`, `mean`, `amax` or `amin`, {about['device_name']}, torch {about['torch']}"]
-    under = f"*{', '.join(words)}; {about['date'][:10]}.*"
+    under = conditions(results, "grid", "Speed-up over `torch.sum`, `mean`, `amax` or `amin`")
     picture = "![How many times as fast as torch, torch.compile and CUB](docs/images/grid.svg)"
     head = ["", "points", "geometric mean", "minimum"]
     return f"{picture}\n\n{table(head, lines)}\n\n{under}"
