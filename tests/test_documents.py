@@ -1,0 +1,56 @@
+"""The documents name what exists: the files of the layout, and the files and headings that links lead to."""
+
+import re
+
+import pytest
+
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/ladder.md",
+    "docs/numerics.md",
+    "docs/performance.md",
+    "tests/README.md",
+)
+
+
+def test_the_layout_names_what_exists(root):
+    tree = re.search(r"## Layout\n\n```\n(.*?)```", (root / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    assert tree, "CONTRIBUTING.md has no tree under `## Layout`"
+    folders: list[str] = []
+    checked = 0
+    for line in tree[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        if depth > 2:  # the text beside the names goes on
+            continue
+        for name in re.split(" {2,}", line.strip())[0].split():
+            stem, braces, rest = name.partition("{")
+            choices, _, end = rest.partition("}")
+            for pattern in [stem + choice + end for choice in choices.split(",")] if braces else [name]:
+                where = root.joinpath(*folders[:depth])
+                assert list(where.glob(pattern.rstrip("/"))), f"CONTRIBUTING.md: there is no {where / pattern}"
+                checked += 1
+            if name.endswith("/"):
+                folders[depth:] = [name.rstrip("/")]
+    assert checked > 30
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document, root):
+    path = root / document
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(\s*([^)\s]+)\)", text)
+    for link in links:
+        if link.startswith("http"):
+            continue
+        file, _, heading = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{document}: {link} leads to no file"
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
+            assert heading in map(anchor, headings), f"{document}: {link} leads to no heading"
