@@ -1,8 +1,11 @@
-"""The documents name what exists: the files of the layout, and the files and headings that links lead to."""
+"""The documents name what exists: the files of the layout, the files and headings that links lead to, the next rung."""
 
+import itertools
 import re
 
 import pytest
+
+import torch_reduce
 
 DOCUMENTS = (
     "README.md",
@@ -54,3 +57,13 @@ def test_links_lead_somewhere(document, root):
         if heading:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE)
             assert heading in map(anchor, headings), f"{document}: {link} leads to no heading"
+
+
+@pytest.mark.parametrize(("family", "op"), [("reduce", "sum"), ("matmul", "matmul"), ("elementwise", "vector_add")])
+def test_every_rung_leads_to_the_next(family, op, root):
+    rungs = [v.name for v in torch_reduce.variants(op) if v.has_kernel]
+    for rung, following in itertools.pairwise(rungs):
+        comment = (root / "csrc" / family / "kernels" / f"{rung}.cu").read_text().partition("#include")[0]
+        line = re.search(r"^// Next: +(.*)", comment, flags=re.MULTILINE)
+        assert line, f"{rung}.cu: its comment has no `// Next:`; the next rung is {following}"
+        assert line[1].startswith(following), f"{rung}.cu: `// Next:` begins with the next rung, {following}"

@@ -7,7 +7,7 @@
 //          are under way; one barrier a step.
 // Bound:   the instruction: on sm_90 a warp by itself feeds its tensor core at about 60 % of what a warp group does. On the
 //          way there, shared memory: 64 x 64 outputs a warp need 64 bytes for each 1024 multiply-adds.
-// Next:    wgmma multiplies from shared memory, with no fragments in registers at all.
+// Next:    mma_f64 has the same pipelines for float64; wgmma multiplies from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma and ldmatrix; A. Kerr et al., CUTLASS: software-pipelined warp-level matrix multiply.
 #include "../staged.cuh"
 

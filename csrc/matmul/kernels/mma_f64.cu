@@ -8,7 +8,7 @@
 //          holds 16 steps of k. Where that leaves multiprocessors idle, smaller tiles, down to 16 x 16, with more stages: the
 //          sums are those of fused multiply-adds in order, whatever the tile.
 // Bound:   the tensor cores: 128 fused multiply-adds a cycle and multiprocessor on sm_90. For few rows the memory.
-// Next:    split_fp16 gets float32's accuracy from cores that are fifteen times faster than these.
+// Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.
 #include "../staged.cuh"
 

@@ -10,6 +10,7 @@
 //          tile is transposed. Tiles of C are taken in groups of rows, so that those at work at once share more of A and B.
 // Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output
 //          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller.
+// Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
 #include "../../primitives/ptx/copy.cuh"
 #include "../../primitives/shared.cuh"

@@ -7,7 +7,7 @@
 //          is overwritten.
 // Bound:   shared-memory instructions: a load of A (the same address for a row of threads) and one of B for each
 //          multiply-add. Global memory is asked kTile times less than before.
-// Next:    several outputs a thread, held in registers, would use each shared element several times.
+// Next:    tiled_1d keeps several outputs a thread in registers and uses each shared element several times.
 // Source:  NVIDIA, CUDA Programming Guide, shared memory.
 #include "../../primitives/shared.cuh"
 #include "../rung.h"

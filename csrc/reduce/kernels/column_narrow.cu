@@ -7,6 +7,7 @@
 //          go to shared memory as [node][column], where eight neighbours at a time are folded. A vector of several rows is folded
 //          to one node before.
 // Bound:   memory bandwidth.
+// Next:    compensated computes the same sums more accurately.
 #include "../columns.cuh"
 
 namespace treduce::reduce::column_narrow {

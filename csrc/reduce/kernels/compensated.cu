@@ -4,6 +4,7 @@
 // After:   row_block and column_block, whose error grows with the logarithm of the length.
 // Mapping: theirs.
 // Bound:   memory bandwidth for large inputs: 7 float additions for 4 bytes, a third of what the chip can add meanwhile.
+// Next:    exact has no rounding error but the last.
 // Source:  Takeshi Ogita, Siegfried Rump and Shin'ichi Oishi, Accurate sum and dot product (2005).
 #include "../columns.cuh"
 

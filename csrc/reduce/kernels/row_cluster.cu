@@ -5,6 +5,7 @@
 // Mapping: cluster c reduces row c; the block of rank r folds chunks r * span to (r + 1) * span - 1 and writes its node to the
 //          shared memory of rank 0, which folds the eight.
 // Bound:   latency: one trip to memory, one barrier of the cluster.
+// Next:    column_thread turns to the other direction: the elements of an output lie a row apart.
 // Note:    compute capability 9.0 and later. The bits are those of row_block.
 // Source:  NVIDIA, CUDA Programming Guide, thread block clusters and distributed shared memory.
 #include "../../primitives/cluster.cuh"
