@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "../../csrc/elementwise/ladder.h"
 #include "../../csrc/elementwise/rung.h"
 #include "../../csrc/lessons/thread_index.h"
 #include "../../csrc/matmul/launch.h"
