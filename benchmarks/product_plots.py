@@ -1,4 +1,4 @@
-"""Plots of matmul: the ladder's share of torch, and how many times as fast as torch the grid's points are."""
+"""Plots of matmul: the ladder's share of torch's speed, and the speed-up over torch at the grid's points."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def shares(groups: Mapping[str, Mapping[str, tuple[float, float]]], path: Path, 
     """Bars of each kind's rungs: per cent of torch's speed for that kind, with TFLOP/s beside them.
 
     Args:
-        groups: by kind, by rung: (times as fast as torch, TFLOP/s).
+        groups: by kind, by rung: (speed-up over torch, TFLOP/s).
         path: where to.
         title: above the plot.
         digest: written into the SVG's metadata.
@@ -50,7 +50,7 @@ def ratios(
     """A dot for each shape and kind of product, on a logarithmic axis.
 
     Args:
-        groups: by group, the points; each has its times as fast as torch, by kind.
+        groups: by group, the points; each has its speed-up over torch, by kind.
         means: the geometric mean of each kind.
         path: where to.
         title: above the plot.
@@ -82,6 +82,6 @@ def ratios(
         axes.set_xticks([x for x, _ in ticks], [group.replace(" ", "\n", 1) for _, group in ticks])
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-1.5, start)
-        axes.set_ylabel("times as fast as torch")
+        axes.set_ylabel("speed-up over torch")
         axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)

@@ -310,7 +310,7 @@ def matmul_summary(results: Results) -> str:
     """The grid by group and kind of product."""
     what = "Device time of torch divided by that of `auto`, timed alternately: geometric mean (minimum); "
     what += product_tables.NOISE
-    picture = "![How many times as fast as torch](images/matmul_grid.svg)"
+    picture = "![Speed-up over torch](images/matmul_grid.svg)"
     under = conditions(results, "matmul_grid", what)
     return f"{table(*product_tables.summary(products_of(results)))}\n\n{under}\n\n{picture}"
 
@@ -423,7 +423,7 @@ def grid_summary(results: Results) -> str:
         "Device time of torch, torch.compile or CUB divided by that of `auto`, timed alternately; "
         f"{product_tables.NOISE}"
     )
-    picture = "![How many times as fast as torch, torch.compile and CUB](images/grid.svg)"
+    picture = "![Speed-up over torch, torch.compile and CUB](images/grid.svg)"
     return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
 
 
@@ -439,7 +439,7 @@ def grid_readme(results: Results) -> str:
             bold = [f"**{cell}**" for cell in (points, mean, least)]
             lines.append([f"**all**, against {name}" if name != "torch" else "**all**", *bold])
     under = conditions(results, "grid", "Speed-up over `torch.sum`, `mean`, `amax` or `amin`")
-    picture = "![How many times as fast as torch, torch.compile and CUB](docs/images/grid.svg)"
+    picture = "![Speed-up over torch, torch.compile and CUB](docs/images/grid.svg)"
     head = ["", "points", "geometric mean", "minimum"]
     return f"{picture}\n\n{table(head, lines)}\n\n{under}"
 
@@ -867,7 +867,7 @@ def grid_picture(results: Results) -> Picture | None:
         if any(name in x for found in groups.values() for x in found)
     }
     return Picture(
-        f"How many times as fast, point by point, {results.gpu}", [groups, means],
+        f"Speed-up, point by point, {results.gpu}", [groups, means],
         lambda path, title, digest: _plot.ratios(groups, means, path, title, digest),
     )  # fmt: skip
 
@@ -911,7 +911,7 @@ def products_picture(results: Results) -> Picture | None:
     }
     groups = {group: [{k: v for k, v in x.items() if k in means} for x in found] for group, found in groups.items()}
     return Picture(
-        f"Matrix multiplication: how many times as fast as torch, {results.gpu}",
+        f"Matrix multiplication: speed-up over torch, {results.gpu}",
         [groups, means, PRODUCT_PLOTS.read_text()],
         lambda path, title, digest: product_plots.ratios(groups, means, path, title, digest),
     )

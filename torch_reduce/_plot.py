@@ -1,4 +1,4 @@
-"""Plots of benchmark rows. matplotlib is asked for only here."""
+"""Plots of benchmark rows. Only this file imports matplotlib, which is optional."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ def plot(rows: Sequence[Row], path: Path | str, title: str, ceiling: float | Non
     """Draws rows to a file: bars for one shape, lines over the size for several.
 
     Args:
-        rows: of one op and dtype; those without a time are left out.
+        rows: of one op and dtype; rows without a time are skipped.
         path: a name that ends in .svg, .png or .pdf.
         title: above the plot.
         ceiling: the memory ceiling in GB/s, drawn as a line.
@@ -44,7 +44,7 @@ def ratios(
     title: str,
     digest: str = "",
 ) -> None:
-    """Draws a dot for each point and peer: how many times as fast we are, on a logarithmic axis.
+    """Draws the speed-up over each peer: a dot for each point and peer, on a logarithmic axis.
 
     Args:
         groups: for each kind of point, the points; each has its ratios by peer.
@@ -73,7 +73,7 @@ def ratios(
         places: dict[str, list[tuple[int, float]]] = {name: [] for name in means}
         start, ticks = 0, []
         for number, (kind, points) in enumerate(groups.items()):
-            # The least first: a group then reads as a curve.
+            # In ascending order, so that a group reads as a curve.
             ordered = sorted(points, key=lambda x: x.get("torch", min(x.values())))
             for place, x in enumerate(ordered):
                 for name, value in x.items():
@@ -85,19 +85,18 @@ def ratios(
         for name, found in places.items():
             axes.scatter(
                 [x for x, _ in found], [y for _, y in found], s=15, linewidths=0,
-                label=f"x {name}: {means[name]:.2f} in the geometric mean of {len(found)}", **looks[name],
+                label=f"x {name}: {means[name]:.2f} (geometric mean of {len(found)})", **looks[name],
             )  # fmt: skip
         axes.set_xticks([x for x, _ in ticks], [kind for _, kind in ticks])
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-1.5, start)
-        axes.set_ylabel("times as fast")
+        axes.set_ylabel("speed-up")
         axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
 
 
 def check_target(path: Path | str) -> None:
-    """Raises ValueError for a type of file that is not drawn, ImportError with what to do where there is no
-    matplotlib."""
+    """Raises ValueError for an unknown type of file, ImportError without matplotlib."""
     if Path(path).suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"a plot is written as .svg, .png or .pdf, got {str(path)!r}")
     try:
@@ -129,7 +128,7 @@ def _axes(figure: Any, *place: int) -> Any:
 
 
 def _bars(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
-    """A horizontal bar a variant, from the first rung down, as the ladder is read."""
+    """A horizontal bar a variant, the first rung at the top."""
     figure.set_size_inches(9, 1.5 + 0.29 * len(rows))
     axes = _axes(figure)
     axes.grid(axis="x", color=_GRID, linewidth=0.8)
@@ -160,7 +159,7 @@ def _bars(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
 
 
 def _lines(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
-    """The rate over the size, a line a variant; beside it, where torch was timed, how many times as fast as torch."""
+    """The rate over the size, a line a variant; beside it, if torch was timed, the speed-up over torch."""
     against_torch = any(r.variant == "torch" for r in rows)
     figure.set_size_inches(13 if against_torch else 9, 4.8)
     axes = _axes(figure, 1, 2 if against_torch else 1, 1)
@@ -177,7 +176,7 @@ def _lines(figure: Any, rows: Sequence[Row], ceiling: float | None) -> None:
     if against_torch:
         axes = _axes(figure, 1, 2, 2)
         _draw_lines(axes, rows, lambda r: r.x_torch)
-        axes.set_ylabel("times as fast as torch")
+        axes.set_ylabel("speed-up over torch")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
