@@ -33,16 +33,34 @@ SANITIZERS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def compiler():
     reason = emulator.build.why_not()
     if reason is not None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="module")
-def driver(compiler):
-    return emulator.build.build("driver")
+FAMILIES = {"reduce": tables.REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
+WITHOUT_RUNGS = ("test_thread_indices", "test_the_driver_refuses_what_it_does_not_know")
+
+
+def rungs_of(items):
+    """The rungs whose kernels these tests run, as pairs of a family and a name; None: all."""
+    found = set()
+    for item in items:
+        if "driver" not in getattr(item, "fixturenames", ()) or item.originalname in WITHOUT_RUNGS:
+            continue
+        variant = item.callspec.params.get("variant") if hasattr(item, "callspec") else None
+        if variant is None:
+            return None
+        found |= {(family, variant.name) for family, rows in FAMILIES.items() if variant in rows}
+    return found
+
+
+@pytest.fixture(scope="session")
+def driver(compiler, request):
+    """With the kernels that the chosen tests run: `-k row_warp` compiles one."""
+    return emulator.build.build("driver", rungs_of(request.session.items))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ The tests call it; `python tests/emulator/build.py` does it by hand.
 """
 
 import fcntl
+import hashlib
 import os
 import shlex
 import subprocess
@@ -118,17 +119,26 @@ def compile_one(source: Path) -> None:
     made.with_suffix(".flags").write_text(repr(COMPILER + COMPILE))
 
 
-def build(program: str) -> Path:
-    """Builds "driver" or "broken" where a source is newer, and returns its path."""
+def build(program: str, rungs: set[tuple[str, str]] | None = None) -> Path:
+    """Builds "driver" or "broken" where a source is newer, and returns its path.
+
+    `rungs`: pairs of a folder of csrc and a rung; the driver then has their kernels and no others."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    made = BUILD / program
+    sources = SOURCES[program]
+    if rungs is not None:
+        wanted = {ROOT / "csrc" / family / "kernels" / f"{rung}.cu" for family, rung in rungs}
+        sources = [source for source in sources if source.parent.name != "kernels" or source in wanted]
+        if sources != SOURCES[program]:
+            digest = hashlib.sha256("\n".join(map(str, sources)).encode()).hexdigest()
+            made = BUILD / f"{program}-{digest[:12]}"
     with open(BUILD / "lock", "w") as lock:  # two test processes must not write the same files
         fcntl.flock(lock, fcntl.LOCK_EX)
-        objects = [object_of(source) for source in SOURCES[program]]
-        stale = [source for source in SOURCES[program] if is_stale(object_of(source))]
+        objects = [object_of(source) for source in sources]
+        stale = [source for source in sources if is_stale(object_of(source))]
         stale.sort(key=lambda source: -source.stat().st_size)  # the long ones first, so that no core waits at the end
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
             list(pool.map(compile_one, stale))
-        made = BUILD / program
         if not made.exists() or any(o.stat().st_mtime > made.stat().st_mtime for o in objects):
             # -rdynamic: a message can name the kernel.
             run([*COMPILER, *SANITIZE, "-rdynamic", *objects, "-ldl", "-o", made])
