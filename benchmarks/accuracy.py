@@ -1,4 +1,4 @@
-"""How far sums of float32 are from the truth, and what each way of adding costs."""
+"""The errors of float32 sums, and the time of each way to add."""
 
 import array
 import fractions
@@ -17,7 +17,7 @@ import torch_reduce
 from torch_reduce import bench
 
 UNIT = 2.0**-24
-# math.fsum walks Python's floats: longer inputs take it minutes.
+# math.fsum takes minutes for longer inputs.
 FSUM_LIMIT = 1 << 22
 _PART = 1 << 24
 
@@ -32,7 +32,7 @@ OURS = ("auto", "compensated", "exact")
 
 
 def distributions() -> dict[str, Callable[[int, torch.Generator], Tensor]]:
-    """Those of the tests."""
+    """The distributions of the tests."""
     path = ROOT / "tests" / "cases.py"
     spec = importlib.util.spec_from_file_location("test_cases", path)
     assert spec is not None and spec.loader is not None
@@ -43,11 +43,11 @@ def distributions() -> dict[str, Callable[[int, torch.Generator], Tensor]]:
 
 
 def exact_sum(x: Tensor) -> fractions.Fraction:
-    """Of float32: whole mantissas, added as integers exponent by exponent."""
+    """The exact sum of float32: mantissas are added as integers, exponent by exponent."""
     totals = torch.zeros(1024, dtype=torch.int64, device=x.device)
     for part in x.split(_PART):
         mantissa, exponent = torch.frexp(part.double())
-        # At most 2^24 mantissas of 24 bits: far from the end of int64, and so are the totals.
+        # At most 2^24 mantissas of 24 bits: far from overflowing int64, and so are the totals.
         totals.index_add_(0, exponent.long() + 512, (mantissa * 2.0**24).long())
     return sum(
         (
@@ -59,7 +59,7 @@ def exact_sum(x: Tensor) -> fractions.Fraction:
 
 
 def is_correctly_rounded(value: float, truth: fractions.Fraction) -> bool:
-    """Whether no float32 is nearer."""
+    """Whether no float32 is closer."""
     here = torch.tensor(value, dtype=torch.float32)
     neighbours = [torch.nextafter(here, torch.tensor(s * math.inf)).item() for s in (-1.0, 1.0)]
     error = abs(fractions.Fraction(value) - truth)
@@ -67,7 +67,7 @@ def is_correctly_rounded(value: float, truth: fractions.Fraction) -> bool:
 
 
 def errors(n: int, kind: str, values: Tensor) -> list[dict[str, Any]]:
-    """A row for each way of adding."""
+    """A row for each way to add."""
     truth = exact_sum(values)
     scale = float(values.abs().sum(dtype=torch.float64))
     results = {name: float(way(values)) for name, way in WAYS.items()}

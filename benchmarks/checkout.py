@@ -1,4 +1,4 @@
-"""Where the repository is; and its package can be imported, built in place, where none is installed."""
+"""The repository's path; importing this file makes its package importable, if none is installed."""
 
 import sys
 from pathlib import Path

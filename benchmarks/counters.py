@@ -29,7 +29,7 @@ import torch_reduce
 
 N, BLOCK = 25_600_000, 256
 
-# A column of the file and the metric behind it. Stalls: cycles that warps wait for a reason, by instruction issued.
+# Columns of the file and their metrics. Stalls: cycles that a warp waits for a reason, for each instruction issued.
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "membar", "lg_throttle", "mio_throttle", "wait")
 METRICS = {
@@ -49,7 +49,7 @@ PRODUCT_METRICS = {
 }
 POINT = ("op", "dtype", "shape", "dim", "layout")
 PRODUCT = ("m", "n", "k", "batch", "layout", "dtype", "kernel", "blocks")
-# ncu's word for: only root may read counters on this machine.
+# ncu's error if only root may read counters.
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
@@ -77,7 +77,7 @@ def run_products() -> None:
         for kind in point.dtypes:
             with products.precision(kind) as dtype:
                 a, b = products.operands(point, dtype, torch.device("cuda"))
-                torch.ones(1, device="cuda").add_(1)  # a mark between products: see count_products
+                torch.ones(1, device="cuda").add_(1)  # marks the start of a product: see count_products
                 torch_reduce.matmul(a, b)
                 torch.cuda.synchronize()
                 del a, b

@@ -1,4 +1,4 @@
-"""Times a point of the grid: `auto`, checked first, beside torch, torch.compile or CUB.
+"""Times a point of the grid: `auto`, which is checked first, and torch, torch.compile or CUB.
 
 `python benchmarks/grid.py sm_90a` compiles the libraries of peers.py that the grid needs, ahead of a run.
 """
@@ -20,9 +20,9 @@ import torch_reduce
 from torch_reduce import _check, bench
 
 OURS = "auto"
-# The first lap's ratio below which a point is measured again and again.
+# A point whose first ratio is below this is measured over more rounds.
 CLOSE = 1.02
-# Elements that are widened to float64 at a time.
+# This many elements are widened to float64 at a time.
 _PART = 1 << 27
 
 
@@ -31,7 +31,7 @@ def _contiguous(shape: Sequence[int]) -> list[int]:
 
 
 def _permuted(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Strides of a tensor whose dims lie in memory in that order, the outermost first."""
+    """Strides of a tensor whose dims lie in memory in that order, outermost first."""
     inner = _contiguous([shape[d] for d in order])
     return [inner[list(order).index(d)] for d in range(len(shape))]
 
@@ -44,9 +44,9 @@ def _pitched(shape: Sequence[int], pitch: int, step: int = 1) -> list[int]:
 # How a view lies in memory: strides and offset for a shape.
 LAYOUTS: dict[str, Callable[[Sequence[int]], tuple[list[int], int]]] = {
     "contiguous": lambda s: (_contiguous(s), 0),
-    # One element past an aligned address.
+    # Begins one element past an aligned address.
     "unaligned": lambda s: (_contiguous(s), 1),
-    # Rows of a wider matrix: 24 elements are left out of each.
+    # Rows of a matrix that is 24 elements wider.
     "sliced": lambda s: (_pitched(s, s[-1] + 24), 0),
     # [..., ::2]
     "every_second": lambda s: (_pitched(s, 2 * s[-1], 2), 0),
@@ -77,7 +77,7 @@ def random_values(n: int, dtype: torch.dtype, generator: torch.Generator) -> Ten
 
 
 def whole_values(n: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Small whole numbers: every order of additions gives the exact sum, so nothing may be missing or counted twice."""
+    """Small whole numbers: every order of additions gives the exact sum, so a missing or doubled element shows."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return random_values(n, dtype, generator)
     where = {"generator": generator, "device": generator.device}
@@ -120,12 +120,12 @@ def result_dtype(point: Point) -> torch.dtype:
 
 
 def bytes_of(point: Point) -> int:
-    """Read and written at least."""
+    """Bytes that must be read and written."""
     return math.prod(point.shape) * WIDTHS[point.dtype] + math.prod(kept(point)) * result_dtype(point).itemsize
 
 
 def reduction(point: Point) -> Callable[[Tensor], Tensor]:
-    """The call of torch's that a point stands for."""
+    """torch's call for a point."""
     op, dim = point.op, point.dim
     if dim is None:
         return lambda x: getattr(x, op)()
@@ -138,9 +138,9 @@ def ours(point: Point, **named: Any) -> Callable[[Tensor], Tensor]:
 
 
 def reference(point: Point, x: Tensor) -> Tensor:
-    """In float64, complex128 or int64; of amax and amin in the dtype that holds them exactly."""
+    """The reference in float64, complex128 or int64; for amax and amin in a dtype that holds them exactly."""
     if x.dtype.is_floating_point and x.dtype.itemsize == 1:
-        x = x.to(torch.float32)  # torch reduces no float8
+        x = x.to(torch.float32)  # torch does not reduce float8
     if point.op in ("amax", "amin"):
         return reduction(point)(x)
     wide = torch.complex128 if x.dtype.is_complex else torch.float64 if x.dtype.is_floating_point else torch.int64
@@ -157,7 +157,7 @@ def _dense(x: Tensor) -> bool:
 
 
 def check(point: Point, call: Callable[[Tensor], Tensor], device: torch.device) -> str:
-    """What is wrong with what a call gives for whole numbers, whose sums are exact; nothing where it is right."""
+    """What is wrong with a result for whole numbers, whose sums are exact; empty if it is right."""
     x = tensor(point, device, whole_values, seed=1)
     expected = reference(point, x)
     dtype = result_dtype(point)
@@ -168,7 +168,7 @@ def check(point: Point, call: Callable[[Tensor], Tensor], device: torch.device) 
     if tuple(got.shape) != kept(point):
         return f"shape {tuple(got.shape)}, expected {kept(point)}"
     want = expected.to(dtype)
-    # The sums are exact; the division of a mean rounds.
+    # Sums are exact; the division of a mean rounds.
     near = torch.isclose(got, want, rtol=4 * torch.finfo(dtype).eps, atol=0.0) if point.op == "mean" else got == want
     if bool(near.all()):
         return ""
@@ -177,7 +177,7 @@ def check(point: Point, call: Callable[[Tensor], Tensor], device: torch.device) 
 
 
 def check_random(point: Point, x: Tensor, got: Tensor) -> str:
-    """What is wrong with a result for normal numbers: it must lie within the bound of pairwise summation."""
+    """What is wrong with a result for normal numbers, which must lie within the bound of pairwise summation."""
     want = reference(point, x)
     if point.op in ("amax", "amin") or not (got.dtype.is_floating_point or got.dtype.is_complex):
         return "" if torch.equal(got, want.to(got.dtype)) else "differs from torch's, which is exact here"
@@ -204,16 +204,16 @@ def check_random(point: Point, x: Tensor, got: Tensor) -> str:
 
 @dataclasses.dataclass
 class Result:
-    """A point as it was measured."""
+    """A measured point."""
 
     point: Point
     us: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)
     """Median and quartiles, by candidate."""
     x: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)
-    """How many times as fast as a peer `auto` is: of the medians, and the quartiles over the rounds."""
+    """The speed-up of `auto` over a peer: the ratio of the medians, and the quartiles of the rounds' ratios."""
     samples: int = 0
     rung: str = ""
-    """What `auto` took."""
+    """The rung that `auto` took."""
     notes: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a candidate was not timed."""
     wrong: bool = False
@@ -232,7 +232,7 @@ class Result:
 
 
 def key(row: dict[str, Any] | Point) -> tuple[Any, ...]:
-    """What tells two points apart, of a point or of a row of a results file."""
+    """The identity of a point, or of a row of a results file."""
     if isinstance(row, Point):
         row = row._asdict()
     dim = row["dim"]
@@ -240,15 +240,15 @@ def key(row: dict[str, Any] | Point) -> tuple[Any, ...]:
 
 
 class Candidate(NamedTuple):
-    """Something to time beside ours."""
+    """A peer to time."""
 
     name: str
     make: Callable[[Tensor], Callable[[Tensor], Tensor]]
-    """From the input, the call: a compiler or a library may want to see it."""
+    """Makes the call from the input, which a compiler or a library may need."""
     checked: bool = False
-    """Its results are checked as ours are."""
+    """Whether its results are checked like ours."""
     rung: bool = False
-    """It is one of ours: a wrong result is an error."""
+    """Whether it is one of ours: then a wrong result is an error."""
 
 
 def torch_eager(point: Point) -> Candidate:
@@ -257,7 +257,7 @@ def torch_eager(point: Point) -> Candidate:
 
 def torch_compile(point: Point) -> Candidate:
     def make(x: Tensor) -> Callable[[Tensor], Tensor]:
-        torch.compiler.reset()  # else a ninth shape would fall back to eager, in silence
+        torch.compiler.reset()  # else the ninth shape would silently fall back to eager
         return torch.compile(reduction(point), dynamic=False, fullgraph=True)
 
     return Candidate("torch.compile", make)
@@ -272,14 +272,14 @@ def rung(point: Point, variant: str) -> Candidate:
 
 
 def cub_applies(point: Point) -> bool:
-    """Contiguous memory, all of it or by rows; float8, bool, complex and 16-bit integers are left out."""
+    """Whether CUB has it: contiguous memory, whole or by rows; no float8, bool, complex or 16-bit integers."""
     in_place = point.layout in ("contiguous", "unaligned")
     by_rows = point.dim is None or (len(point.dim) == 1 and point.dim[0] % len(point.shape) == len(point.shape) - 1)
     return in_place and by_rows and peers.cub_takes(point.op, point.dtype)
 
 
 def chosen_rung(point: Point, x: Tensor) -> str:
-    """The rung that `auto` takes, where the package can say so."""
+    """The rung that `auto` takes, if the package can tell."""
     plan = getattr(torch_reduce, "plan", None)
     if plan is None:
         return ""
@@ -296,7 +296,7 @@ def measure(
     settings: bench.Settings,
     close: float = CLOSE,
 ) -> Result:
-    """Checks ours, then times it beside the candidates.
+    """Checks ours, then times it and the candidates.
 
     Args:
         point: what.
@@ -321,7 +321,7 @@ def measure(
             if captured is not None and not _same_bits(captured, mine(x)):
                 raise _WrongError("a replayed CUDA graph gives other bits")
             calls.append((OURS, sampler))
-        except Exception as error:  # the other points go on
+        except Exception as error:  # continue with the other points
             result.notes[OURS], result.wrong = _note(error), True
         rig = rig or bench.make_rig(device, (x,), settings)
         for candidate in candidates:
@@ -330,7 +330,7 @@ def measure(
                 if candidate.checked and (problem := check(point, call, device)):
                     raise _WrongError(problem)
                 calls.append((candidate.name, rig.prepare(call)[0]))
-            except Exception as error:  # as torch refuses float8, and a rung a shape
+            except Exception as error:  # for example: torch refuses float8, a rung refuses a shape
                 result.notes[candidate.name] = _note(error)
                 result.wrong |= candidate.rung and not isinstance(error, ValueError)
         if calls:
@@ -353,7 +353,7 @@ def _note(error: Exception) -> str:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Where they lie: results may be large."""
+    """Whether two results have the same bits, compared in place: results may be large."""
     a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a, b))
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return a.dtype == b.dtype and torch.equal(a.view(words), b.view(words))

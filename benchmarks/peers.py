@@ -1,4 +1,4 @@
-"""Compiles peers.cu when a benchmark runs, and calls it: CUB's reductions, and what a GPU takes for next to nothing.
+"""Compiles peers.cu when a benchmark runs, and calls it: CUB's reductions, and kernels that do next to nothing.
 
 The libraries lie in build/benchmarks, one for each dtype and op, and are compiled again when the source changes;
 `python benchmarks/grid.py sm_90a` compiles them ahead, for which it takes no GPU. All that is called here goes to the
@@ -25,7 +25,7 @@ from torch_reduce import bench
 SOURCE = Path(__file__).with_name("peers.cu")
 FOLDER = ROOT / "build" / "benchmarks"
 
-# What is stored, what it is added in, what comes out: as torch has it.
+# C++ types of elements, accumulator and result, as in torch.
 _TYPES = {
     "float32": ("float", "float", "float"),
     "float64": ("double", "double", "double"),
@@ -39,7 +39,7 @@ _OPERATORS = {"sum": ("std::plus", "{}"), "amax": ("maximum", "::cuda::std::nume
 
 
 def cub_takes(op: str, dtype: str) -> bool:
-    """Whether there is a CUB reduction that means the same; amax is measured for floats alone."""
+    """Whether CUB has the same reduction; amax is measured for floats only."""
     return dtype in _TYPES and (op == "sum" or (op == "amax" and "float" in dtype))
 
 
@@ -57,7 +57,7 @@ def nvcc() -> str:
 
 
 def build(wanted: Iterable[tuple[str, ...]], architecture: str) -> dict[tuple[str, ...], Path]:
-    """Compiles what is not there yet, all at once. `()` is the library of the floors, `(op, dtype)` one of CUB.
+    """Compiles missing libraries in parallel. `()` is the library of the floors, `(op, dtype)` one of CUB.
 
     Raises:
         RuntimeError: the compiler failed.
@@ -89,7 +89,7 @@ def _compile(flags: list[str], path: Path) -> None:
 
 
 def architecture_of(device: torch.device) -> str:
-    """`sm_90a`: with what only this chip has, as the extension is built."""
+    """`sm_90a`: with the chip's own features, like the extension."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
@@ -109,7 +109,7 @@ class Peers:
             raise RuntimeError(f"{name}: CUDA error {status}")
 
     def cub(self, op: str, example: Tensor, rows: bool) -> Callable[[Tensor], Tensor]:
-        """A reduction by CUB of contiguous tensors like the example: of each row, or of everything."""
+        """CUB's reduction of contiguous tensors like the example: of each row, or of all."""
         key = (op, str(example.dtype).removeprefix("torch."))
         name = "cub_rows" if rows else "cub_whole"
         sizes = [ctypes.c_int64(example.numel())]
@@ -136,13 +136,13 @@ class Peers:
         return x
 
     def word(self, x: Tensor) -> Tensor:
-        """One thread reads a word and writes it: a launch and one trip to memory."""
+        """One thread reads and writes a word: a launch and one trip to memory."""
         out = torch.empty_like(x)
         self._call((), "peer_word", ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(out.data_ptr()))
         return out
 
     def read(self, x: Tensor, threads: int, loads: int, blocks: int) -> Tensor:
-        """A kernel that reads everything and keeps nothing."""
+        """A kernel that only reads."""
         out = torch.empty(1, dtype=torch.int32, device=self.device)
         bytes_read = ctypes.c_int64(x.numel() * x.element_size())
         shape = ctypes.c_int(threads), ctypes.c_int(loads), ctypes.c_int(blocks)
@@ -152,23 +152,23 @@ class Peers:
 
 @dataclasses.dataclass(frozen=True)
 class Floors:
-    """What no reduction can go below, measured as the reductions are."""
+    """Lower bounds of a reduction's time, measured like reductions."""
 
     nothing_us: float
     """An empty kernel in a graph."""
     word_us: float
-    """A kernel of one thread that reads one word from memory and writes it."""
+    """A kernel of one thread that reads and writes one word."""
     read: dict[int, float]
     """GB/s of the fastest kernel that only reads, by bytes."""
     read_by: dict[int, str]
 
     @property
     def ceiling(self) -> float:
-        """GB/s, the most that was seen."""
+        """The highest rate measured, in GB/s."""
         return max(self.read.values())
 
     def read_rate(self, size: float) -> float:
-        """The rate of the measured size that is nearest, on a logarithmic scale."""
+        """The rate of the nearest measured size, on a logarithmic scale."""
         return self.read[min(self.read, key=lambda n: abs(math.log(n / size)))]
 
 

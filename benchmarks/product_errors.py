@@ -1,4 +1,4 @@
-"""How far products of float32 are from the truth, for torch and for us, on operands of many kinds."""
+"""The errors of float32 products, torch's and ours, on operands of many kinds."""
 
 import math
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def _signs(x: Tensor, g: torch.Generator) -> Tensor:
 
 
 def _whole_range(m: int, n: int, k: int, g: torch.Generator) -> Pair:
-    # Of A all exponents of normal numbers; B so small that nothing overflows.
+    # A has all exponents of normal numbers; B is so small that nothing overflows.
     a = torch.ldexp(_uniform((m, k), 1, 2, g).double(), _exponents((m, k), -126, 127, g)).float()
     return a * _signs(a, g), torch.randn(k, n, generator=g, device=g.device) * 2.0**-16
 
@@ -67,7 +67,7 @@ def _cancelling(m: int, n: int, k: int, g: torch.Generator) -> Pair:
 
 def _subnormal(m: int, n: int, k: int, g: torch.Generator) -> Pair:
     whole = torch.randint(-(1 << 23) + 1, 1 << 23, (m, k), generator=g, device=g.device)
-    # Through the bits: a multiplication might flush.
+    # Made from bits: a multiplication might flush to zero.
     a = (whole.abs().int() | torch.where(whole < 0, -(2**31), 0).int()).view(torch.float32)
     return a, torch.randn(k, n, generator=g, device=g.device) * 2.0**30
 
@@ -100,8 +100,8 @@ WAYS: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
 
 
 def errors(case: cases.Errors, side: int, device: torch.device) -> list[dict[str, Any]]:
-    """A row for each way: the Frobenius norm of the error as a part of the product's, and the largest error of an
-    output as a part of its sum of |a| |b|."""
+    """A row for each way: the relative error in the Frobenius norm, and the largest error of an output relative to its
+    sum of |a| |b|."""
     a, b = DISTRIBUTIONS[case.distribution](side, side, case.k, torch.Generator(device).manual_seed(0))
     truth, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
     norm, there = float(truth.norm()), scale > 0
@@ -128,7 +128,7 @@ def _rounded(value: float) -> float | None:
 
 
 def worse_than_torch(rows: list[dict[str, Any]]) -> list[str]:
-    """Where `auto` is further from the truth than torch's float32."""
+    """The cases in which `auto` is less accurate than torch's float32."""
     found = []
     for row in rows:
         if row["way"] != "torch float32":

@@ -1,4 +1,4 @@
-"""Times a product of the matmul grid: `auto`, checked first, beside torch."""
+"""Times a product of the matmul grid: `auto`, which is checked first, and torch."""
 
 import contextlib
 import dataclasses
@@ -14,15 +14,15 @@ import torch_reduce
 from torch_reduce import _check, bench
 
 OURS = "auto"
-# Ratios below this are measured again, where a call is not slow.
+# Ratios below this are measured over more rounds, unless a call is slow.
 CLOSE, CLOSE_SECONDS = 1.02, 2e-3
-# Beyond so many multiply-adds some rows alone are compared with float64.
+# Above this many multiply-adds only some rows are compared with float64.
 _CHECKED_WORK, _CHECKED_ROWS = 1 << 37, 256
 
 
 @contextlib.contextmanager
 def precision(kind: str) -> Iterator[torch.dtype]:
-    """Asks torch, and so us, for tfloat32 or for all of float32; gives the dtype that a kind of product has."""
+    """Sets torch's precision, which ours follows, to tfloat32 or full float32; yields the dtype of a kind."""
     settings = torch.backends.cuda.matmul
     before = settings.allow_tf32
     settings.allow_tf32 = kind == "tf32"
@@ -37,7 +37,7 @@ Make = Callable[[Sequence[int]], Tensor]
 _VIEWS: dict[str, Callable[[Sequence[int], Make], Tensor]] = {
     "N": lambda s, make: make(s),
     "T": lambda s, make: make([*s[:-2], s[-1], s[-2]]).mT,
-    # Without the first row and column of a wider matrix, so that every row begins at an odd place.
+    # A larger matrix without its first row and column, so that every row is misaligned.
     "sliced": lambda s, make: make([*s[:-2], s[-2] + 1, s[-1] + 1])[..., 1:, 1:],
     # (batch, sequence, heads, size) seen as (batch, heads, sequence, size), and that transposed.
     "heads": lambda s, make: make([s[0], s[2], s[1], s[3]]).transpose(1, 2),
@@ -73,14 +73,14 @@ def flops_of(point: MatmulPoint) -> int:
 
 
 def bytes_of(point: MatmulPoint, width: int) -> int:
-    """Read and written at least."""
+    """Bytes that must be read and written."""
     elements = point.m * point.k + point.k * point.n + point.m * point.n
     return math.prod(point.batch) * elements * width
 
 
 def check(point: MatmulPoint, a: Tensor, b: Tensor, got: Tensor) -> str:
-    """What is wrong with a product; nothing where it is right. Of a batch the first, a middle and the last matrix are
-    looked at, of large ones some rows."""
+    """What is wrong with a product; empty if it is right. Of a batch the first, a middle and the last matrix are
+    checked, of large products some rows."""
     expected = (*point.batch, point.m, point.n)
     dtype = _check.result_dtype("matmul", a.dtype)
     if tuple(got.shape) != expected or got.dtype != dtype:
@@ -100,20 +100,20 @@ def check(point: MatmulPoint, a: Tensor, b: Tensor, got: Tensor) -> str:
 
 @dataclasses.dataclass
 class Result:
-    """A product as it was measured."""
+    """A measured product."""
 
     point: MatmulPoint
     dtype: str
     us: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)
     """Median and quartiles, of ours and of torch's."""
     x: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)
-    """How many times as fast as torch."""
+    """The speed-up over torch."""
     samples: int = 0
     rung: str = ""
     notes: dict[str, str] = dataclasses.field(default_factory=dict)
     wrong: bool = False
     weights_us: float | None = None
-    """What reading the second operand alone takes at the ceiling, where rows are few."""
+    """The time to read the second operand at the ceiling, for few rows."""
 
     def as_json(self) -> dict[str, Any]:
         p = self.point
@@ -131,19 +131,19 @@ class Result:
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells two products apart, of a row of a results file."""
+    """The identity of a product, from a row of a results file."""
     return (*(row[k] for k in ("kind", "m", "n", "k", "layout", "dtype")), tuple(row["batch"]))
 
 
 def key_of(point: MatmulPoint, dtype: str) -> tuple[Any, ...]:
-    """As `key`, of what is to be measured."""
+    """The same for a product to be measured."""
     return key({**point._asdict(), "dtype": dtype})
 
 
 def measure(
     point: MatmulPoint, kind: str, device: torch.device, settings: bench.Settings, read_rate: float | None
 ) -> Result:
-    """Checks ours, then times it beside torch.
+    """Checks ours, then times it and torch.
 
     Args:
         point: what.
@@ -171,12 +171,12 @@ def measure(
                 raise ValueError("wrong: a replayed CUDA graph gives other bits")
             ready[OURS] = sampler
             del got, captured
-        except Exception as error:  # the other points go on
+        except Exception as error:  # continue with the other products
             result.notes[OURS], result.wrong = bench.first_line(error), True
         try:
             # torch.matmul of int8 would give int8.
             ready["torch"] = rig.prepare(torch._int_mm if dtype == torch.int8 else torch.matmul)[0]
-        except Exception as error:  # as torch refuses integers
+        except Exception as error:  # for example: torch refuses integers
             result.notes["torch"] = bench.first_line(error)
         if ready:
             slow = max(sampler.expected / sampler.calls for sampler in ready.values()) > CLOSE_SECONDS

@@ -1,12 +1,12 @@
 """Measures everything on this machine and writes a results file for each suite; report.py makes tables and plots.
 
 Examples:
-    python benchmarks/run.py                                       everything: on a GPU its suites, else those of a CPU
+    python benchmarks/run.py                                       all suites of the GPU, or of the CPU if there is none
     python benchmarks/run.py --suite grid cub
-    python benchmarks/run.py --suite compile --seconds 240         stops in time; the same with --resume goes on
+    python benchmarks/run.py --suite compile --seconds 240         stops after 240 s; with --resume it continues
     python benchmarks/run.py --suite matmul_ladder matmul_grid matmul_accuracy matmul_calls
     python benchmarks/run.py --suite cpu                           writes benchmarks/results/cpu-*
-    python benchmarks/run.py --smoke --device cpu --output DIR     does it run? small shapes, few samples
+    python benchmarks/run.py --smoke --device cpu --output DIR     smoke test: small shapes, few samples
 """
 
 import argparse
@@ -41,21 +41,21 @@ from torch_reduce._device import Bandwidth, as_device
 
 # The largest shapes of a smoke run.
 SMOKE_LENGTH, SMOKE_SIDE = 1 << 12, 64
-# How often the points measured so far are written, in seconds: a run that is cut off leaves them.
+# Points measured so far are written this often, in seconds, so that an interrupted run keeps them.
 SAVE_SECONDS = 5.0
 
 GRID_SETTINGS = bench.Settings(seconds=0.05, least_samples=7, most_samples=15, call_seconds=0)
-# Some float32 products of the grid take 20 ms: few samples of those.
+# Few samples: some float32 products of the grid take 20 ms.
 PRODUCTS_SETTINGS = bench.Settings(seconds=0.05, least_samples=5, most_samples=13, call_seconds=0)
 PRODUCT_LADDER_SETTINGS = bench.Settings(seconds=0.05, least_samples=3, most_samples=9, call_seconds=0)
 RUNGS_SETTINGS = bench.Settings(seconds=0.1, least_samples=3, most_samples=9, call_seconds=0)
 CPU_SETTINGS = bench.Settings(seconds=0.15, least_samples=3, most_samples=9, call_seconds=0)
-# Larger inputs of the grid are left out on a CPU.
+# On a CPU, larger inputs of the grid are skipped.
 CPU_BYTES, CPU_LENGTH = 300_000_000, 70_000_000
 
 
 class Task(NamedTuple):
-    """A point that waits to be measured."""
+    """A point still to be measured."""
 
     name: str
     key: tuple[Any, ...]
@@ -64,7 +64,7 @@ class Task(NamedTuple):
 
 @dataclasses.dataclass
 class Session:
-    """What every suite needs."""
+    """The state that every suite needs."""
 
     device: torch.device
     settings: bench.Settings
@@ -72,18 +72,18 @@ class Session:
     ceilings: Bandwidth | None
     step: Callable[[str], None]
     save: Callable[[dict[str, Any]], None]
-    """Writes what there is so far."""
+    """Writes the results so far."""
     earlier: dict[str, Any]
-    """The results file that is there; empty unless the run resumes it."""
+    """The existing results file, if the run resumes it; else empty."""
     deadline: float
-    """On time.monotonic: no point is begun after it."""
+    """By time.monotonic: no point starts later."""
     every_point: bool
     kinds: tuple[str, ...]
-    """Of points; the others are left out."""
+    """The kinds of points to measure; others are skipped."""
     wrong: list[str] = dataclasses.field(default_factory=list)
-    """What the run fails for."""
+    """Why the run fails."""
     left: int = 0
-    """Points that there was no time for."""
+    """Points that were not measured for lack of time."""
 
     def measure(
         self,
@@ -104,7 +104,7 @@ class Session:
         return rows
 
     def products(self, chosen: Iterable[cases.MatmulPoint], settings: bench.Settings) -> dict[str, Any]:
-        """The data of a suite of products, with the ceilings that they are compared with."""
+        """The data of a suite of products, with its ceilings."""
         if self.smoke:
             settings = dataclasses.replace(self.settings, seconds=0.0)
             chosen = [smaller_product(point) for point in chosen]
@@ -130,7 +130,7 @@ class Session:
         device: torch.device | None = None,
         close: float = grids.CLOSE,
     ) -> dict[str, Any]:
-        """The data of a suite of points; those of an earlier file are not measured again."""
+        """The data of a suite of points; points in the earlier file are not measured again."""
         device = device or self.device
         if self.smoke:
             settings = dataclasses.replace(self.settings, seconds=0.0)
@@ -151,7 +151,7 @@ class Session:
     def each(
         self, what: str, tasks: Iterable["Task"], done: dict[tuple[Any, ...], dict[str, Any]], head: dict[str, Any]
     ) -> dict[str, Any]:
-        """The rows of what there is to measure and time for; those that are done are not measured again."""
+        """The rows of all points that time allows; points that are done are not measured again."""
         rows: list[dict[str, Any]] = []
         saved = time.monotonic()
         for task in tasks:
@@ -172,7 +172,7 @@ class Session:
         return {**head, what: rows}
 
     def peers(self, *wanted: tuple[str, ...]) -> tuple[peers.Peers | None, peers.Floors | None]:
-        """The compiled libraries and the floors; on a CPU there are none."""
+        """The compiled libraries and the floors; none on a CPU."""
         if self.device.type != "cuda":
             return None, None
         self.step("compiling")
@@ -182,13 +182,13 @@ class Session:
         return libraries, peers.measure_floors(libraries, dataclasses.replace(self.settings, seconds=0.02), most)
 
     def data(self, rows: list[bench.Row]) -> dict[str, Any]:
-        """As the results file holds them."""
+        """Rows and ceilings, as the results file has them."""
         found = bench.as_json(rows, {}, self.ceilings)
         return {"ceilings": found["ceilings"], "rows": found["rows"]}
 
 
 def smaller(point: cases.Point) -> cases.Point:
-    """A point as a smoke run takes it."""
+    """A point, reduced for a smoke run."""
     most = SMOKE_LENGTH if len(point.shape) == 1 else max(4, int(SMOKE_LENGTH ** (1 / len(point.shape))))
     return point._replace(shape=tuple(min(size, most) for size in point.shape))
 
@@ -200,7 +200,7 @@ def smaller_product(point: cases.MatmulPoint) -> cases.MatmulPoint:
 
 
 def floors_json(floors: peers.Floors) -> dict[str, Any]:
-    """Microseconds, and GB/s by bytes."""
+    """Formats the floors: microseconds, and GB/s by bytes."""
     return {
         "nothing_us": round(floors.nothing_us, 3),
         "word_us": round(floors.word_us, 3),
@@ -210,7 +210,7 @@ def floors_json(floors: peers.Floors) -> dict[str, Any]:
 
 
 def ladder(session: Session) -> dict[str, Any]:
-    """Every rung that takes the block size, and auto as it is."""
+    """Every rung that takes the block size, and auto."""
     rows = []
     for n, block, _ in cases.LADDER:
         rungs = torch_reduce.variants("sum")
@@ -224,7 +224,7 @@ def ladder(session: Session) -> dict[str, Any]:
 
 
 def sizes(session: Session) -> dict[str, Any]:
-    """Some rungs over the length."""
+    """Some rungs at many lengths."""
     chosen = bench.candidates("sum", cases.SIZES_VARIANTS)
     return session.data([row for n, _ in cases.SIZES for row in session.measure("sum", (n,), "float32", chosen)])
 
@@ -244,7 +244,7 @@ def blocks(session: Session) -> dict[str, Any]:
 
 
 def dtypes(session: Session) -> dict[str, Any]:
-    """auto beside torch, for every dtype."""
+    """auto and torch, for every dtype."""
     chosen = bench.candidates("sum", ["auto"])
     return session.data(
         [
@@ -257,8 +257,7 @@ def dtypes(session: Session) -> dict[str, Any]:
 
 
 def matmul(session: Session) -> dict[str, Any]:
-    """Every rung, with every tile size; torch in float32 without tensor cores, unless this torch's default says
-    otherwise."""
+    """Every rung, with every tile size; torch in float32 without tensor cores, unless its default differs."""
     chosen = []
     for v in torch_reduce.variants("matmul"):
         chosen += [
@@ -275,8 +274,8 @@ def matmul(session: Session) -> dict[str, Any]:
 
 
 def matmul_ladder(session: Session) -> dict[str, Any]:
-    """Every rung with every kind of product that it takes, beside torch; tf32 is what rungs make of float32 that do
-    not use all of its bits."""
+    """Every rung with every kind of product that it takes, and torch. tf32 stands for the rungs that read float32
+    without all of its bits."""
     settings = session.settings if session.smoke else PRODUCT_LADDER_SETTINGS
     rows: list[bench.Row] = []
     before: dict[tuple[str, str], tuple[int, float]] = {}
@@ -316,14 +315,14 @@ def matmul_ladder(session: Session) -> dict[str, Any]:
 
 
 def takes_kind(v: torch_reduce.Variant, kind: str) -> bool:
-    """Whether a rung of matmul computes products of a kind; `auto` computes what it is asked for."""
+    """Whether a rung of matmul computes products of a kind; `auto` computes all."""
     if kind not in ("float32", "tf32"):
         return kind in v.dtypes
     return "float32" in v.dtypes and (v.name == "auto" or (v.float32_bits < 22) == (kind == "tf32"))
 
 
 def matmul_grid(session: Session) -> dict[str, Any]:
-    """auto beside torch, for every shape, layout and kind of product."""
+    """auto and torch, for every shape, layout and kind of product."""
     return session.products(cases.MATMUL_GRID, PRODUCTS_SETTINGS)
 
 
@@ -334,8 +333,8 @@ def matmul_accuracy(session: Session) -> dict[str, Any]:
 
 
 def matmul_calls(session: Session) -> dict[str, Any]:
-    """What a call of matmul and of linear costs the CPU, in microseconds: ours and torch's in turn, in each of
-    autograd's modes. The GPU is waited for between samples, not within."""
+    """The CPU time of a call of matmul and of linear in microseconds: ours and torch's alternately, in each of
+    autograd's modes. The GPU is synchronised between samples, not within."""
     rounds, number = (3, 5) if session.smoke else (15, 100)
     found = []
     for case in cases.MATMUL_CALLS:
@@ -347,7 +346,7 @@ def matmul_calls(session: Session) -> dict[str, Any]:
             x.requires_grad_(mode == "grad")
             w.requires_grad_(mode == "grad")
             names = {"x": x, "w": w, "torch": torch, "torch_reduce": torch_reduce}
-            # Its own timer would wait for the GPU within the sample.
+            # torch's timer would synchronise the GPU within the sample.
             timers = {
                 by: torch.utils.benchmark.Timer(s, globals=names, timer=time.perf_counter)
                 for by, s in PRODUCT_CALLS.items()
@@ -386,7 +385,7 @@ def vector_add(session: Session) -> dict[str, Any]:
 
 
 def rungs(session: Session) -> dict[str, Any]:
-    """Every rung that reduces along dims, where it takes the shape, beside auto."""
+    """Every rung along dims that takes the shape, and auto."""
     names = [v.name for v in torch_reduce.variants("sum") if v.along_dims and v.name != "auto"]
 
     def chosen(point: cases.Point) -> list[grids.Candidate]:
@@ -398,13 +397,13 @@ def rungs(session: Session) -> dict[str, Any]:
 
 
 def grid(session: Session) -> dict[str, Any]:
-    """Every point: auto beside torch; and the floors."""
+    """Every point: auto and torch; and the floors."""
     _, floors = session.peers()
     return session.points(cases.GRID, lambda point: [grids.torch_eager(point)], GRID_SETTINGS, floors)
 
 
 def compiled(session: Session) -> dict[str, Any]:
-    """The points marked for it: auto beside torch.compile, each shape compiled by itself."""
+    """The points marked for it: auto and torch.compile, which compiles each shape by itself."""
     if session.device.type != "cuda":
         return {"points": []}
     chosen = [point for point in cases.GRID if point.compiled or session.every_point]
@@ -412,7 +411,7 @@ def compiled(session: Session) -> dict[str, Any]:
 
 
 def cub(session: Session) -> dict[str, Any]:
-    """Every point that CUB has a function for: auto beside it."""
+    """Every point for which CUB has a function: auto and CUB."""
     chosen = [point for point in cases.GRID if grids.cub_applies(point)]
     libraries, _ = session.peers(*((point.op, point.dtype) for point in chosen))
     if libraries is None:
@@ -421,7 +420,7 @@ def cub(session: Session) -> dict[str, Any]:
 
 
 def cpu(session: Session) -> dict[str, Any]:
-    """The grid's points that are not too large, on the CPU: auto beside torch."""
+    """The grid's points that are not too large, on the CPU: auto and torch."""
     chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
     return session.points(
         chosen, lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"), close=0.0
@@ -429,7 +428,7 @@ def cpu(session: Session) -> dict[str, Any]:
 
 
 def accuracy(session: Session) -> dict[str, Any]:
-    """Errors of float32 sums on the distributions of the tests, and what each way of adding costs."""
+    """Errors of float32 sums on the distributions of the tests, and the time of each way to add."""
     lengths = [n for n, _ in cases.ACCURACY_LENGTHS]
     if session.smoke:
         lengths = [SMOKE_LENGTH]
@@ -439,7 +438,7 @@ def accuracy(session: Session) -> dict[str, Any]:
 
 
 def calls(session: Session) -> dict[str, Any]:
-    """What a call costs, in microseconds: ours and torch's in turn, in each of autograd's modes."""
+    """The time of a call in microseconds: ours and torch's alternately, in each of autograd's modes."""
     rounds, number = (3, 20) if session.smoke else (31, 1000)
     found = []
     for case in cases.CALLS:
@@ -464,7 +463,7 @@ def calls(session: Session) -> dict[str, Any]:
 
 
 def statements_of(case: cases.Call) -> dict[str, str]:
-    """A call as users write it, by whose it is."""
+    """The call as users write it: torch's, ours, and the op's."""
     first, *rest = case.arguments.split(", ", 1) if not case.arguments.startswith("(") else [case.arguments]
     named = ", ".join([f"dim={first}", *rest]) if first else ""
     return {
@@ -477,7 +476,7 @@ def statements_of(case: cases.Call) -> dict[str, str]:
 class Suite(NamedTuple):
     run: Callable[[Session], dict[str, Any]]
     on: str
-    """Where it is run when nobody asks for suites: "cuda", "cpu" or "both"."""
+    """The device on which it runs by default: "cuda", "cpu" or "both"."""
 
 
 SUITES = {
@@ -493,10 +492,10 @@ SUITES = {
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, str], None]]:
-    """A line on stderr, where that is a terminal; call what it gives with the suite and the step."""
+    """A progress line on stderr, if that is a terminal. Yields a function to call with the suite and the step."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[suite]}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    # Drawn at each step and by no thread of its own, which would disturb what is timed.
+    # Drawn at each step, not by a thread of its own, which would disturb the timing.
     quiet = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **quiet) as bar:
         task = bar.add_task("", total=None, suite="")
@@ -575,7 +574,7 @@ def main() -> int:
 
 
 def digest(data: dict[str, Any]) -> Iterator[str]:
-    """What to look at first in the data of a grid: means, points that are hardly faster, large ones that are slow."""
+    """A summary of a grid: means, points that are hardly faster, large points that are slow."""
     points = data.get("points", [])
     for peer in ("torch", "torch.compile", "CUB"):
         ratios = sorted(((row["x"][peer], row) for row in points if peer in row["x"]), key=lambda pair: pair[0][0])
@@ -602,7 +601,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
 
 
 def digest_of_products(data: dict[str, Any]) -> Iterator[str]:
-    """Means by dtype and kind, and what is behind torch or, with few rows, behind the memory."""
+    """A summary: means by dtype and kind, and points slower than torch or, with few rows, than reading the weights."""
     rows = data.get("products", [])
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         for kind in cases.MATMUL_GROUPS:
@@ -628,7 +627,7 @@ def in_words(row: dict[str, Any]) -> str:
     return f"{what.rstrip()}: {times}"
 
 
-# The suites whose figures are compared with bench's own ceilings.
+# The suites that use bench's ceilings.
 WITH_CEILINGS = (ladder, sizes, blocks, dtypes, matmul, matmul_grid, vector_add)
 
 
