@@ -53,8 +53,8 @@ DTYPES = (
     "complex128",
 )
 CPU_SENTENCE = (
-    "These are times of a CPU, which executes each rung's order of additions, not its kernel: they do not teach what "
-    "the ladder teaches. That takes an NVIDIA GPU."
+    "These are CPU times. A CPU executes each rung's order of additions, not its kernel, so they do not teach what the "
+    "ladder teaches: that takes an NVIDIA GPU."
 )
 # `threads` prints this many rows and then the number of those left out.
 MOST_THREADS_SHOWN = 64
