@@ -34,14 +34,19 @@ help: ## this list
 demo: $(built) ## set up, build, and run the ladder on this machine
 	@$(py) -m torch_reduce demo
 
-# On all cores where pytest-xdist is installed; tests on a GPU stay in one process (tests/conftest.py).
-parallel = $(shell $(py) -c 'import xdist; print("-n auto --dist loadgroup")' 2>/dev/null)
+# On all cores where pytest-xdist is installed; then, where there is a GPU, what needs it, in one process (tests/conftest.py).
+# Status 5: nothing in PYTEST_ARGS needs it.
+parallel = $(shell $(py) -c 'import xdist; print("-n auto")' 2>/dev/null)
+test_gpu = if [ -e /dev/nvidiactl ] && [ -n "$(parallel)" ]; then \
+  $(py) -m pytest -m cuda $(PYTEST_ARGS) || [ $$? -eq 5 ]; fi
 
 test: $(built) ## set up, build, and run the tests
 	@$(py) -m pytest $(parallel) $(PYTEST_ARGS)
+	@$(test_gpu)
 
 test-all: $(built) ## the same, and the nightly tests: minutes more
 	@$(py) -m pytest $(parallel) -m 'nightly or not nightly' $(PYTEST_ARGS)
+	@$(test_gpu)
 
 bench: $(built) ## measure everything on this machine's GPU into benchmarks/results/, then write tables and plots
 	@$(py) benchmarks/run.py $(BENCH_ARGS)

@@ -19,11 +19,14 @@ def why_no_cuda():
 
 NO_CUDA = why_no_cuda()
 
-# pytest-xdist, where it is installed: `make test` asks for `-n auto --dist loadgroup`, and plain `pytest` for nothing.
+# pytest-xdist, where it is installed: `make test` asks for `-n auto`, and plain `pytest` for nothing.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))  # in a worker, how many there are
 MOST_WORKERS = 8  # each holds a torch, some 0.5 GB
+# Tests that share what takes long to make, by a part of their names: one worker runs all of a group.
+GROUPS = ("test_disassembly", "instruction_set", "inductor")
 
-if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # the workers share the cores
-    threads = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+if WORKERS:  # they share the cores
+    threads = max(1, (os.cpu_count() or 1) // WORKERS)
     torch.set_num_threads(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for the processes that tests start
 
@@ -33,19 +36,25 @@ def pytest_xdist_auto_num_workers(config):
     return min(os.cpu_count() or 1, MOST_WORKERS)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """One worker runs all tests on a GPU: they measure its memory, fill it, and capture graphs."""
-    if NO_CUDA is None:
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.xdist_group("cuda"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling  # optional
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return next((group for group in GROUPS if group in nodeid), nodeid)
+
+    return ByGroup(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    if NO_CUDA is not None and item.get_closest_marker("cuda"):
-        pytest.skip(NO_CUDA)
+    if item.get_closest_marker("cuda"):
+        if NO_CUDA is not None:
+            pytest.skip(NO_CUDA)
+        if WORKERS:
+            # They measure the GPU's memory, fill it, and capture graphs.
+            pytest.skip("tests on a GPU run in one process: `pytest -m cuda` without workers, as `make test` does")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

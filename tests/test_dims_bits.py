@@ -315,7 +315,6 @@ def test_float8_values(device):
 # The instruction sets of a CPU.
 
 
-@pytest.mark.xdist_group("instruction_sets")
 def test_every_instruction_set_of_the_cpu_gives_the_same_bits_along_dims():
     found = {name: reductions for name, (_, reductions) in digests().items()}
     assert set(found) == {"best", "avx2", "baseline"} and len(set(found.values())) == 1, found

@@ -18,9 +18,6 @@ import tables
 import torch_reduce
 from torch_reduce import _C
 
-# One process disassembles for all of these tests.
-pytestmark = pytest.mark.xdist_group("disassembly")
-
 
 def find_cuobjdump():
     places = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"]

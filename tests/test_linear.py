@@ -387,7 +387,6 @@ def test_compile_with_gradients(device):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("inductor")  # whose headers are precompiled once
 def test_compile_with_inductor(device):
     compiled = torch.compile(lambda x, w, b: ops.linear(x.sin(), w, b).relu() * 2, fullgraph=True)
     operands = tensors(((70, 40), (33, 40)), torch.float32, device, grad=True)

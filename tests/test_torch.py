@@ -268,7 +268,6 @@ def test_compile_raises_what_eager_raises(device):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("inductor")  # whose headers are precompiled once
 def test_compile_with_inductor(device):
     compiled = torch.compile(lambda x: ops.sum(x.sin() * 2, "v6") + 1, fullgraph=True)
     x = leaf(10_007, device=device)
