@@ -1,0 +1,160 @@
+#pragma once
+
+#include "pairwise_cpu_lanes.h"
+
+namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
+namespace {
+
+// Columns, a few rows at a time: the leaves of some vector of columns are added in registers, and go up the tree at once. A
+// level of the tree holds one node a column.
+template <class O, class L>
+struct Columns {
+  using In = typename L::In;
+  using A = typename L::A;
+  using Acc = typename L::Acc;
+  using Value = typename L::Value;
+  static constexpr int kElements = L::kElements;
+  static constexpr int kAtOnce = 8;  // rows
+  static constexpr int kFew = 16;    // rows that need no scratch
+
+  static int64_t slots(int64_t columns) { return (columns + kElements - 1) / kElements * kElements; }
+  static int64_t scratch(int64_t n, int64_t columns) {
+    int levels = 1;  // log2(leaves) + 1, rounded up
+    while (int64_t{1} << (levels - 1) < n && levels < 8) ++levels;
+    for (int64_t chunks = (n + kChunk - 1) / kChunk; chunks > 1; chunks = (chunks + 1) / 2) ++levels;
+    return levels * L::kPlanes * slots(columns) * static_cast<int64_t>(sizeof(A));
+  }
+
+  static void run(const void* data, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns, void* scratch,
+                  void* result) {
+    const In* const x = static_cast<const In*>(data);
+    const Tree tree{static_cast<A*>(scratch), columns, slots(columns)};
+    if (n <= kFew) {
+      const In* rows[kFew];
+      for (int64_t e = 0; e < n; ++e) rows[e] = x + (offsets != nullptr ? offsets[e] : e * pitch);
+      Acc* const nodes = static_cast<Acc*>(result);
+      switch (n) {
+        case 1: return few<1>(rows, 1, tree, nodes);
+        case 2: return few<2>(rows, 2, tree, nodes);
+        case 3: return few<3>(rows, 3, tree, nodes);
+        case 4: return few<4>(rows, 4, tree, nodes);
+        default: return few<0>(rows, static_cast<int>(n), tree, nodes);
+      }
+    }
+    int64_t leaves = 0;
+    for (int64_t first = 0; first < n; first += kChunk) {
+      const int count = static_cast<int>(n - first < kChunk ? n - first : kChunk);
+      const int lanes = count < kLanes ? count : kLanes, stripes = count / kLanes, rest = count % kLanes;
+      for (int l = 0; l < lanes;) {
+        const int mine = stripes + (l < rest ? 1 : 0);
+        const int alike = l < rest ? rest : lanes;  // lanes up to here have as many stripes
+        int group = 1;
+        while (2 * group * mine <= kAtOnce && l % (2 * group) == 0 && l + 2 * group <= alike) group *= 2;
+        const In* rows[kAtOnce];
+        for (int g = 0; g < group; ++g) {
+          for (int s = 0; s < mine; ++s) {
+            const int64_t row = first + l + g + s * kLanes;
+            rows[g * mine + s] = x + (offsets != nullptr ? offsets[row] : row * pitch);
+          }
+        }
+        // Ways of their own for what chunks and short columns have; kGroup * kOfLeaf values are in registers.
+        switch (group * 16 + mine) {
+          case 8 * 16 + 1: add<8, 1>(rows, mine, leaves, tree); break;
+          case 4 * 16 + 2: add<4, 2>(rows, mine, leaves, tree); break;
+          case 2 * 16 + 3: add<2, 3>(rows, mine, leaves, tree); break;
+          case 2 * 16 + 4: add<2, 4>(rows, mine, leaves, tree); break;
+          case 1 * 16 + 8: add<1, 8>(rows, mine, leaves, tree); break;
+          default: group = 1; add<1, 0>(rows, mine, leaves, tree);
+        }
+        l += group;
+        leaves += group;
+      }
+    }
+    finish(leaves, tree, static_cast<Acc*>(result));
+  }
+
+ private:
+  struct Tree {
+    A* nodes;
+    int64_t columns, slots;
+    A* level(int k, int64_t slot) const { return nodes + k * L::kPlanes * slots + slot; }
+    // The last vector of columns begins early, so that it ends in time; what it holds twice, it computes twice.
+    int64_t begin(int64_t slot) const { return slot + kElements <= columns ? slot : columns - kElements; }
+  };
+
+  // kGroup leaves of `stripes` rows each (kOfLeaf, or any number where that is 0), and the nodes that they complete.
+  template <int kGroup, int kOfLeaf>
+  TREDUCE_INLINE static void add(const In* const* rows, int stripes, int64_t leaves, const Tree& tree) {
+    int depth = 0, top = 0;
+    while (1 << depth < kGroup) ++depth;
+    for (top = depth; leaves >> top & 1; ++top) {
+    }
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+      const int64_t c = tree.begin(slot);
+      Value v[kGroup];
+      if constexpr (kOfLeaf == 0) {
+        v[0] = L::load(rows[0] + c);
+#pragma GCC unroll 1
+        for (int s = 1; s < stripes; ++s) v[0] = L::combine(v[0], L::load(rows[s] + c));
+      } else {
+#pragma GCC unroll 8
+        for (int g = 0; g < kGroup; ++g) {
+          v[g] = L::load(rows[g * kOfLeaf] + c);
+#pragma GCC unroll 8
+          for (int s = 1; s < kOfLeaf; ++s) v[g] = L::combine(v[g], L::load(rows[g * kOfLeaf + s] + c));
+        }
+      }
+#pragma GCC unroll 4
+      for (int s = 1; s < kGroup; s *= 2) {
+#pragma GCC unroll 8
+        for (int g = 0; g < kGroup; g += 2 * s) v[g] = L::combine(v[g], v[g + s]);
+      }
+      for (int k = depth; k < top; ++k) v[0] = L::combine(L::get(tree.level(k, slot), tree.slots), v[0]);
+      L::put(tree.level(top, slot), tree.slots, v[0]);
+    }
+  }
+
+  static void finish(int64_t leaves, const Tree& tree, Acc* result) {
+    int lowest = 0;
+    while ((leaves >> lowest & 1) == 0) ++lowest;
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+      Value v = L::get(tree.level(lowest, slot), tree.slots);
+      for (int k = lowest + 1; leaves >> k != 0; ++k) {
+        if (leaves >> k & 1) v = L::combine(L::get(tree.level(k, slot), tree.slots), v);
+      }
+      L::put_nodes(result + tree.begin(slot), v);
+    }
+  }
+
+  // A few rows, each of them a leaf: no level of the tree is written. kRows: their number, or 0 for any from 5 on, whose
+  // branches are the same for every vector.
+  template <int kRows>
+  static void few(const In* const* rows, int any, const Tree& tree, Acc* result) {
+    const int n = kRows > 0 ? kRows : any;
+    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+      const int64_t c = tree.begin(slot);
+      Value v = node_of_four(rows, c, n);
+      if (n > 4) v = L::combine(v, node_of_four(rows + 4, c, n - 4));
+      if (n > 8) {
+        Value w = node_of_four(rows + 8, c, n - 8);
+        if (n > 12) w = L::combine(w, node_of_four(rows + 12, c, n - 12));
+        v = L::combine(v, w);
+      }
+      L::put_nodes(result + c, v);
+    }
+  }
+  // The node over the first four rows, or over fewer where `n` is less.
+  TREDUCE_INLINE static Value node_of_four(const In* const* rows, int64_t c, int n) {
+    Value v = L::load(rows[0] + c);
+    if (n > 1) v = L::combine(v, L::load(rows[1] + c));
+    if (n > 2) {
+      Value w = L::load(rows[2] + c);
+      if (n > 3) w = L::combine(w, L::load(rows[3] + c));
+      v = L::combine(v, w);
+    }
+    return v;
+  }
+};
+
+}  // namespace
+}  // namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS

@@ -1,0 +1,124 @@
+#pragma once
+
+#include "pairwise_cpu_rows.h"
+
+namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
+namespace {
+
+// Few columns: a stripe of 128 rows is one run of memory, so stripes are added as runs, and neighbouring leaves of a column lie
+// `columns` apart. If L is split, they are a multiple of its elements.
+template <class O, class L>
+struct NarrowColumns {
+  using In = typename L::In;
+  using A = typename L::A;
+  using Acc = typename L::Acc;
+  using Value = typename L::Value;
+  static constexpr int kElements = L::kElements;
+  static constexpr int64_t kMost = 16 * 1024 / (kLanes * sizeof(A) * L::kPlanes);
+  static constexpr int64_t kRoom = kMost * kLanes + 2 * kElements;  // accumulators of a plane
+  static constexpr int64_t kScratch = (2 * L::kPlanes * kRoom + L::kPlanes * kMost * kUnitChunks) * sizeof(A);
+
+  static void run(const void* data, int64_t n, int64_t columns, void* scratch, void* result) {
+    if constexpr (L::kSplit) {
+      if (columns % kElements != 0)
+        return NarrowColumns<O, typename L::InOrder>::run(data, n, columns, scratch, result);
+    }
+    const In* x = static_cast<const In*>(data);
+    A* const leaves = static_cast<A*>(scratch);
+    A* const other = leaves + L::kPlanes * kRoom;
+    A* const of_chunks = other + L::kPlanes * kRoom;
+    Acc* const nodes = static_cast<Acc*>(result);
+    const int chunks = static_cast<int>((n + kChunk - 1) / kChunk);
+    const int64_t stripe = kLanes * columns;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int64_t left = n - int64_t{chunk} * kChunk;
+      const int count = static_cast<int>(left < kChunk ? left : kChunk);
+      const int stripes = count / kLanes;
+      const int64_t rest = count % kLanes * columns;
+      if (rest > 0) add(x, stripe, stripes + 1, rest, leaves);
+      if (stripes > 0) add(x + rest, stripe, stripes, stripe - rest, leaves + rest);
+      const A* const node = fold(leaves, other, count < kLanes ? count : kLanes, columns);
+      for (int k = 0; k < L::kPlanes; ++k) {
+        memcpy(of_chunks + (k * kUnitChunks + chunk) * columns, node + k * kRoom, columns * sizeof(A));
+      }
+      x += kChunk * columns;
+    }
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t place = c / kElements * kElements + L::place(c);
+      const auto of_chunk = [&](int chunk) {
+        return L::node(of_chunks + chunk * columns + place, kUnitChunks * columns);
+      };
+      Acc of_column[kUnitChunks];
+      of_column[0] = of_chunk(0);
+      for (int chunk = 1; chunk < chunks; ++chunk) of_column[chunk] = of_chunk(chunk);
+      nodes[c] = fold_few<O>(of_column, chunks);
+    }
+  }
+
+ private:
+  // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements.
+  static void add(const In* x, int64_t stripe, int stripes, int64_t count, A* sums) {
+    int64_t p = 0;
+    constexpr int kHeld = L::kParts == 2 ? 4 : 8;
+    for (; p + kHeld * kElements <= count; p += kHeld * kElements) {
+      Value v[kHeld];
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeld; ++i) v[i] = L::load(x + p + i * kElements);
+#pragma GCC unroll 1
+      for (int s = 1; s < stripes; ++s) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kElements));
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeld; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
+    }
+    while (p < count) {
+      Value v;
+      if (count >= kElements) {
+        if (p + kElements > count) p = count - kElements;  // some of them again
+        v = L::load(x + p);
+        for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p));
+      } else {
+        const int few = static_cast<int>(count - p);
+        v = L::load(x + p, few, false);
+        for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p, few, false));
+      }
+      L::put(sums + p, kRoom, v);
+      p += kElements;
+    }
+  }
+
+  // Where the nodes of the columns are. What is written past a node is written again, by the next one or by nobody who counts.
+  static const A* fold(A* from, A* to, int count, int64_t columns) {
+    const auto get = [&](const A* p) __attribute__((always_inline)) { return L::get(p, kRoom); };
+    while (count > 1) {
+      const int four = count % 4 == 0 ? 4 : 2;
+      const int fewer = count / four;
+      for (int t = 0; t < fewer; ++t) {
+        const A* const a = from + t * four * columns;
+        if (four == 4) {
+          for (int64_t c = 0; c < columns; c += kElements) {
+            const Value left = L::combine(get(a + c), get(a + columns + c));
+            const Value right = L::combine(get(a + 2 * columns + c), get(a + 3 * columns + c));
+            L::put(to + t * columns + c, kRoom, L::combine(left, right));
+          }
+        } else {
+          for (int64_t c = 0; c < columns; c += kElements) {
+            L::put(to + t * columns + c, kRoom, L::combine(get(a + c), get(a + columns + c)));
+          }
+        }
+      }
+      if (count % 2 != 0) {
+        for (int k = 0; k < L::kPlanes; ++k) {
+          memcpy(to + k * kRoom + fewer * columns, from + k * kRoom + (count - 1) * columns, columns * sizeof(A));
+        }
+      }
+      count = fewer + count % 2;
+      std::swap(from, to);
+    }
+    return from;
+  }
+};
+
+}  // namespace
+}  // namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS

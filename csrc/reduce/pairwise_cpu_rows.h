@@ -1,0 +1,314 @@
+#pragma once
+
+#include "pairwise_cpu_lanes.h"
+
+namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
+namespace {
+
+constexpr int kLanes = Pairwise::kLanes, kStripes = Pairwise::kStripes, kChunk = Pairwise::kChunk;
+constexpr int kUnitChunks = static_cast<int>(kUnit / kChunk);
+
+// Accumulators on their way up the tree: neighbours lie side by side. L: of nodes.
+template <class L>
+struct Nodes {
+  using A = typename L::A;
+  static constexpr int kCapacity = kUnitChunks * (kLanes / L::kWidth > L::kWidth ? kLanes / L::kWidth : L::kWidth);
+  static constexpr int kRoom = kCapacity + 2 * L::kWidth;
+  alignas(64) A at[L::kPlanes][kRoom];
+
+  TREDUCE_INLINE void put(int64_t i, const typename L::Value& v) { L::put(&at[0][i], kRoom, v); }
+  TREDUCE_INLINE typename L::Value get(int64_t i) const { return L::get(&at[0][i], kRoom); }
+  typename L::Acc node(int64_t i) const { return L::node(&at[0][i], kRoom); }
+  void copy(int64_t count, typename L::Acc* nodes) const {
+    int64_t i = 0;
+    for (; i + L::kWidth <= count; i += L::kWidth) L::put_nodes(nodes + i, get(i));
+    for (; i < count; ++i) nodes[i] = node(i);
+  }
+
+  // Each aligned run of `size` (a power of two) of the first `count` nodes becomes one.
+  void fold(int64_t count, int size) {
+    put(count, L::identity());  // is read, and counts for nothing
+    put(count + L::kWidth, L::identity());
+    for (; size > 1; size /= 2) {
+      count /= 2;
+      for (int64_t i = 0; i < count; i += L::kWidth) put(i, L::pairs(get(2 * i), get(2 * i + L::kWidth)));
+    }
+  }
+};
+
+// Neighbours among `count` nodes, one after another.
+template <class O>
+typename O::Acc fold_few(typename O::Acc* nodes, int count) {
+  while (count > 1) {
+    const int pairs = count / 2;
+    for (int i = 0; i < pairs; ++i) nodes[i] = O::combine(nodes[2 * i], nodes[2 * i + 1]);
+    if (count % 2 != 0) nodes[pairs] = nodes[count - 1];
+    count -= pairs;
+  }
+  return nodes[0];
+}
+
+// Rows before this one may be read up to `past` elements behind their end: rows behind them reach further.
+inline int64_t safe_rows(int64_t rows, int64_t stride, int64_t past) {
+  if (past == 0) return rows;
+  return stride <= 0 ? 0 : rows - (past + stride - 1) / stride;
+}
+
+template <class O, class L>
+struct Rows {
+  using In = typename L::In;
+  using Acc = typename L::Acc;
+  using Value = typename L::Value;
+  using N = typename L::Nodes;
+  using Held = Nodes<N>;
+  static constexpr int kWidth = L::kWidth;
+  static constexpr int kElements = L::kElements;
+  static constexpr int kOfElements = kElements / kWidth;  // elements of a node that a value leaves in each lane
+  static constexpr int kValues = kLanes / kElements;      // of a stripe
+  static constexpr int kTogether = kValues < kWidth ? kValues : kWidth;  // that become a vector of nodes
+  static constexpr int kOfChunk = kValues / kTogether * kWidth;          // nodes that a chunk leaves before Held::fold
+
+  static void run(const void* data, int64_t rows, int64_t stride, int64_t n, void* result) {
+    const In* const x = static_cast<const In*>(data);
+    Acc* const nodes = static_cast<Acc*>(result);
+    if (n > kLanes) {
+      chunks(x, rows, stride, n, nodes);
+    } else if (several_a_value(stride, n)) {
+      parts_of_values(x, rows, static_cast<int>(n), nodes);
+    } else {
+      lanes(x, rows, stride, static_cast<int>(n), nodes);
+    }
+  }
+
+  // Whether values hold several whole rows each.
+  static bool several_a_value(int64_t stride, int64_t n) {
+    return n <= kElements / 2 && n >= kOfElements && (n & (n - 1)) == 0 && stride == n;
+  }
+  static void parts_of_values(const In* x, int64_t rows, int n, Acc* nodes) {
+    Held held;
+    const int64_t all = rows * n;
+    constexpr int64_t kAtOnce = Held::kCapacity * kOfElements;
+    for (int64_t begin = 0; begin < all; begin += kAtOnce) {
+      const int64_t count = all - begin < kAtOnce ? all - begin : kAtOnce;
+      int64_t i = 0;
+      for (; i + kElements <= count; i += kElements) held.put(i / kOfElements, L::nodes(L::load(x + begin + i)));
+      if (i < count) {
+        held.put(i / kOfElements, L::nodes(L::load(x + begin + i, static_cast<int>(count - i), false)));
+      }
+      held.fold(count / kOfElements, n / kOfElements);
+      held.copy(count / n, nodes + begin / n);
+    }
+  }
+
+  static void stripes(const void* const* begins, int64_t chunks, void* result) {
+    Held held;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const In* of_chunk[kStripes];
+      for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
+      whole_chunk(of_chunk, held, c * kOfChunk);
+    }
+    held.fold(chunks * kOfChunk, kOfChunk);
+    held.copy(chunks, static_cast<Acc*>(result));
+  }
+
+ private:
+  // Rows of a single stripe. Each takes a power of two of values, the last of them filled up with the identity.
+  static void lanes(const In* x, int64_t rows, int64_t stride, int n, Acc* nodes) {
+    const int values = (n + kElements - 1) / kElements, rest = n - (values - 1) * kElements;
+    int shift = 0;
+    while (1 << shift < values) ++shift;
+    const int padded = 1 << shift;
+    const int64_t at_once = Held::kCapacity / padded;
+    const int64_t safe = safe_rows(rows, stride, int64_t{values} * kElements - n);
+    const int together = padded < kWidth ? kWidth / padded : 1;  // rows of a square
+    const int squares = padded < kWidth ? 1 : padded / kWidth;   // of a row
+    Held held;
+    typename N::Value v[kLanes / kElements < kWidth ? kWidth : kLanes / kElements];
+    for (auto& value : v) value = N::identity();
+    for (int64_t begin = 0; begin < rows; begin += at_once) {
+      const int64_t count = rows - begin < at_once ? rows - begin : at_once;
+      const In* row = x + begin * stride;
+      int64_t r = 0, at = 0;
+      if (rest == kElements && padded == values && stride == n) {  // one run of values
+        for (; at + kWidth <= count * padded; at += kWidth) {
+          typename N::Value run[kWidth];
+#pragma GCC unroll 16
+          for (int i = 0; i < kWidth; ++i) run[i] = L::nodes(L::load(row + (at + i) * kElements));
+          held.put(at, N::square(run));
+        }
+        r = at / padded;
+        row += r * stride;
+      } else if (padded == 1) {
+        for (; r + kWidth <= count && begin + r + kWidth <= safe; r += kWidth, row += kWidth * stride) {
+          typename N::Value few[kWidth];
+#pragma GCC unroll 16
+          for (int i = 0; i < kWidth; ++i) few[i] = L::nodes(L::load(row + i * stride, n, true));
+          held.put(r, N::square(few));
+        }
+      } else if (squares == 1) {
+        for (; r + together <= count && begin + r + together <= safe; r += together, row += together * stride) {
+          typename N::Value few[kWidth];
+#pragma GCC unroll 16
+          for (int i = 0; i < kWidth; ++i) {
+            const int k = i & (padded - 1);
+            const In* const p = row + (i >> shift) * stride + k * kElements;
+            if (k < values - 1) {
+              few[i] = L::nodes(L::load(p));
+            } else {
+              few[i] = k < values ? L::nodes(L::load(p, rest, true)) : N::identity();
+            }
+          }
+          held.put(r * padded, N::square(few));
+        }
+      }
+      at = r * padded;
+      while (r < count) {
+        for (int t = 0; t < together; ++t, ++r, row += stride) {
+          typename N::Value* const mine = v + t * padded;
+          if (r >= count) {
+            for (int k = 0; k < values; ++k) mine[k] = N::identity();
+            continue;
+          }
+          for (int k = 0; k < values - 1; ++k) mine[k] = L::nodes(L::load(row + k * kElements));
+          mine[values - 1] = L::nodes(L::load(row + (values - 1) * kElements, rest, begin + r < safe));
+        }
+        for (int q = 0; q < squares; ++q, at += kWidth) held.put(at, N::square(v + q * kWidth));
+      }
+      held.fold(count * padded, padded);
+      held.copy(count, nodes + begin);
+    }
+  }
+
+  static void chunks(const In* x, int64_t rows, int64_t stride, int64_t n, Acc* nodes) {
+    const int of_row = static_cast<int>((n + kChunk - 1) / kChunk);
+    const int rest = static_cast<int>(n % kChunk);
+    const int64_t at_once = kUnitChunks / of_row;
+    const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
+    Held held;
+    for (int64_t begin = 0; begin < rows; begin += at_once) {
+      const int64_t count = rows - begin < at_once ? rows - begin : at_once;
+      int64_t at = 0;
+      for (int64_t r = begin; r < begin + count; ++r) {
+        const In* chunk = x + r * stride;
+        for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
+          const In* begins[kStripes];
+          for (int s = 0; s < kStripes; ++s) begins[s] = chunk + s * kLanes;
+          whole_chunk(begins, held, at);
+        }
+        if (rest > 0) {
+          part_of_chunk(chunk, rest, r < safe, held, at);
+          at += kOfChunk;
+        }
+      }
+      held.fold(at, kOfChunk);
+      for (int64_t r = 0; r < count; ++r) {
+        if (of_row == 1) {
+          nodes[begin + r] = held.node(r);
+          continue;
+        }
+        Acc few[kUnitChunks];
+        few[0] = held.node(r * of_row);
+        for (int c = 1; c < of_row; ++c) few[c] = held.node(r * of_row + c);
+        nodes[begin + r] = fold_few<O>(few, of_row);
+      }
+    }
+  }
+
+  // Values whose stripes are added side by side, in registers.
+  static constexpr int kRegisters = (TREDUCE_VECTOR_BYTES == 64 ? 16 : 8) / L::kParts;
+  static constexpr int kHeld = kRegisters < kValues ? kRegisters : kValues;
+  static constexpr int kPasses = kHeld < kTogether ? kTogether / kHeld : 1;
+
+  static TREDUCE_INLINE void put(Held& held, int64_t at, int lane, typename N::Value* nodes, int count) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i += kTogether) {
+      held.put(at + (lane / kElements + i) / kTogether * kWidth, N::template fold<kTogether>(nodes + i));
+    }
+  }
+
+  TREDUCE_INLINE static void whole_chunk(const In* const* begins, Held& held, int64_t at) {
+#pragma GCC unroll 1
+    for (int lane = 0; lane < kLanes; lane += kPasses * kHeld * kElements) {
+      typename N::Value nodes[kPasses * kHeld];
+#pragma GCC unroll 4
+      for (int g = 0; g < kPasses; ++g) {
+        const int first = lane + g * kHeld * kElements;
+        // A chunk that is larger than a page is read faster if the one before it asks for it, from front to back.
+        const In* ahead = begins[0] + kChunk + first * kStripes;
+        const auto ask = [&] {
+          if constexpr (kChunk * sizeof(In) > 4096) {
+            constexpr int kLine = 64 / sizeof(In);
+#pragma GCC unroll 8
+            for (int i = 0; i < kHeld * kElements; i += kLine) __builtin_prefetch(ahead + i);
+            ahead += kHeld * kElements;
+          }
+        };
+        Value v[kHeld];
+        ask();
+#pragma GCC unroll 16
+        for (int i = 0; i < kHeld; ++i) v[i] = L::load(begins[0] + first + i * kElements);
+#pragma GCC unroll 1
+        for (int s = 1; s < kStripes; ++s) {
+          const In* const p = begins[s] + first;
+          ask();
+#pragma GCC unroll 16
+          for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kHeld; ++i) nodes[g * kHeld + i] = L::nodes(v[i]);
+      }
+      put(held, at, lane, nodes, kPasses * kHeld);
+    }
+  }
+
+  // `safe`: more may be read.
+  static void part_of_chunk(const In* x, int n, bool safe, Held& held, int64_t at) {
+    const int stripes = n / kLanes, rest = n % kLanes;
+    constexpr int kHere = kHeld < 8 ? kHeld : 8;
+    constexpr int kAll = kHere < kTogether ? kTogether : kHere;
+#pragma GCC unroll 1
+    for (int lane = 0; lane < kLanes; lane += kAll * kElements) {
+      typename N::Value nodes[kAll];
+#pragma GCC unroll 4
+      for (int g = 0; g < kAll; g += kHere) {
+        const int first = lane + g * kElements;
+        const In* p = x + first;
+        Value v[kHere];
+        int left = rest - first;  // elements of the last stripe, from here on
+        if (stripes == 0) {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) v[i] = L::identity();
+        } else {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) v[i] = L::load(p + i * kElements);
+          const int whole = stripes + (left >= kHere * kElements ? 1 : 0);
+#pragma GCC unroll 1
+          for (int s = 1; s < whole; ++s) {
+            p += kLanes;
+#pragma GCC unroll 16
+            for (int i = 0; i < kHere; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+          }
+          p += kLanes;
+          if (left >= kHere * kElements) left = 0;
+        }
+        if (left > 0) {
+#pragma GCC unroll 16
+          for (int i = 0; i < kHere; ++i) {
+            const int here = left - i * kElements;
+            if (here >= kElements) {
+              v[i] = L::combine(v[i], L::load(p + i * kElements));
+            } else if (here > 0) {
+              v[i] = L::combine(v[i], L::load(p + i * kElements, here, safe));
+            }
+          }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kHere; ++i) nodes[g + i] = L::nodes(v[i]);
+      }
+      put(held, at, lane, nodes, kAll);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS
