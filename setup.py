@@ -3,7 +3,7 @@
 Settings, as environment variables:
   TORCH_REDUCE_CUDA=auto|0|1   build the CUDA half where nvcc is found (auto), never, or fail without nvcc
   TORCH_CUDA_ARCH_LIST         chips to build for, as in PyTorch ("9.0a;8.0+PTX"); unset: the GPUs of this machine, or,
-                               where there is none, 9.0a and PTX for 8.0
+                               where there is none, 9.0a. A wheel that is meant for others names theirs
   CUDA_HOME                    the CUDA toolkit, where it is not the nvcc on PATH
   MAX_JOBS                     compilers to run at once
 """
@@ -19,8 +19,9 @@ from pathlib import Path
 from setuptools import setup
 
 MIN_CUDA = (12, 8)
-GET_NVCC = 'pip install "cuda-toolkit[nvcc,cudart,cccl]==13.0.*"'
+GET_NVCC = 'pip install "cuda-toolkit[nvcc,cudart,cccl]"'
 ROOT = Path(__file__).resolve().parent
+CONFIG = ROOT / "build" / "config"  # what is generated for the compiler
 
 try:
     import torch
@@ -30,6 +31,8 @@ except ImportError:
         "torch_reduce is built against the torch it will run with, and none is importable here: install torch first, "
         "then `pip install --no-build-isolation .`"
     )
+
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def say(line: str) -> None:
@@ -71,7 +74,7 @@ def architectures() -> list[str]:
     if torch.version.cuda and torch.cuda.device_count():
         chips = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     names = sorted(f"{major}.{minor}{'a' if major >= 9 else ''}" for major, minor in chips)
-    return names or ["9.0a", "8.0PTX"]
+    return names or ["9.0a"]
 
 
 def gencode(names: list[str]) -> list[str]:
@@ -116,9 +119,17 @@ def wanted_toolkit() -> Path | None:
 
 
 def check_compiler() -> None:
-    compiler = os.environ.get("CXX", "c++")
-    if not shutil.which(compiler):
-        sys.exit(f"torch_reduce: no C++ compiler: {compiler!r} is not on PATH; install one (g++ 9 or later) or set CXX")
+    """torch 2.11 and 2.12 compile extensions as C++17, later ones as C++20."""
+    standard, need = ("c++17", "g++ 9") if TORCH < (2, 13) else ("c++20", "g++ 11")
+    compiler = os.environ.get("CXX", "c++").split()
+    if not shutil.which(compiler[-1]):
+        sys.exit(f"torch_reduce: no C++ compiler: no {compiler[-1]!r} on PATH; install {need} or later, or set CXX")
+    test = [*compiler, f"-std={standard}", "-fsyntax-only", "-x", "c++", os.devnull]
+    if subprocess.run(test, capture_output=True).returncode != 0:
+        sys.exit(
+            f"torch_reduce: {compiler[-1]!r} does not compile {standard.upper()}, needed by torch {torch.__version__}: "
+            f"install {need} or later, or set CXX"
+        )
 
 
 def check_layers() -> None:
@@ -132,51 +143,77 @@ def check_layers() -> None:
             sys.exit(f"torch_reduce: {relative} has {found.group(0)}; code that knows torch belongs into csrc/torch")
 
 
+def write(path: Path, text: str) -> None:
+    """Leaves a file alone that says so already: what includes it is not compiled again."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+class Build(cpp_extension.BuildExtension):
+    """Writes what the C++ side (build/config/treduce_build.h) and Python (torch_reduce/_build.py) know of the build."""
+
+    def run(self):
+        """Only those few files that include the header differ between a build with CUDA and one without."""
+        write(CONFIG / "treduce_build.h", "".join(f"#define {name} {value}\n" for name, value in FACTS.items()))
+        (CONFIG / "cuda").unlink(missing_ok=True)
+        if TOOLKIT is not None:
+            (CONFIG / "cuda").symlink_to(TOOLKIT / "include")
+        super().run()
+        folder = ROOT if self.inplace else Path(self.build_lib)
+        line = f'"""Written by setup.py."""\n\nTORCH = "{torch.__version__}"\n'
+        write(folder / "torch_reduce" / "_build.py", line)
+
+
 def make_extension():
-    check_compiler()
-    check_layers()
     sources = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp"))
     cuda_only = {"csrc/common/counters.cpp", "csrc/common/device.cpp"} | {s for s in sources if s.endswith("_cuda.cpp")}
-    cxx = ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-fopenmp"]
-    include_dirs, library_dirs, libraries, define_macros = [], [], [], []
-    extra = {"cxx": cxx}
-    toolkit = wanted_toolkit()
-    if toolkit is None:
+    # at::parallel_for is a loop on one core without OpenMP.
+    extra = {"cxx": ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-fopenmp"]}
+    cuda = {}
+    if TOOLKIT is None:
         sources = [s for s in sources if s not in cuda_only]
     else:
         # A CPU-only torch leaves CUDA_HOME None, and the build of .cu files reads it.
-        cpp_extension.CUDA_HOME = str(toolkit)
-        version = ".".join(map(str, toolkit_version(toolkit)))
+        cpp_extension.CUDA_HOME = str(TOOLKIT)
+        version = ".".join(map(str, toolkit_version(TOOLKIT)))
         names = architectures()
-        say(f"building for CUDA {version} ({toolkit}), chips {', '.join(names)}")
+        say(f"building for CUDA {version} ({TOOLKIT}), chips {', '.join(names)}")
+        FACTS["TREDUCE_WITH_CUDA"] = 1
+        FACTS["TREDUCE_CUDA_VERSION"] = f'"{version}"'
+        FACTS["TREDUCE_CUDA_ARCHITECTURES"] = f'"{" ".join(names)}"'
         sources += sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cu"))
-        include_dirs.append(str(toolkit / "include"))
-        library_dirs += [str(d) for d in (toolkit / "lib64", toolkit / "lib") if d.is_dir()]
-        libraries += ["cudart_static", "rt", "dl", "pthread"]
-        define_macros += [
-            ("TREDUCE_WITH_CUDA", "1"),
-            ("TREDUCE_CUDA_VERSION", f'"{version}"'),
-            ("TREDUCE_CUDA_ARCHITECTURES", f'"{" ".join(names)}"'),
-        ]
+        cuda["library_dirs"] = [str(d) for d in (TOOLKIT / "lib64", TOOLKIT / "lib") if d.is_dir()]
+        cuda["libraries"] = ["cudart_static", "rt", "dl", "pthread"]
+        extra["nvcc"] = ["-O3", "-Xcompiler=-fvisibility=hidden", *gencode(names)]
         if torch.version.cuda is None:
             # A CPU-only torch asks nvcc for no dependency files, so a changed header must change the command instead.
             headers = b"".join(p.read_bytes() for p in sorted(ROOT.glob("csrc/**/*.*h")))
-            define_macros.append(("TREDUCE_HEADERS", f"0x{zlib.crc32(headers):08x}"))
-        extra["nvcc"] = ["-O3", "-Xcompiler=-fvisibility=hidden", *gencode(names)]
+            extra["nvcc"].append(f"-DTREDUCE_HEADERS=0x{zlib.crc32(headers):08x}")
+    # The same command for a C++ file whether there is CUDA or not: the other kind of build compiles it no second time.
     return cpp_extension.CppExtension(
         "torch_reduce._C",
         sources,
-        include_dirs=include_dirs,
-        library_dirs=library_dirs,
-        libraries=libraries,
-        define_macros=define_macros,
+        include_dirs=[str(CONFIG), str(CONFIG / "cuda")],
+        define_macros=[("AT_PER_OPERATOR_HEADERS", None)],  # torch's headers without every op
         extra_compile_args=extra,
-        extra_link_args=["-fopenmp"],  # at::parallel_for is a loop on one core without it
+        extra_link_args=["-fopenmp"],
         depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.*h")),
+        **cuda,
     )
 
 
 # Two compilers at once need some 2 GB; more than the cores help nobody.
 os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
 
-setup(ext_modules=[make_extension()], cmdclass={"build_ext": cpp_extension.BuildExtension})
+check_compiler()
+check_layers()
+TOOLKIT = wanted_toolkit()
+FACTS: dict[str, int | str] = {}
+
+setup(
+    ext_modules=[make_extension()],
+    cmdclass={"build_ext": Build},
+    # The extension calls into torch's C++ side, which changes from one minor version to the next.
+    install_requires=[f"torch=={TORCH[0]}.{TORCH[1]}.*", "rich>=13"],
+)

@@ -5,10 +5,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+
+import torch_reduce
 
 
 def setup(root, *arguments, cwd=None, **environment):
@@ -110,9 +114,16 @@ def test_no_compiler(root, tmp_path):
     (tmp_path / "bin").mkdir()
     status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", PATH=str(tmp_path / "bin"))
     (line,) = own_lines(err)
-    assert status != 0 and "no C++ compiler" in line and "install one" in line
+    assert status != 0 and "no C++ compiler" in line and "install g++" in line
     status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", CXX="no-such-compiler")
     assert status != 0 and "no-such-compiler" in own_lines(err)[-1]
+
+
+def test_a_compiler_too_old(root, tmp_path):
+    old = tool(tmp_path / "bin", "g++-7", "exit 1")
+    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", CXX=str(old))
+    (line,) = own_lines(err)
+    assert status != 0 and "g++-7" in line and "C++" in line and torch.__version__ in line and "install g++" in line
 
 
 def test_no_torch(root, tmp_path):
@@ -122,13 +133,42 @@ def test_no_torch(root, tmp_path):
     assert status != 0 and "install torch first" in err and "--no-build-isolation" in err and "Traceback" not in err
 
 
-def test_a_missing_extension_is_explained(root, tmp_path):
+def copy_of_the_package(root, folder):
     """The package as it lies in a fresh clone, before anything is built."""
-    shutil.copytree(
-        root / "torch_reduce", tmp_path / "torch_reduce", ignore=shutil.ignore_patterns("_C*", "__pycache__")
-    )
+    ignored = shutil.ignore_patterns("_C*", "_build.py", "__pycache__")
+    return Path(shutil.copytree(root / "torch_reduce", folder / "torch_reduce", ignore=ignored))
+
+
+def test_a_missing_extension_is_explained(root, tmp_path):
+    copy_of_the_package(root, tmp_path)
     status, _, err = setup(root, "-c", "import torch_reduce", cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert status != 0 and "pip install --no-build-isolation ." in err.strip().splitlines()[-1]
+    last = err.strip().splitlines()[-1]
+    assert status != 0 and "is not built" in last and "pip install --no-build-isolation ." in last
+
+
+def test_a_build_for_another_torch_is_explained(root, tmp_path):
+    """Before the extension is loaded, which might crash: there is none here."""
+    package = copy_of_the_package(root, tmp_path)
+    (package / "_build.py").write_text('TORCH = "2.1.0+cpu"\n')
+    status, _, err = setup(root, "-c", "import torch_reduce", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    last = err.strip().splitlines()[-1]
+    assert status != 0 and "built with torch 2.1.0+cpu" in last and f"run with torch {torch.__version__}" in last
+    assert "pip install --no-build-isolation ." in last
+
+
+def test_the_build_says_both_torches():
+    build = torch_reduce.build_info()
+    assert build.torch == torch.__version__
+    assert build.built_with_torch.split(".")[:2] == torch.__version__.split(".")[:2]
+
+
+def test_progress_of_a_build(root, tmp_path):
+    ninja = "torch_reduce: a message\n[1/3] c++ -c x.cpp -o a/x.o -O3\nnoise\n[3/3] c++ -c y.cpp -o a/y.o -O3\n"
+    command = [sys.executable, str(root / "tools" / "progress.py"), str(tmp_path / "log.txt")]
+    done = subprocess.run(command, input=ninja, capture_output=True, text=True, check=True)
+    message, end = done.stdout.splitlines()  # no terminal: a line now and then, and the last one
+    assert message == "torch_reduce: a message" and end.startswith("compiled 3 of 3, ")
+    assert (tmp_path / "log.txt").read_text() == ninja
 
 
 CHECK = """
@@ -143,27 +183,35 @@ sys.exit(torch_reduce.cli.main(["verify", "--op", "sum", "--n", "100", "--dtype"
 
 @pytest.mark.slow
 def test_a_wheel_works_away_from_its_sources(root, tmp_path):
-    """pip wheel of a copy of the tree, for the CPU alone; installed into an empty folder, and imported from there."""
+    """sdist, a wheel of it for the CPU alone, the wheel installed into an empty folder, and imported from there."""
     pytest.importorskip("ninja")
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("csrc", "torch_reduce"):
-        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.cu"))
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root / name, source / name)
-    # Unoptimised: half the time, and the bits may not depend on it.
+    pack = ("setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path), "sdist", "--dist-dir", str(tmp_path))
+    status, out, err = setup(root, *pack, TORCH_REDUCE_CUDA="0")
+    assert status == 0, out + err
+    (archive,) = tmp_path.glob("torch_reduce-*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "packed", filter="data")
+    (source,) = (tmp_path / "packed").iterdir()
+    for name in ("Makefile", "tests/conftest.py", "tests/emulator/driver.cpp", "docs/ladder.md", "benchmarks/run.py"):
+        assert (source / name).exists()
+    for path in source.glob("csrc/**/*.cu"):
+        path.unlink()  # a build for the CPU needs none of them
+    # Unoptimised: half the time, and no bit may depend on it.
+    compiler = tool(tmp_path / "bin", "compiler", 'exec c++ "$@" -O0 -g0')
     pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
     offline = ("--no-deps", "--no-index")
     build = (*pip, "wheel", "--no-build-isolation", *offline, "--wheel-dir", str(tmp_path / "wheels"), ".")
-    # Unoptimised: half the time, and no bit may depend on it.
-    compiler = tool(tmp_path / "bin", "compiler", 'exec c++ "$@" -O0 -g0')
     status, out, err = setup(root, *build, cwd=source, TORCH_REDUCE_CUDA="0", CXX=str(compiler))
     assert status == 0, out + err
     (wheel,) = (tmp_path / "wheels").glob("torch_reduce-*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (metadata,) = [packed.read(name).decode() for name in names if name.endswith("/METADATA")]
     assert any(name.startswith("torch_reduce/_C") for name in names)
-    assert {"torch_reduce/py.typed", "torch_reduce/cli.py"} <= set(names)
+    assert {"torch_reduce/py.typed", "torch_reduce/cli.py", "torch_reduce/_build.py"} <= set(names)
     assert not any(name.startswith(("tests", "csrc", "benchmarks")) for name in names)
+    major, minor = torch.__version__.split(".")[:2]
+    assert f"Requires-Dist: torch=={major}.{minor}.*" in metadata
     site = tmp_path / "site"
     status, out, err = setup(root, *pip, "install", *offline, "--target", str(site), str(wheel), cwd=tmp_path)
     assert status == 0, out + err

@@ -1,12 +1,25 @@
 """Reductions and matrix multiplication for PyTorch: a ladder of named CUDA variants, the same bits on every device."""
 
-import torch  # noqa: F401  (the extension's symbols are torch's)
+import torch
+
+try:
+    from ._build import TORCH as _TORCH
+except ImportError as error:
+    raise ImportError(
+        "torch_reduce's extension is not built: say `pip install --no-build-isolation .` in the repository"
+    ) from error
+
+if torch.__version__.split(".")[:2] != _TORCH.split(".")[:2]:
+    raise ImportError(
+        f"torch_reduce was built with torch {_TORCH} and cannot run with torch {torch.__version__}: install the first, "
+        "or build for the second with `pip install --no-build-isolation .` in the repository"
+    )
 
 try:
     from . import _C  # noqa: F401  (registers torch.ops.treduce)
 except ImportError as error:
     raise ImportError(
-        f"torch_reduce's extension cannot be loaded ({error}); build it against the torch of this environment: "
+        f"torch_reduce's extension cannot be loaded ({error}); build it for the torch of this environment: "
         "`pip install --no-build-isolation .` in the repository"
     ) from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from . import _C
+from ._build import TORCH
 from ._version import __version__
 
 
@@ -45,7 +46,9 @@ class BuildInfo:
     """The chips that the kernels were compiled for, as PyTorch spells them."""
     compiler: str
     cpp_standard: int
+    built_with_torch: str
     torch: str
+    """The torch that it runs with."""
     torch_cuda: str | None
     python: str
 
@@ -61,13 +64,14 @@ def cuda_usable() -> bool:
 
 
 def build_info() -> BuildInfo:
-    """How the extension was built: compilers, chips, and the torch it runs with."""
+    """How the extension was built: compilers, chips, the torch it was built with and the one it runs with."""
     return BuildInfo(
         version=__version__,
         cuda=_C.cuda_version,
         architectures=tuple(_C.cuda_architectures.split()),
         compiler=_C.compiler,
         cpp_standard=_C.cpp_standard,
+        built_with_torch=TORCH,
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         python=platform.python_version(),

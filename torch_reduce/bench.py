@@ -587,7 +587,7 @@ def environment(device: torch.device, command: str) -> dict[str, Any]:
     build = build_info()
     facts = describe(device)
     found: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
         "commit": _output("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"),
         "torch_reduce": build.version,

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#if __has_include("treduce_build.h")  // the tests' own builds have none
+#include "treduce_build.h"
+#endif
+
 namespace treduce {
 namespace {
 
@@ -23,6 +27,14 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+bool built_for(const Variant& variant) {
+#ifdef TREDUCE_CUDA_ARCHITECTURES
+  return !variant.one_chip || std::string_view(TREDUCE_CUDA_ARCHITECTURES).find("9.0a") != std::string_view::npos;
+#else
+  return !variant.one_chip;
+#endif
+}
 
 std::string unknown_variant(std::string_view family, std::string_view given, const std::vector<std::string>& names) {
   std::vector<std::pair<int, std::string>> ranked;

@@ -43,13 +43,7 @@ inline bool runs_on(const Variant& variant, int capability) {
 }
 
 // Whether this build has code for a variant of one chip; the others run from PTX too.
-inline bool built_for(const Variant& variant) {
-#ifdef TREDUCE_CUDA_ARCHITECTURES
-  return !variant.one_chip || std::string_view(TREDUCE_CUDA_ARCHITECTURES).find("9.0a") != std::string_view::npos;
-#else
-  return !variant.one_chip;
-#endif
-}
+bool built_for(const Variant& variant);
 
 // Thrown for an argument that no variant could take; the binding turns it into a Python ValueError.
 struct BadArgument {

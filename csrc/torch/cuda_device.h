@@ -12,6 +12,7 @@
 #include "../common/counters.h"
 #include "../common/device.h"
 #include "../common/variants.h"
+#include "treduce_build.h"
 
 namespace treduce {
 

@@ -12,6 +12,7 @@
 #include "../matmul/ladder.h"
 #include "functions.h"
 #include "reduce.h"
+#include "treduce_build.h"
 
 #ifdef TREDUCE_WITH_CUDA
 #include "../common/device.h"

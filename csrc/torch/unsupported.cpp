@@ -2,6 +2,8 @@
 // build without CUDA.
 #include <torch/library.h>
 
+#include "treduce_build.h"
+
 namespace treduce {
 namespace {
 
@@ -31,10 +33,9 @@ TORCH_LIBRARY_IMPL(treduce, MkldnnCPU, m) { register_not_dense(m); }
 namespace {
 
 void not_built(const c10::OperatorHandle& op, c10::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.schema().name(),
-      " got a CUDA tensor, but torch_reduce was built without CUDA; install nvcc (for one, pip "
-      "install \"cuda-toolkit[nvcc,cudart,cccl]==13.0.*\") and rebuild with TORCH_REDUCE_CUDA=1");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              " got a CUDA tensor, but torch_reduce was built without CUDA; install nvcc (for one, pip "
+                              "install \"cuda-toolkit[nvcc,cudart,cccl]\") and rebuild with TORCH_REDUCE_CUDA=1");
 }
 
 }  // namespace
