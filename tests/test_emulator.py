@@ -23,6 +23,7 @@ from bits import assert_same_bits
 from cases import DTYPES
 from tables import ADD_VARIANTS, ALONG_DIMS, CLASSIC, MATMUL_VARIANTS, call, names, takes
 
+import torch_reduce
 from torch_reduce import _check
 
 SEEDS = 3  # a case; each case has its own, for a seed also draws the temper of the scheduler
@@ -374,6 +375,65 @@ BATCHES = (geometries_along_dims, long_along_dims, dtypes_along_dims, places_alo
 def test_reduction_along_dims(driver, stored, variant, batch):
     taken = check(driver, batch(stored, variant))
     assert taken > 10 or batch is not geometries_along_dims  # what is refused everywhere has been tested nowhere
+
+
+# ---- what plan() says is what is launched ----
+
+PLANNED = (
+    # op, dtype, shape, dims, and how the elements lie
+    ("sum", torch.float32, (1,), None),
+    ("mean", torch.bfloat16, (5000,), None),
+    ("sum", torch.float32, (20_000,), None),
+    ("amax", torch.int8, (3000,), None),
+    ("sum", torch.float64, (3, 4100), 1),
+    ("sum", torch.float16, (40, 100), 1),
+    ("amin", torch.float32, (70, 3), 1),
+    ("mean", torch.float32, (1100, 8), 0),
+    ("sum", torch.int8, (300, 40), 0),
+    ("sum", torch.float32, (4200, 3), 0),
+    ("sum", torch.bfloat16, (3, 16, 130), (0, 2)),
+)
+CHIPS_BY_NAME = {"H200": 132, "H100 PCIe": 114}
+
+
+def as_word(launch):
+    x, y = launch.grid
+    threads_x, threads_y = launch.block
+    flags = (int(launch.cooperative), int(launch.overlapping))
+    words = (launch.kernel, x, y, threads_x, threads_y, launch.shared_bytes, launch.cluster, *flags)
+    return ",".join(map(str, words))
+
+
+@pytest.mark.parametrize("variant", [*KERNELS, *ALONG_KERNELS], ids=names([*KERNELS, *ALONG_KERNELS]))
+def test_a_plan_says_what_is_launched(driver, stored, variant):
+    lines, plans = [], []
+    sizes = [{}, {"block_size": 64}] if variant.sizes else [{}]
+    sizes += [{"block_size": 32, "num_blocks": 3}] if variant.takes_num_blocks else []
+    chips = CHIPS_BY_NAME if variant.along_dims else ["H200"]
+    for (op, dtype, shape, dim), some, chip in itertools.product(PLANNED, sizes, chips):
+        if not takes(variant, op, dtype) or (dim is not None and not variant.along_dims):
+            continue
+        if variant.order == "exact" and math.prod(shape) > 5000:
+            continue
+        x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
+        if variant.along_dims:
+            words = along(stored, op, variant, x, dim, **some, chip=CHIPS_BY_NAME[chip]).words
+        else:
+            words = reduction(stored, op, variant, x, **some).words
+        try:
+            p = torch_reduce.plan(op, x, dim, variant=variant.name, device=chip, **some)
+        except ValueError as refusal:
+            plans.append(f"refused {refusal}")
+        else:
+            plans.append(" ".join(["ok", *map(as_word, p.schedule.shapes)]))
+        lines.append(" ".join(map(str, ["launches", *words, 0])))
+    result = run([driver], "\n".join(lines) + "\n")
+    assert result.returncode == 0, result.stderr[-4000:]
+    for line, planned, launched in zip(lines, plans, result.stdout.splitlines(), strict=True):
+        if ",1,0" in launched and "cooperative" in line:  # as many blocks as the machine holds
+            launched = re.sub(r"(cooperative),\d+,", rf"\1,{planned.split(',')[1]},", launched)
+        assert launched == planned, line
+    assert sum(plan.startswith("ok") for plan in plans) > 3
 
 
 # ---- matmul ----

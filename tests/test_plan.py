@@ -8,7 +8,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import torch_reduce
-from torch_reduce import cli
+from torch_reduce import _C, cli
 
 ALONG_DIMS = [v.name for v in torch_reduce.variants("sum") if v.along_dims]
 WHOLE = [v.name for v in torch_reduce.variants("sum") if not v.along_dims]
@@ -160,6 +160,83 @@ def test_result_shapes_are_those_of_the_call():
 def test_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan("sum", (5,)).rung = "auto"
+
+
+def test_the_workspace_is_named():
+    def regions(variant):
+        return [region.name for region in plan("sum", (1 << 24,), variant=variant).schedule.regions]
+
+    assert regions("global_memory") == ["partials", "copy"] and regions("atomic") == ["total"]
+    assert regions("serial") == regions("thread") == [] and regions("exact") == ["cells"]
+    assert regions("two_pass") == regions("row_block") == ["partials"]
+    p = plan("sum", (1 << 24,), variant="global_memory").schedule
+    assert p.regions[1].offset % 256 == 0 and p.regions[1].offset >= p.regions[0].bytes
+    assert p.workspace_bytes == p.regions[1].offset + p.regions[1].bytes == p.regions[1].offset + (4 << 24)
+
+
+@pytest.mark.parametrize("variant", [*WHOLE, *ALONG_DIMS])
+@pytest.mark.cuda
+def test_a_plan_says_what_is_launched(variant):
+    """The same, without a GPU: test_emulator.py."""
+    row = next(v for v in torch_reduce.variants("sum") if v.name == variant)
+    if not row.runs_on(torch.cuda.get_device_capability()):
+        pytest.skip(f"{variant} needs a newer GPU")
+    shapes = [((1,), None), ((100_000,), None), ((1 << 22,), None)]
+    if row.along_dims:
+        shapes += [((4096, 1000), 1), ((30_000, 3), 1), ((5000, 64), 0), ((1 << 16, 3), 0), ((8, 300, 64), (0, 2))]
+    seen = 0
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        for shape, dim in shapes:
+            for op in ("sum", "amax"):
+                x = torch.ones(shape, device="cuda", dtype=dtype)
+                named = {} if dim is None else {"dim": dim}
+                try:
+                    p = torch_reduce.plan(op, x, dim, variant=variant)
+                except ValueError:
+                    continue
+                launched = _C.record_launches(lambda: getattr(torch.ops.treduce, op)(x, variant, **named))  # noqa: B023
+                planned = [dataclasses.asdict(launch) for launch in p.schedule.shapes]
+                for launch, prepared in zip(launched, planned, strict=True):
+                    if launch["cooperative"]:  # as many blocks as the GPU holds
+                        assert launch["grid"] <= prepared["grid"]
+                        launch["grid"] = prepared["grid"]
+                    assert launch == prepared
+                seen += 1
+    assert seen > 3
+
+
+def test_nothing_is_recorded_where_nothing_is_launched():
+    assert _C.record_launches(lambda: torch_reduce.sum(torch.ones(5))) == []
+    with pytest.raises(ZeroDivisionError):
+        _C.record_launches(lambda: 1 / 0)
+
+
+@pytest.fixture
+def deterministic():
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_deterministic_algorithms(device, deterministic):
+    """As torch's own ops: what is not deterministic raises or warns. On the CPU, and where nothing rounds, all is."""
+    x, integers = torch.randn(5000, device=device), torch.arange(5000, device=device)
+    torch_reduce.sum(x, variant="single_pass")
+    torch_reduce.amax(x, variant="atomic")
+    torch_reduce.sum(integers, variant="atomic")
+    torch_reduce.sum(x)
+    if device == "cpu":
+        torch_reduce.sum(x, variant="atomic")
+        return
+    with pytest.raises(RuntimeError, match="treduce::sum with variant 'atomic' does not have a deterministic"):
+        torch_reduce.sum(x, variant="atomic")
+    with pytest.raises(RuntimeError, match="treduce::mean with variant 'atomic'"):
+        torch_reduce.mean(x, variant="reduction5")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match="treduce::sum with variant 'atomic'"):
+        torch_reduce.sum(x, variant="atomic")
 
 
 @pytest.mark.cuda

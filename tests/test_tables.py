@@ -7,9 +7,12 @@ import re
 import typing
 
 import cases
+import numpy as np
 import orders
 import pytest
 import tables
+import torch
+from bits import assert_same_bits
 from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, names
 
 import torch_reduce
@@ -177,7 +180,40 @@ def test_unknown_names():
         torch_reduce.variants("prod")
 
 
-def test_plans_are_what_runs():
+def by_plan(passes, values):
+    """Executes the passes that a plan lists."""
+    trees = {
+        "no": lambda held, vector: held[:, 0],
+        "interleaved": lambda held, vector: orders.neighbours_first(held),
+        "sequential": lambda held, vector: orders.halves_first(held),
+        "warp": lambda held, vector: orders.warps(orders.halves_first(held.reshape(len(held), -1, vector))),
+    }
+    for p in passes:
+        assert len(values) == p["n"]
+        row, block, lane = np.ogrid[: max(p["rows"], 1), : p["blocks"], : p["lanes"]]
+        place = block * p["block_step"] + row * p["row_step"] + lane
+        values = np.append(values, values.dtype.type(0))[np.minimum(place, p["n"])]  # past the end: zero
+        values = trees[p["tree"]](orders.in_turn(values), p["vector"])
+    return values
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("row", tables.CLASSIC, ids=names(tables.CLASSIC))
+def test_plans_are_what_runs(row, device):
+    if device == "cuda":
+        tables.needs_chip(row)
+    for dtype in (torch.float32, torch.float64):
+        for n in (0, 1, 1000, 5003, 70_001):
+            for sizes in ({}, *({"block_size": 64} for _ in row.sizes[:1])):
+                x = cases.values(n, dtype, "wide")
+                passes = tables.plan(row.name, dtype, n, **sizes)["passes"]
+                (value,) = by_plan(passes, x.numpy()) + x.numpy().dtype.type(0)
+                result = torch.ops.treduce.sum(x.to(device), row.name, **sizes).cpu()
+                if row.deterministic or device == "cpu":
+                    assert_same_bits(result, torch.tensor(value), (row.name, dtype, n, sizes))
+
+
+def test_plans():
     plan = tables.plan("v0", tables.DTYPE_NAMES["float32"], 10_000, block_size=128)
     assert plan["variant"] == "interleaved_modulo" and plan["block_size"] == 128
     assert [p["blocks"] for p in plan["passes"]] == [79, 1]

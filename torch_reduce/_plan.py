@@ -20,7 +20,6 @@ class Chip:
     name: str
     multiprocessors: int
     capability: tuple[int, int]
-    threads_per_multiprocessor: int
     bandwidth: float | None
     """Of its memory, in bytes a second."""
     source: str
@@ -33,17 +32,17 @@ _SHEET = "vendor's data sheet"
 
 CHIPS: tuple[Chip, ...] = (
     # 4.505 TB/s: `ceilings` in benchmarks/results/nvidia-h200/ladder.json.
-    Chip("H200", 132, (9, 0), 2048, 4.8e12, _SHEET, read_ceiling=4.505e12),
-    Chip("H100", 132, (9, 0), 2048, 3.35e12, _SHEET),
-    Chip("H100 PCIe", 114, (9, 0), 2048, 2.0e12, _SHEET),
-    Chip("B200", 148, (10, 0), 2048, 8.0e12, _SHEET),
-    Chip("A100", 108, (8, 0), 2048, 2.039e12, _SHEET),
-    Chip("A100 40GB", 108, (8, 0), 2048, 1.555e12, _SHEET),
-    Chip("A10", 72, (8, 6), 1536, 0.6e12, _SHEET),
-    Chip("L4", 58, (8, 9), 1536, 0.3e12, _SHEET),
-    Chip("L40S", 142, (8, 9), 1536, 0.864e12, _SHEET),
-    Chip("RTX 4090", 128, (8, 9), 1536, 1.008e12, _SHEET),
-    Chip("T4", 40, (7, 5), 1024, 0.32e12, _SHEET),
+    Chip("H200", 132, (9, 0), 4.8e12, _SHEET, read_ceiling=4.505e12),
+    Chip("H100", 132, (9, 0), 3.35e12, _SHEET),
+    Chip("H100 PCIe", 114, (9, 0), 2.0e12, _SHEET),
+    Chip("B200", 148, (10, 0), 8.0e12, _SHEET),
+    Chip("A100", 108, (8, 0), 2.039e12, _SHEET),
+    Chip("A100 40GB", 108, (8, 0), 1.555e12, _SHEET),
+    Chip("A10", 72, (8, 6), 0.6e12, _SHEET),
+    Chip("L4", 58, (8, 9), 0.3e12, _SHEET),
+    Chip("L40S", 142, (8, 9), 0.864e12, _SHEET),
+    Chip("RTX 4090", 128, (8, 9), 1.008e12, _SHEET),
+    Chip("T4", 40, (7, 5), 0.32e12, _SHEET),
 )
 """The chips that can be planned for by name, in their usual form (SXM and the larger memory where nothing is said)."""
 
@@ -68,6 +67,32 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel."""
+
+    kernel: str
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+    cluster: int = 1
+    """Blocks of a cluster."""
+    cooperative: bool = False
+    """Whether the whole grid is resident. The grid is then the most: no more blocks are launched than the GPU holds."""
+    overlapping: bool = False
+    """Whether it may begin before the launch before has ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """A part of the workspace: global memory beside the input and the result."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Schedule:
     """Who makes the additions. It changes the time and never the bits, except for rungs that reduce whole tensors."""
 
@@ -83,6 +108,10 @@ class Schedule:
     """Of blocks that have finished, in global memory."""
     copies: bool
     """Whether the input is copied first, which only the least regular layouts need."""
+    shapes: tuple[Launch, ...] = ()
+    """The launches, one by one."""
+    regions: tuple[Region, ...] = ()
+    """Of the workspace."""
     tiles: int | None = None
     """Units of work, over the outputs and the splits. The rest is None for rungs that reduce whole tensors."""
     tile: int | None = None
@@ -126,6 +155,8 @@ class Plan:
     chip: Chip
     bytes_read: int
     bytes_written: int
+    deterministic: bool
+    """Whether equal inputs give equal bits. False only for rounded sums by `atomic`."""
 
     @property
     def bound_us(self) -> float | None:
@@ -236,36 +267,25 @@ def plan(
     """
     if op not in REDUCTIONS:
         raise ValueError(f"unknown reduction {op!r}; there are {', '.join(REDUCTIONS)}")
+    lazy = False
     if isinstance(input, Tensor):
         x, address, lazy = input.detach(), _address(input), input.is_conj() or input.is_neg()
         if device is None and x.is_cuda:
             device = x.device
         if x.layout != torch.strided:
             raise NotImplementedError(f"torch_reduce takes dense tensors, got one of layout {x.layout}")
-        if lazy:  # it is written out first
-            x, address = torch.empty_like(x, device="meta"), 0
     else:
         if any(size < 0 for size in input):
             raise ValueError(f"sizes start at 0, got {tuple(input)}")
-        x, address, lazy = torch.empty(tuple(input), dtype=input_dtype, device="meta"), 0, False
+        x, address = torch.empty(tuple(input), dtype=input_dtype, device="meta"), 0
     chip = chip_named(device)
     shape, strides = tuple(int(size) for size in x.shape), tuple(int(stride) for stride in x.stride())
     dims = None if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1], chip.threads_per_multiprocessor)
+    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
     found = _C.call_plan(
-        op, shape, strides, x.dtype, address, variant, dims, keepdim, dtype, block_size, num_blocks, facts
+        op, shape, strides, x.dtype, address, lazy, variant, dims, keepdim, dtype, block_size, num_blocks, facts
     )
     row = variant_named("sum", variant)
-    element = x.dtype.itemsize
-    numel = math.prod(shape)
-    copies = bool(found["copies"]) or lazy
-    # An expanded dim is in memory once. A copy is written and read again.
-    read = math.prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0 or size == 0) * element
-    written = math.prod(found["result_shape"]) * getattr(torch, found["result_dtype"]).itemsize
-    if copies:
-        read, written = read + numel * element, written + numel * element
-    make = _dims_plan if row.along_dims else _whole_plan
-    order, schedule = make(found, row.name, _dtype_name(x.dtype), copies, block_size, num_blocks)
     return Plan(
         op=op,
         shape=shape,
@@ -277,13 +297,14 @@ def plan(
         result_dtype=found["result_dtype"],
         variant=row.name,
         rung=found["rung"],
-        order=order,
-        schedule=schedule,
+        order=_dims_order(found) if row.along_dims else _whole_order(found),
+        schedule=_schedule(found),
         reduced=found.get("reduced"),
         kept=found.get("kept"),
         chip=chip,
-        bytes_read=read,
-        bytes_written=written,
+        bytes_read=found["bytes_read"],
+        bytes_written=found["bytes_written"],
+        deterministic=found["deterministic"],
     )
 
 
@@ -314,7 +335,6 @@ def chip_named(device: torch.device | str | int | None) -> Chip:
         name=info.name,
         multiprocessors=facts["multiprocessors"],
         capability=(facts["compute_capability_major"], facts["compute_capability_minor"]),
-        threads_per_multiprocessor=facts["max_threads_per_multiprocessor"],
         bandwidth=known.bandwidth if known else bandwidth or None,
         source=known.source if known else "its memory clock and bus width",
         read_ceiling=known.read_ceiling if known else None,
@@ -323,39 +343,44 @@ def chip_named(device: torch.device | str | int | None) -> Chip:
 
 _LANES, _STRIPES = 128, 8  # see csrc/reduce/pairwise.h
 
-# Kernels of the rungs that reduce whole tensors, where they are not as many as passes.
-_LAUNCHES = {"single_pass": 1, "cooperative": 1, "cluster": 1, "atomic": 3}
 
-
-def _dims_plan(
-    found: dict, name: str, dtype: str, copies: bool, block_size: int | None, num_blocks: int | None
-) -> tuple[Order, Schedule]:
+def _dims_order(found: dict) -> Order:
     length, chunks = found["length"], found["chunks"]
-    order = Order(found["order"], found["order_text"], length, found["depth"])
-    if order.name == "exact":
-        order = dataclasses.replace(order, depth=1)
-    else:
-        leaves = min(length, _LANES) if chunks == 1 else chunks * _LANES
-        order = dataclasses.replace(order, chunks=chunks, lanes=_LANES, stripes=_STRIPES, leaves=leaves)
-    if "grid" not in found:  # nothing to reduce
-        return order, Schedule(0, (0, 0), 0, 0, 0, copies)
-    names = ("grid", "block", "workspace_bytes", "counters", "tiles", "tile", "span", "splits", "vectors", "shifted")
-    names += ("shared_bytes", "cluster")
-    return order, Schedule(launches=1, copies=copies, **{name: found[name] for name in names})
+    if found["order"] == "exact":
+        return Order(found["order"], found["order_text"], length, depth=1)
+    leaves = min(length, _LANES) if chunks == 1 else chunks * _LANES
+    return Order(found["order"], found["order_text"], length, found["depth"], chunks, _LANES, _STRIPES, leaves)
 
 
-def _whole_plan(
-    found: dict, name: str, dtype: str, copies: bool, block_size: int | None, num_blocks: int | None
-) -> tuple[Order, Schedule]:
-    listed = _C.reduce_plan(name, dtype, found["length"], block_size, num_blocks)
-    passes = listed["passes"]
+def _whole_order(found: dict) -> Order:
+    passes = found["passes"]
     depth = sum(max(p["rows"] - 1, 0) + math.ceil(math.log2(max(p["lanes"], 1))) for p in passes)
-    if not variant_named("sum", name).deterministic:
+    if found["order"] == "unordered":
         depth += passes[0]["blocks"]
-    order = Order(found["order"], found["order_text"], found["length"], depth, passes=listed["text"])
-    launches = _LAUNCHES.get(name, len(passes))
-    schedule = Schedule(found["grid"], found["block"], launches, found["workspace_bytes"], found["counters"], copies)
-    return order, schedule
+    return Order(found["order"], found["order_text"], found["length"], depth, passes=found["text"])
+
+
+def _schedule(found: dict) -> Schedule:
+    shapes = tuple(Launch(**launch) for launch in found["launches"])
+    regions = tuple(Region(**region) for region in found["regions"])
+    # The one of the most threads stands for all.
+    main = max(shapes, key=lambda shape: shape.grid[0] * shape.block[0], default=Launch("", (0, 0), (0, 0), 0))
+    names: tuple[str, ...] = ()
+    if shapes and "tiles" in found:
+        names = ("tiles", "tile", "span", "splits", "vectors", "shifted")
+    return Schedule(
+        grid=main.grid[0],
+        block=main.block,
+        launches=len(shapes),
+        workspace_bytes=found["workspace_bytes"],
+        counters=found["counters"],
+        copies=found["copies"],
+        shapes=shapes,
+        regions=regions,
+        shared_bytes=main.shared_bytes if names else None,
+        cluster=main.cluster if names else None,
+        **{name: found[name] for name in names},
+    )
 
 
 def _address(x: Tensor) -> int:

@@ -9,11 +9,11 @@
 
 #include <cstdint>
 
+#include "prepared.h"
+
 namespace treduce {
 
-constexpr int64_t kMostCounters = 4096;  // of one launch
-
-// The first of `count` counters, one after another, for the next launch on `stream` of the current device, which is `device`.
+// The first of `count` counters, at most kMostCounters, one after another, for the next launch on `stream` of the current device, which is `device`.
 // Safe to call from any thread, and while the stream is being captured.
 cudaError_t counters_for(int device, cudaStream_t stream, int64_t count, unsigned** first);
 

@@ -15,11 +15,11 @@ void check(cudaError_t error) {
 
 }  // namespace
 
-const ChipFacts& chip_facts(int device) {
+const Chip& chip_of(int device) {
   constexpr int kDevices = 128;
-  static std::array<std::atomic<const ChipFacts*>, kDevices> known{};
+  static std::array<std::atomic<const Chip*>, kDevices> known{};
   if (device < 0 || device >= kDevices) throw std::out_of_range("CUDA device " + std::to_string(device));
-  if (const ChipFacts* facts = known[device].load(std::memory_order_acquire)) return *facts;
+  if (const Chip* facts = known[device].load(std::memory_order_acquire)) return *facts;
   const auto attribute = [&](cudaDeviceAttr what) {
     int value = 0;
     check(cudaDeviceGetAttribute(&value, what, device));
@@ -27,10 +27,9 @@ const ChipFacts& chip_facts(int device) {
   };
   const int capability =
       10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
-  const ChipFacts* facts = new ChipFacts{capability, attribute(cudaDevAttrMultiProcessorCount),
-                                         attribute(cudaDevAttrMaxThreadsPerMultiProcessor)};
+  const Chip* facts = new Chip{attribute(cudaDevAttrMultiProcessorCount), capability};
   // Of two threads that ask at once, one puts its answer here; that of the other is the same, and a few bytes are lost.
-  const ChipFacts* none = nullptr;
+  const Chip* none = nullptr;
   known[device].compare_exchange_strong(none, facts, std::memory_order_acq_rel);
   return *known[device].load(std::memory_order_acquire);
 }

@@ -6,15 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "prepared.h"
+
 namespace treduce {
 
 // What launches are shaped by. Asked of the driver once a device.
-struct ChipFacts {
-  int capability;  // times ten
-  int multiprocessors;
-  int threads;  // that a multiprocessor holds
-};
-const ChipFacts& chip_facts(int device);
+const Chip& chip_of(int device);
 
 int device_count();
 

@@ -6,8 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "launch_shape.h"
 #include "round.h"
@@ -18,8 +21,9 @@ namespace treduce {
 struct Chip {
   int multiprocessors = 132;
   int capability = 90;  // times ten
-  int threads_per_multiprocessor = 2048;
 };
+
+constexpr int64_t kMostCounters = 4096;  // of one launch, see counters.h
 
 inline bool operator==(const LaunchShape& a, const LaunchShape& b) {
   return a.grid == b.grid && a.grid_y == b.grid_y && a.block == b.block && a.block_y == b.block_y &&
@@ -27,31 +31,51 @@ inline bool operator==(const LaunchShape& a, const LaunchShape& b) {
          a.overlapping == b.overlapping && std::string_view(a.kernel) == b.kernel;
 }
 
-// A list with a place for each element: nothing is allocated for a call.
+// "row_block: grid 264, block 256", and whatever else is not as usual.
+std::string to_string(const LaunchShape& shape);
+
+// A list with a place for each element: nothing is allocated for a call, and nothing written that nobody added.
 template <class T, int kMost>
 class FixedList {
+  static_assert(std::is_trivially_copyable_v<T>);
+
  public:
+  FixedList() {}
   T& add(const T& value) {
     if (count_ == kMost) throw std::length_error("a FixedList is full");
-    return items_[count_++] = value;
+    return *new (&items_[count_++]) T(value);
   }
   int size() const { return count_; }
   const T& operator[](int i) const { return items_[i]; }
   const T* begin() const { return items_; }
   const T* end() const { return items_ + count_; }
 
+  friend bool operator==(const FixedList& a, const FixedList& b) {
+    if (a.size() != b.size()) return false;
+    for (int i = 0; i < a.size(); ++i) {
+      if (!(a[i] == b[i])) return false;
+    }
+    return true;
+  }
+
  private:
-  T items_[kMost] = {};
+  union {
+    T items_[kMost];
+  };
   int count_ = 0;
 };
 
-using Launches = FixedList<LaunchShape, 8>;
+using Launches = FixedList<LaunchShape, 16>;
 
 // A named part of the workspace.
 struct Region {
   const char* name = "";
   int64_t offset = 0, bytes = 0;
 };
+
+inline bool operator==(const Region& a, const Region& b) {
+  return a.offset == b.offset && a.bytes == b.bytes && std::string_view(a.name) == b.name;
+}
 
 // Global memory that a call needs beside its operands and its result, laid out once: for its size and for its pointers.
 class Workspace {
@@ -60,17 +84,39 @@ class Workspace {
 
   // The offset of a new region; one of no bytes is left out.
   int64_t add(const char* name, int64_t bytes) {
-    const int64_t offset = bytes_;
-    if (bytes > 0) regions_.add({name, offset, bytes});
-    bytes_ = round_up(offset + bytes, kAlignment);
+    const int64_t offset = round_up(bytes_, kAlignment);
+    if (bytes > 0) bytes_ = regions_.add({name, offset, bytes}).bytes + offset;
     return offset;
   }
   int64_t bytes() const { return bytes_; }
   const FixedList<Region, 12>& regions() const { return regions_; }
 
+  // The region of that name in the memory at `begin`, or null.
+  template <class T>
+  T* find(std::string_view name, void* begin) const {
+    for (const Region& region : regions_) {
+      if (name == region.name) return reinterpret_cast<T*>(static_cast<char*>(begin) + region.offset);
+    }
+    return nullptr;
+  }
+
+  friend bool operator==(const Workspace& a, const Workspace& b) { return a.regions_ == b.regions_; }
+
  private:
   FixedList<Region, 12> regions_;
   int64_t bytes_ = 0;
 };
+
+// Why a call is not launched; no sentence where it is.
+struct Refusal {
+  std::string sentence;
+  bool by_chip = false;  // Python's NotImplementedError; otherwise the arguments are at fault, a ValueError
+
+  explicit operator bool() const { return !sentence.empty(); }
+};
+
+inline bool operator==(const Refusal& a, const Refusal& b) {
+  return a.sentence == b.sentence && a.by_chip == b.by_chip;
+}
 
 }  // namespace treduce

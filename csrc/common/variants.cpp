@@ -46,6 +46,14 @@ std::string unknown_variant(std::string_view family, std::string_view given, con
   return message + " (torch_reduce.variants() lists all)";
 }
 
+Refusal refused_by(const Chip& chip, const Variant& variant) {
+  if (runs_on(variant, chip.capability)) return {};
+  const auto version = [](int tenfold) { return std::to_string(tenfold / 10) + "." + std::to_string(tenfold % 10); };
+  return {"variant '" + variant.name + "' needs a GPU of compute capability " + version(variant.capability) +
+              (variant.one_chip ? "" : " or later") + ", this one has " + version(chip.capability),
+          /*by_chip=*/true};
+}
+
 int checked_size(const Variant& variant, const char* what, int64_t given, bool was_given) {
   if (!was_given) return variant.size_default;
   if (variant.size_max == 0) throw BadArgument{"variant '" + variant.name + "' takes no " + what};

@@ -7,16 +7,19 @@
 #include <vector>
 
 #include "dtypes.h"
+#include "prepared.h"
 
 namespace treduce {
 
-// What callers are told about a variant. Each op family adds its own columns (order, launcher) beside it.
+// What callers are told about a variant. Each op family adds columns of its own, and the launcher.
 struct Variant {
   std::string name;
   std::vector<std::string> aliases;
   std::string summary;  // one line: the idea
   std::string origin;   // where the idea is known from
-  std::string order;    // the order class: same class, same arguments, same bits
+  // The order class. Variants of one class give the same bits for the same arguments on one kind of device; `unordered` and
+  // `chosen` promise nothing.
+  std::string order;
   std::string order_text;
   bool deterministic = true;
   bool cuda = true;       // has a kernel of its own (`auto` borrows one)
@@ -41,6 +44,9 @@ constexpr DType kEveryDType[] = {DType::float32,   DType::float64,   DType::floa
 inline bool runs_on(const Variant& variant, int capability) {
   return variant.one_chip ? capability == variant.capability : capability >= variant.capability;
 }
+
+// The refusal of a chip that the variant does not run on; none where it does.
+Refusal refused_by(const Chip& chip, const Variant& variant);
 
 // Whether this build has code for a variant of one chip; the others run from PTX too.
 bool built_for(const Variant& variant);

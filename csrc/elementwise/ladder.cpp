@@ -1,10 +1,15 @@
 #include "ladder.h"
 
+#include "prepare.h"
+
 namespace treduce::elementwise {
 namespace {
 
-Row make_row(const char* name, int standard_block, const char* summary, const char* origin) {
+using Prepare = void (*)(const Request&, Prepared&);
+
+Row make_row(const char* name, int standard_block, const char* summary, const char* origin, Prepare prepare) {
   Row row;
+  row.prepare = prepare;
   row.name = name;
   row.summary = summary;
   row.origin = origin;
@@ -22,11 +27,12 @@ const char* const kGuide = "NVIDIA, CUDA Programming Guide: thread hierarchy";
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
-      make_row("grid_1d", 256, "one element a thread, blocks in a line", kGuide),
-      make_row("grid_2d", 256, "one element a thread, blocks in a rectangle", kGuide),
+      make_row("grid_1d", 256, "one element a thread, blocks in a line", kGuide, prepare_line),
+      make_row("grid_2d", 256, "one element a thread, blocks in a rectangle", kGuide, prepare_rectangle),
       make_row("vectorized", 256, "16 bytes a load, a grid-stride loop",
-               "Justin Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access (2013)"),
-      make_row("auto", 0, "picks the fastest from a table of measurements", "this project"),
+               "Justin Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access (2013)",
+               prepare_vectors),
+      make_row("auto", 0, "picks the fastest from a table of measurements", "this project", nullptr),
   };
 }
 

@@ -11,7 +11,13 @@
 namespace treduce::elementwise {
 
 struct Call;
-using Row = LadderRow<Call>;
+struct Prepared;
+struct Request;
+
+struct Row : LadderRow<Call> {
+  void (*prepare)(const Request& request,
+                  Prepared& prepared) = nullptr;  // see prepare.h; null for `auto`, which borrows
+};
 
 const std::vector<Row>& ladder();
 

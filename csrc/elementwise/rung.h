@@ -2,23 +2,20 @@
 // of torch.
 #pragma once
 
-#include <algorithm>
-
 #include "../common/launch.h"
 #include "../common/launchers.h"
-#include "../common/round.h"
 #include "add.h"
+#include "prepare.h"
 
 namespace treduce::elementwise {
 
-// c[i] = a[i] + b[i] for 0 <= i < n, three contiguous arrays. n > 0.
+// What a launcher gets: the call, what prepare made of it, and pointers. It decides nothing.
 struct Call {
-  DType dtype;
+  const Request& request;
+  const Prepared& prepared;
   const void* a;
   const void* b;
   void* c;
-  int64_t n;
-  int block;
   cudaStream_t stream;
 };
 
@@ -26,18 +23,21 @@ struct Call {
 template <cudaError_t (*kLauncher)(const Call&)>
 using Rung = RegisterRung<Call, kLauncher>;
 
-// For a kernel with one element a thread: launches it for as many elements at a time as `most_blocks` blocks cover.
-// launch_part(a, b, c, n, blocks) gets typed pointers.
+// Calls launch_part(shape, a, b, c, n) with typed pointers for each launch, which takes the elements behind those of the launch
+// before.
 template <class LaunchPart>
-cudaError_t launch_parts(const Call& call, int64_t most_blocks, LaunchPart launch_part) {
-  return dispatch(call.dtype, [&](auto type) {
+cudaError_t launch_parts(const Call& call, LaunchPart launch_part) {
+  return dispatch(call.request.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     cudaError_t error = cudaSuccess;
-    const int64_t most = most_blocks * call.block;
-    for (int64_t first = 0; first < call.n && error == cudaSuccess; first += most) {
-      const int64_t n = std::min(most, call.n - first);
-      error = launch_part(static_cast<const T*>(call.a) + first, static_cast<const T*>(call.b) + first,
-                          static_cast<T*>(call.c) + first, n, ceil_div(n, call.block));
+    int64_t first = 0;
+    for (const LaunchShape& shape : call.prepared.launches) {
+      const int64_t covered = shape.grid * shape.grid_y * shape.block, left = call.request.n - first;
+      const int64_t n = covered < left ? covered : left;
+      error = launch_part(Launch{shape, call.stream}, static_cast<const T*>(call.a) + first,
+                          static_cast<const T*>(call.b) + first, static_cast<T*>(call.c) + first, n);
+      if (error != cudaSuccess) break;
+      first += n;
     }
     return error;
   });

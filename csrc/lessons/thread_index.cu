@@ -12,14 +12,8 @@ __global__ void kernel(ThreadGrid g, int64_t* table) {
 
 }  // namespace
 
-int launch_thread_indices(const ThreadGrid& g, int64_t* table, void* stream) {
-  Launch shape;
-  shape.grid = g.grid_x;
-  shape.grid_y = g.grid_y;
-  shape.block = static_cast<int>(g.block_x);
-  shape.block_y = static_cast<int>(g.block_y);
-  shape.stream = static_cast<cudaStream_t>(stream);
-  return static_cast<int>(launch(&kernel, shape, g, table));
+int launch_thread_indices(const ThreadGrid& g, const LaunchShape& prepared, int64_t* table, void* stream) {
+  return static_cast<int>(launch(&kernel, Launch{prepared, static_cast<cudaStream_t>(stream)}, g, table));
 }
 
 }  // namespace treduce::lessons

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../common/macros.h"
+#include "../common/prepared.h"
 
 namespace treduce::lessons {
 
@@ -37,7 +38,17 @@ TREDUCE_HOST_DEVICE void write_row(const ThreadGrid& g, Index block, Index threa
   row[6] = index;
 }
 
+inline LaunchShape prepare(const ThreadGrid& g) {
+  LaunchShape shape;
+  shape.kernel = "thread_indices";
+  shape.grid = g.grid_x;
+  shape.grid_y = g.grid_y;
+  shape.block = static_cast<int>(g.block_x);
+  shape.block_y = static_cast<int>(g.block_y);
+  return shape;
+}
+
 // Runs the kernel; `stream` is a cudaStream_t, the result a cudaError_t.
-int launch_thread_indices(const ThreadGrid& grid, int64_t* table, void* stream);
+int launch_thread_indices(const ThreadGrid& grid, const LaunchShape& prepared, int64_t* table, void* stream);
 
 }  // namespace treduce::lessons

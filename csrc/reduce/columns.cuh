@@ -482,11 +482,11 @@ struct Tiling {
   Result result;
 
   explicit Tiling(const Call& call)
-      : outputs(call.geometry->outputs),
-        length(call.geometry->length),
-        tiles(call.schedule->tiles),
-        span(static_cast<int>(call.schedule->span)),
-        splits(call.schedule->splits),
+      : outputs(call.request.geometry.outputs),
+        length(call.request.geometry.length),
+        tiles(call.prepared.schedule.tiles),
+        span(static_cast<int>(call.prepared.schedule.span)),
+        splits(call.prepared.schedule.splits),
         partials(static_cast<typename O::Acc*>(call.workspace)),
         counters(call.counter),
         result(call.result) {}
@@ -565,7 +565,7 @@ cudaError_t dispatch(const Call& call, Body body) {
     using Source = decltype(source);
     constexpr bool kVectors = decltype(vectors)::value;
     return body(op, source, Held<kVectors ? pack_of<Source> : singles_of<Source>, kVectors>{},
-                Placement<decltype(walk)::value == Walk::even>(*call.geometry));
+                Placement<decltype(walk)::value == Walk::even>(call.request.geometry));
   });
 }
 

@@ -1,5 +1,7 @@
 #include "ladder.h"
 
+#include "prepare.h"
+
 namespace treduce::reduce {
 namespace {
 
@@ -48,6 +50,7 @@ struct RowBuilder {
     row.order_text = order.text;
     row.summary = summary;
     row.origin = origin;
+    row.prepare = prepare_passes;
     row.dtypes.assign(std::begin(kAllDTypes), std::end(kAllDTypes));
   }
   RowBuilder& aliases(std::vector<std::string> names) { return row.aliases = std::move(names), *this; }
@@ -58,13 +61,13 @@ struct RowBuilder {
     return *this;
   }
   RowBuilder& num_blocks() { return row.takes_num_blocks = true, *this; }
-  RowBuilder& counter() { return row.needs_counter = true, *this; }
-  RowBuilder& scratch() { return row.scratch_of_input = true, *this; }
-  RowBuilder& at_least_one() { return row.at_least_one = true, *this; }
+  RowBuilder& prepared(void (*prepare)(int64_t, Prepared&)) { return row.prepare = prepare, *this; }
+  RowBuilder& slots() { return prepared(prepare_passes_with_slots); }
   RowBuilder& unordered() { return row.deterministic = false, *this; }
   // Takes any dims, in the order of pairwise.h.
   RowBuilder& along_dims(Scheduled (*schedule)(const Work&)) {
     row.along_dims = true;
+    row.prepare = nullptr;
     row.schedule = schedule;
     row.size_min = 32;
     row.size_max = 1024;
@@ -86,36 +89,49 @@ std::vector<Row> make_ladder() {
       R("global_memory", kPairs, "a tree in global memory: thread t with t % 2s == 0 adds element t + s", kHarris)
           .aliases({"global"})
           .block(1024)
-          .scratch(),
-      R("interleaved_modulo", kPairs, "the same tree in shared memory", kHarris).aliases({"v0", "shared"}).block(1024),
-      R("interleaved_bitmask", kPairs, "t & (2s - 1) in place of t % 2s", kHarris).aliases({"v1"}).block(1024),
-      R("interleaved_strided", kPairs, "packed threads: thread t adds at 2st; bank conflicts", kHarris).block(1024),
+          .prepared(prepare_copy_and_passes),
+      R("interleaved_modulo", kPairs, "the same tree in shared memory", kHarris)
+          .aliases({"v0", "shared"})
+          .block(1024)
+          .slots(),
+      R("interleaved_bitmask", kPairs, "t & (2s - 1) in place of t % 2s", kHarris).aliases({"v1"}).block(1024).slots(),
+      R("interleaved_strided", kPairs, "packed threads: thread t adds at 2st; bank conflicts", kHarris)
+          .block(1024)
+          .slots(),
       R("sequential", kHalves, "packed threads and consecutive addresses: t < s adds t + s", kHarris)
           .aliases({"v2"})
-          .block(1024),
+          .block(1024)
+          .slots(),
       R("interleaved_first_add", kPairsFirstAdd, "two loads a thread, half the blocks, the modulo tree", kHarris)
           .aliases({"two_loads"})
-          .block(512),
+          .block(512)
+          .slots(),
       R("first_add", kHalvesFirstAdd, "two loads a thread, half the blocks, the sequential tree", kHarris)
           .aliases({"v3"})
-          .block(512),
+          .block(512)
+          .slots(),
       R("last_warp", kHalvesFirstAdd, "the last warp finishes by itself with __syncwarp", kHarris)
           .aliases({"v4"})
-          .block(512),
+          .block(512)
+          .slots(),
       R("unrolled", kHalvesFirstAdd, "the tree unrolled for a block size known at compile time", kHarris)
           .aliases({"v5"})
-          .block(512),
+          .block(512)
+          .slots(),
       R("two_pass", kStrideHalves, "a grid-stride loop, then one block adds the partials", kWilt)
           .aliases({"reduction1"})
           .block(256, 1)
+          .slots()
           .num_blocks(),
       R("two_pass_last_warp", kStrideHalves, "its tree ends in a warp by itself", kWilt)
           .aliases({"reduction2"})
           .block(256, 1)
+          .slots()
           .num_blocks(),
       R("two_pass_unrolled", kStrideHalves, "its tree unrolled for a block size known at compile time", kWilt)
           .aliases({"reduction3", "v6"})
           .block(256, 1)
+          .slots()
           .num_blocks(),
       R("warp_shuffle", kStrideWarps, "lanes read each other's registers: no barrier within a warp", kLuitjens)
           .block(256)
@@ -125,24 +141,24 @@ std::vector<Row> make_ladder() {
           .aliases({"reduction5"})
           .block(256)
           .num_blocks()
-          .at_least_one()
+          .prepared(prepare_atomic)
           .unordered(),
       R("single_pass", kVectorWarps, "the last block to finish adds the partials, in their order", kWilt)
           .aliases({"reduction4"})
           .block(256)
           .num_blocks()
-          .counter(),
+          .prepared(prepare_once),
       R("cooperative", kVectorWarps, "a barrier for the whole grid, then block 0 adds the partials",
         "Mark Harris and Kyrylo Perelygin, Cooperative Groups (2017)")
           .aliases({"cg"})
           .block(256)
           .num_blocks()
-          .at_least_one(),
+          .prepared(prepare_cooperative),
       R("cluster", kVectorClusters, "eight blocks fold through distributed shared memory",
         "NVIDIA, CUDA Programming Guide: thread block clusters")
           .block(256)
           .num_blocks()
-          .counter()
+          .prepared(prepare_clusters)
           .capability(90),
       R("thread", kPairwise, "along dims: one thread an output, whatever the strides", kHigham)
           .along_dims(schedule_thread),

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "geometry.h"
-#include "ladder.h"
 #include "result.h"
 
 namespace treduce::reduce {

@@ -1,7 +1,7 @@
 // The kernels behind pairwise_cpu.cpp: what is compiled for each instruction set, and how it is found. Free of torch.
 #pragma once
 
-#include "ladder.h"
+#include "geometry.h"
 #include "pairwise.h"
 #include "result.h"
 

@@ -61,13 +61,12 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
 }
 
 std::string to_string(const Plan& plan) {
-  constexpr const char* trees[] = {"no tree", "interleaved tree", "sequential tree", "warp tree"};
   std::string text;
   for (int p = 0; p < plan.pass_count; ++p) {
     const Pass& pass = plan.passes[p];
     text += "pass " + std::to_string(p) + ": " + std::to_string(pass.n) + " values -> " + std::to_string(pass.blocks) +
             " blocks of " + std::to_string(pass.lanes) + " lanes (" + std::to_string(pass.vector) + " a thread) x " +
-            std::to_string(pass.rows) + " rows, " + trees[static_cast<int>(pass.tree)] + "\n";
+            std::to_string(pass.rows) + " rows, " + name_of(pass.tree) + " tree\n";
   }
   return text;
 }

@@ -33,6 +33,11 @@ enum class Tree : int8_t {
   warp,         // the components of a thread, then the 32 lanes of a warp, then the warps; each by halves
 };
 
+inline const char* name_of(Tree tree) {
+  constexpr const char* names[] = {"no", "interleaved", "sequential", "warp"};
+  return names[static_cast<int>(tree)];
+}
+
 // How the blocks' partial values become one.
 enum class Finish : int8_t {
   none,       // one block did it all
@@ -67,7 +72,7 @@ constexpr int kMaxPasses = 16;
 constexpr int kClusterBlocks = 8;  // the largest cluster that every Hopper GPU can place
 
 struct Plan {
-  int block;  // threads in a block
+  int block = 0;  // threads in a block
   int pass_count = 0;
   Pass passes[kMaxPasses];
 

@@ -14,6 +14,9 @@ inline const char* name_of(Op op) {
 
 inline bool is_extremum(Op op) { return op == Op::amax || op == Op::amin; }
 
+// How the values of the pairwise order are added.
+enum class Arithmetic : int8_t { plain, compensated, exact };
+
 // Where finished reductions go: elements of the result's dtype, of which a whole tensor's has one.
 struct Result {
   void* data;

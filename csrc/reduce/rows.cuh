@@ -81,38 +81,27 @@ TREDUCE_DEVICE void grid(const Source& x, const Shares& shares, typename O::Acc*
 // Calls body(functor, source, integral_constant<kSize>, bool_constant<kShifted>, layout) for what the schedule reads.
 template <template <class> class SumOp = Sum, class Body>
 cudaError_t dispatch(const Call& call, Body body) {
-  if (call.schedule->shifted) {
+  if (call.prepared.schedule.shifted) {
     return dispatch_vectors<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
       constexpr int kSize = vector_of<decltype(source)>;
       if constexpr (kSize == 1) {
         return cudaErrorInvalidValue;  // 16-byte elements cannot begin anywhere else
       } else {
         return body(op, source, std::integral_constant<int, kSize>{}, std::true_type{},
-                    layout_of<Walk::even>(*call.geometry));
+                    layout_of<Walk::even>(call.request.geometry));
       }
     });
   }
   return dispatch_reads<SumOp>(call, [&](auto op, auto source, auto vectors, auto walk) {
     constexpr int kSize = decltype(vectors)::value ? vector_of<decltype(source)> : 1;
     return body(op, source, std::integral_constant<int, kSize>{}, std::false_type{},
-                layout_of<decltype(walk)::value>(*call.geometry));
+                layout_of<decltype(walk)::value>(call.request.geometry));
   });
 }
 
-inline Launch shape_of(const Call& call) {
-  Launch shape;
-  shape.grid = call.schedule->grid;
-  shape.block = call.schedule->block;
-  shape.block_y = call.schedule->block_y;
-  shape.shared_bytes = static_cast<size_t>(call.schedule->shared_bytes);
-  shape.cluster = call.schedule->cluster;
-  shape.stream = call.stream;
-  return shape;
-}
-
 inline Shares shares_of(const Call& call) {
-  const Schedule& s = *call.schedule;
-  return {s.tiles, s.span, call.geometry->length, Divider(s.splits)};
+  const Schedule& s = call.prepared.schedule;
+  return {s.tiles, s.span, call.request.geometry.length, Divider(s.splits)};
 }
 
 }  // namespace treduce::reduce::rows

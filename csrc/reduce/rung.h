@@ -5,29 +5,31 @@
 #include "../common/launch.h"
 #include "../common/launchers.h"
 #include "elements.h"
-#include "plan.h"
-#include "result.h"
-#include "schedule.h"
+#include "prepare.h"
 
 namespace treduce::reduce {
 
-// One call of a rung. The classic rungs reduce a contiguous array of n elements by `plan`; those along dims reduce what
-// `geometry` describes, by `schedule`.
+// What a launcher gets: the call, what prepare made of it, and memory. It decides nothing.
 struct Call {
-  Op op;
-  DType dtype;  // of the elements in memory
+  const Request& request;
+  const Prepared& prepared;
   const void* input;
-  int64_t n = 0;
-  const Plan* plan = nullptr;
-  DType target = DType::float32;  // what each element is converted to first, if `converting`
-  bool converting = false;
-  const Geometry* geometry = nullptr;
-  const Schedule* schedule = nullptr;
   Result result;
-  void* workspace = nullptr;    // accumulators: plan->partials() and the row's scratch, or schedule->partials()
-  unsigned* counter = nullptr;  // zero, and left zero: one, or schedule->counters; only for rungs that ask for them
-  cudaStream_t stream = nullptr;
+  void* workspace;    // as prepared
+  unsigned* counter;  // the first of as many as prepared: zero, and left zero
+  cudaStream_t stream;
+
+  Launch shape(int i = 0) const { return {prepared.launches[i], stream}; }
+  template <class T>
+  T* region(const char* name) const {
+    return prepared.workspace.find<T>(name, workspace);
+  }
 };
+
+inline Call make_call(const Request& r, const Prepared& prepared, const void* input, void* output, void* workspace,
+                      unsigned* counter, cudaStream_t stream) {
+  return {r, prepared, input, {output, r.target, r.op == Op::mean, r.geometry.length}, workspace, counter, stream};
+}
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
 template <cudaError_t (*kLauncher)(const Call&)>
@@ -51,9 +53,9 @@ struct Output {
 // Calls body(functor, Type<In>{}) for the call's op and dtype.
 template <class Body>
 cudaError_t dispatch_op(const Call& call, Body body) {
-  return dispatch(call.dtype, [&](auto type) -> cudaError_t {
+  return dispatch(call.request.dtype, [&](auto type) -> cudaError_t {
     using Acc = Accumulator<typename decltype(type)::type>;
-    switch (call.op) {
+    switch (call.request.op) {
       case Op::amax: return body(Max<Acc>{}, type);
       case Op::amin: return body(Min<Acc>{}, type);
       default: return body(Sum<Acc>{}, type);
@@ -70,7 +72,7 @@ using WalkConstant = std::integral_constant<Walk, kWalk>;
 // Calls body(WalkConstant) for several reduced dims, of which one may be missing.
 template <class Body>
 cudaError_t dispatch_several(const Call& call, Body body) {
-  return call.geometry->reduced.count <= 2 ? body(WalkConstant<Walk::two>{}) : body(WalkConstant<Walk::any>{});
+  return call.request.geometry.reduced.count <= 2 ? body(WalkConstant<Walk::two>{}) : body(WalkConstant<Walk::any>{});
 }
 
 // What the rungs along dims read: Body is body(functor, source, bool_constant<vectors>, WalkConstant). Vectors of even layouts (one
@@ -82,16 +84,16 @@ template <template <class> class SumOp, class Body>
 cudaError_t dispatch_looked_up(const Call& call, Body body) {
   const auto looked_up = [&](auto acc) -> cudaError_t {
     using Acc = typename decltype(acc)::type;
-    const Converted<Acc> source{call.input, call.dtype, call.target};
+    const Converted<Acc> source{call.input, call.request.dtype, call.request.target};
     return dispatch_several(call, [&](auto walk) -> cudaError_t {
       if constexpr (!is_complex<Acc>) {
-        if (call.op == Op::amax) return body(Max<Acc>{}, source, std::false_type{}, walk);
-        if (call.op == Op::amin) return body(Min<Acc>{}, source, std::false_type{}, walk);
+        if (call.request.op == Op::amax) return body(Max<Acc>{}, source, std::false_type{}, walk);
+        if (call.request.op == Op::amin) return body(Min<Acc>{}, source, std::false_type{}, walk);
       }
       return body(SumOp<Acc>{}, source, std::false_type{}, walk);
     });
   };
-  switch (call.target) {
+  switch (call.request.target) {
     case DType::float64: return looked_up(Type<double>{});
     case DType::complex64: return looked_up(Type<complex64>{});
     case DType::complex128: return looked_up(Type<complex128>{});
@@ -107,7 +109,7 @@ cudaError_t dispatch_looked_up(const Call& call, Body body) {
 // Calls body(functor, source) for a sum of a common float.
 template <template <class> class SumOp, class Body>
 cudaError_t dispatch_common_sum(const Call& call, Body body) {
-  switch (call.dtype) {
+  switch (call.request.dtype) {
     case DType::float32: return body(SumOp<float>{}, Elements<float>{static_cast<const float*>(call.input)});
     case DType::float64: return body(SumOp<double>{}, Elements<double>{static_cast<const double*>(call.input)});
     case DType::float16: return body(SumOp<float>{}, Elements<float16>{static_cast<const float16*>(call.input)});
@@ -117,17 +119,17 @@ cudaError_t dispatch_common_sum(const Call& call, Body body) {
 
 template <template <class> class SumOp, class Body>
 cudaError_t dispatch_vectors(const Call& call, Body body) {
-  const bool extremum = call.op == Op::amax || call.op == Op::amin;
+  const bool extremum = call.request.op == Op::amax || call.request.op == Op::amin;
   // The extremum of bools is that of their bytes: what is not zero is true.
-  const DType dtype = extremum && call.dtype == DType::boolean ? DType::uint8 : call.dtype;
+  const DType dtype = extremum && call.request.dtype == DType::boolean ? DType::uint8 : call.request.dtype;
   return dispatch_all(dtype, [&](auto type) -> cudaError_t {
     using In = typename decltype(type)::type;
     using Acc = Accumulator<In>;
     const Elements<In> source{static_cast<const In*>(call.input)};
     constexpr bool kFloat8 = std::is_same_v<In, float8_e4m3fn> || std::is_same_v<In, float8_e5m2>;
     if constexpr (!is_complex<In> && !kFloat8 && !std::is_same_v<In, boolean>) {
-      if (call.op == Op::amax) return body(Max<Acc>{}, source);
-      if (call.op == Op::amin) return body(Min<Acc>{}, source);
+      if (call.request.op == Op::amax) return body(Max<Acc>{}, source);
+      if (call.request.op == Op::amin) return body(Min<Acc>{}, source);
     }
     if (!extremum) return body(SumOp<Acc>{}, source);
     return cudaErrorInvalidValue;  // the schedule does not ask for it, see has_vectors
@@ -136,38 +138,35 @@ cudaError_t dispatch_vectors(const Call& call, Body body) {
 
 template <template <class> class SumOp, class Body>
 cudaError_t dispatch_reads(const Call& call, Body body) {
-  const bool vectors = call.schedule->vectors;
-  if (vectors && call.geometry->reduced.count <= 1) {
+  const bool vectors = call.prepared.schedule.vectors;
+  if (vectors && call.request.geometry.reduced.count <= 1) {
     return dispatch_vectors<SumOp>(
         call, [&](auto op, auto source) { return body(op, source, std::true_type{}, WalkConstant<Walk::even>{}); });
   }
-  if (call.converting || call.op == Op::amax || call.op == Op::amin || !is_common_float(call.dtype)) {
+  if (call.request.converting || call.request.op == Op::amax || call.request.op == Op::amin ||
+      !is_common_float(call.request.dtype)) {
     return dispatch_looked_up<SumOp>(call, body);
   }
   return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
-    if (call.geometry->reduced.count <= 1) return body(op, source, std::false_type{}, WalkConstant<Walk::even>{});
+    if (call.request.geometry.reduced.count <= 1)
+      return body(op, source, std::false_type{}, WalkConstant<Walk::even>{});
     return dispatch_several(call, [&](auto walk) {
       return vectors ? body(op, source, std::true_type{}, walk) : body(op, source, std::false_type{}, walk);
     });
   });
 }
 
-// Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements of type In,
-// Kernels::shared_bytes<Acc>(block) its dynamic shared memory. Partials of pass p lie behind those of pass p - 1.
+// Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements of type In.
+// Partials of pass p lie behind those of pass p - 1.
 template <class Kernels, class O, class In>
 cudaError_t launch_passes(const Call& call, const In* input, int pass = 0, typename O::Acc* partials = nullptr) {
   using Acc = typename O::Acc;
-  const Plan& plan = *call.plan;
+  const Plan& plan = call.prepared.plan;
   if (pass == 0) partials = static_cast<Acc*>(call.workspace);
   const bool last = pass + 1 == plan.pass_count;
-  Launch shape;
-  shape.grid = plan.passes[pass].blocks;
-  shape.block = plan.block;
-  shape.shared_bytes = Kernels::template shared_bytes<Acc>(plan.block);
-  shape.stream = call.stream;
   const Output<O> output{last ? nullptr : partials, call.result};
   const cudaError_t error =
-      launch(Kernels::template pick<O, In>(plan.block), shape, input, plan.passes[pass].n, output);
+      launch(Kernels::template pick<O, In>(plan.block), call.shape(pass), input, plan.passes[pass].n, output);
   if (error != cudaSuccess || last) return error;
   return launch_passes<Kernels, O, Acc>(call, partials, pass + 1, partials + plan.passes[pass].blocks);
 }
@@ -180,19 +179,5 @@ cudaError_t launch_ladder_passes(const Call& call) {
     return launch_passes<Kernels, decltype(op), In>(call, static_cast<const In*>(call.input));
   });
 }
-
-// One accumulator a thread: what the classic stages keep in dynamic shared memory.
-struct OneSlotAThread {
-  template <class Acc>
-  static size_t shared_bytes(int block) {
-    return block * sizeof(Acc);
-  }
-};
-struct NoDynamicShared {
-  template <class Acc>
-  static size_t shared_bytes(int) {
-    return 0;
-  }
-};
 
 }  // namespace treduce::reduce

@@ -1,6 +1,7 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "../common/round.h"
 #include "plan.h"
@@ -9,7 +10,6 @@
 namespace treduce::reduce {
 namespace {
 
-constexpr int64_t kMostCounters = 4096;  // of one launch, see common/counters.h
 constexpr int kWarp = 32;
 constexpr int kMostRowThreads = 256;      // that row_block and row_cluster are compiled for
 constexpr int64_t kColumnBlocksAnSm = 2;  // of column_block, of 256 threads
@@ -135,6 +135,14 @@ bool narrow_vectors(const Work& w) {
 }
 
 }  // namespace
+
+bool operator==(const Schedule& a, const Schedule& b) {
+  const auto rest = [](const Schedule& s) {
+    return std::tie(s.vectors, s.shifted, s.columns, s.tiles, s.tile, s.span, s.splits, s.partials, s.workspace_bytes,
+                    s.counters);
+  };
+  return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
+}
 
 Scheduled schedule_thread(const Work& w) {
   Schedule s;

@@ -12,30 +12,31 @@
 
 namespace treduce::reduce {
 
-// What a kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and `splits`.
-struct Schedule {
+// A launch, and what its kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and
+// `splits`; a block walks every grid-th tile.
+struct Schedule : LaunchShape {
   bool vectors = false;  // 16 bytes a load; otherwise element by element
   bool shifted = false;  // vectors too, of rows that begin anywhere
-  int64_t grid = 1;      // blocks launched; a block walks every grid-th tile
-  int block = 1;         // threads in x
-  int block_y = 1;       // threads in y
+  bool columns = false;  // made for the column kernels
   int64_t tiles = 1;     // units of work, over the outputs and the splits
   int64_t tile = 1;      // outputs of a tile
-  int64_t span = 1;      // nodes of the tree (chunks, or groups of leaves) that a block or thread folds: a power of two
-  int64_t splits = 1;    // blocks that share an output; above 1 the last of them to finish folds their partials
-  int64_t shared_bytes = 0;
-  int cluster = 1;
-  bool columns = false;  // made for the column kernels
+  // Nodes of the tree (chunks, or groups of leaves) that a block or thread folds: a power of two. Of row_tile, batches of a tile;
+  // of exact, elements of a split: any number.
+  int64_t span = 1;
+  int64_t splits = 1;  // blocks that share an output; above 1 the last of them to finish folds their partials
 
   int64_t partials = 0;         // accumulators of global memory that go with splits
   int64_t workspace_bytes = 0;  // where they are no accumulators: bytes of global memory, in place of `partials`
   int64_t counters = 0;         // counters, likewise: one for each group of blocks that shares outputs
 };
 
+bool operator==(const Schedule& a, const Schedule& b);
+
 // The memory that a call reads: what a schedule may look at, and an order may not.
 struct Memory {
   uint64_t address;     // of the first element
   DType dtype;          // as stored
+  DType target;         // what an element counts as
   int64_t accumulator;  // bytes of one
   bool common_sum;      // a sum of a common float: has kernels for vectors of several reduced dims too
   bool vectors;         // there are kernels that read 16 bytes at once for this dtype and op, see has_vectors
@@ -50,8 +51,13 @@ inline bool has_vectors(bool extremum, DType dtype, bool converting) {
   return !converting && !(extremum && (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2));
 }
 
-inline Memory make_memory(uint64_t address, DType dtype, int64_t accumulator, bool extremum, bool converting) {
-  return {address, dtype, accumulator, !extremum && !converting && is_common_float(dtype),
+inline Memory make_memory(uint64_t address, DType dtype, DType target, int64_t accumulator, bool extremum,
+                          bool converting) {
+  return {address,
+          dtype,
+          target,
+          accumulator,
+          !extremum && !converting && is_common_float(dtype),
           has_vectors(extremum, dtype, converting)};
 }
 

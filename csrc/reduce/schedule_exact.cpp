@@ -21,23 +21,23 @@ constexpr int64_t kEnough = 32;
 constexpr int64_t kLeast = 8;
 // A partial's kinds (exact.h) are counted over the threads and the splits.
 constexpr int64_t kMostSplits = 1024;
-constexpr int64_t kMostCounters = 4096;
 
 struct Room {
   int threads, rows;
+  int64_t bytes_of_thread;
 };
 
 template <class Element>
 constexpr Room room_of() {
-  return {exact::kThreadsOfBlock<Element>, exact::Traits<Element>::kRows};
+  return {exact::kThreadsOfBlock<Element>, exact::Traits<Element>::kRows, exact::kBytesOfThread<Element>};
 }
 
-Room room_of(const Memory& memory) {
-  switch (memory.accumulator) {
-    case 4: return room_of<float>();
-    case 8:  // or a conversion to complex64, which needs less than float64
-      return memory.vectors && memory.dtype == DType::complex64 ? room_of<complex64>() : room_of<double>();
-    default: return room_of<complex128>();
+Room room_of(DType target) {
+  switch (target) {
+    case DType::float64: return room_of<double>();
+    case DType::complex64: return room_of<complex64>();
+    case DType::complex128: return room_of<complex128>();
+    default: return room_of<float>();  // floats of up to 32 bits
   }
 }
 
@@ -45,7 +45,7 @@ Room room_of(const Memory& memory) {
 
 Scheduled schedule_exact(const Work& work) {
   const Geometry& g = work.geometry;
-  const Room room = room_of(work.memory);
+  const Room room = room_of(work.memory.target);
   const int64_t length = std::max<int64_t>(g.length, 1), outputs = std::max<int64_t>(g.outputs, 1);
   Schedule s;
   const int enough = power_of_two(std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024), room.threads);
@@ -53,7 +53,8 @@ Scheduled schedule_exact(const Work& work) {
 
   // Blocks that are resident at once: by shared memory (an H200's), and by the threads that kernels/exact.cu asks room
   // for.
-  const int64_t shared = int64_t{room.rows} * 8 * s.block + 1024;
+  s.shared_bytes = room.bytes_of_thread * s.block;
+  const int64_t shared = s.shared_bytes + 1024;
   const int64_t resident = std::clamp<int64_t>(1024 / s.block, 1, 228 * 1024 / shared);
   const int64_t fill = resident * work.chip.multiprocessors;
   const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;

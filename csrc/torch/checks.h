@@ -23,6 +23,13 @@ auto as_value_error(F&& f) {
   }
 }
 
+// Throws what a prepared call was refused for, if it was.
+inline void check(const Refusal& refusal) {
+  if (!refusal) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(!refusal.by_chip, refusal.sentence);
+  C10_THROW_ERROR(ValueError, refusal.sentence);
+}
+
 inline std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat: return DType::float32;

@@ -11,7 +11,7 @@
 
 #include "../common/counters.h"
 #include "../common/device.h"
-#include "../common/variants.h"
+#include "checks.h"
 #include "treduce_build.h"
 
 namespace treduce {
@@ -37,13 +37,10 @@ inline void check_cuda(cudaError_t error, const std::string& what) {
 
 // NotImplementedError when the device's compute capability is not one that the variant runs on.
 inline void check_capability(const Variant& variant, int device) {
-  const int have = chip_facts(device).capability, need = variant.capability;
-  TORCH_CHECK_NOT_IMPLEMENTED(runs_on(variant, have), "variant '", variant.name, "' needs a GPU of compute capability ",
-                              need / 10, ".", need % 10, variant.one_chip ? "" : " or later", ", this one has ",
-                              have / 10, ".", have % 10);
+  check(refused_by(chip_of(device), variant));
   TORCH_CHECK_NOT_IMPLEMENTED(built_for(variant), "variant '", variant.name, "' is not in this build: it needs ",
-                              need / 10, ".", need % 10, "a in TORCH_CUDA_ARCH_LIST, which was ",
-                              TREDUCE_CUDA_ARCHITECTURES);
+                              variant.capability / 10, ".", variant.capability % 10,
+                              "a in TORCH_CUDA_ARCH_LIST, which was ", TREDUCE_CUDA_ARCHITECTURES);
 }
 
 }  // namespace treduce

@@ -52,19 +52,22 @@ at::Tensor empty_result(const at::Tensor& self, const at::Tensor& other) {
   return at::empty_symint(*sizes, options);
 }
 
-Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> block_size) {
-  Request r;
-  r.dtype = checked_operands(self, other);
+Addition::Addition(const at::Tensor& left, const at::Tensor& right, std::string_view variant,
+                   std::optional<int64_t> block_size) {
+  request.dtype = checked_operands(left, right);
   const Resolved asked = as_value_error([&] { return resolve(variant, block_size); });
-  r.row = asked.row;
-  r.block = asked.block;
-  r.result = empty_result(self, other);
-  r.self = resolved(self);
-  r.other = resolved(other);
-  if (!same_layout(r.self, r.result)) r.self = r.self.expand(r.result.sizes()).contiguous();
-  if (!same_layout(r.other, r.result)) r.other = r.other.expand(r.result.sizes()).contiguous();
-  return r;
+  request.row = asked.row;
+  request.block = asked.block;
+  result = empty_result(left, right);
+  self = resolved(left);
+  other = resolved(right);
+  if (!same_layout(self, result)) self = self.expand(result.sizes()).contiguous();
+  if (!same_layout(other, result)) other = other.expand(result.sizes()).contiguous();
+  request.n = result.numel();
+  const auto address = [](const at::Tensor& t) { return reinterpret_cast<uint64_t>(t.const_data_ptr()); };
+  request.a = address(self);
+  request.b = address(other);
+  request.c = address(result);
 }
 
 }  // namespace treduce::elementwise

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../elementwise/ladder.h"
+#include "../elementwise/prepare.h"
 #include "checks.h"
 
 namespace treduce::elementwise {
@@ -15,16 +16,15 @@ DType checked_operands(const at::Tensor& self, const at::Tensor& other);
 // broadcast.
 at::Tensor empty_result(const at::Tensor& self, const at::Tensor& other);
 
-// Everything that a kernel needs to know, after all checks: three arrays whose elements correspond in the order in
-// memory. An operand that is broadcast or laid out otherwise is copied.
-struct Request {
-  DType dtype;
-  const Row* row;  // what `auto` picked, where it was asked for
-  int block;
-  at::Tensor self, other;
-  at::Tensor result;  // new, not yet written
+// Everything from the arguments to prepare: checks, the operands as kernels read them (three arrays whose elements correspond in
+// the order in memory: an operand that is broadcast or laid out otherwise is copied), and a new output.
+struct Addition {
+  Addition(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+           std::optional<int64_t> block_size);
+
+  Request request;         // its row is what `auto` picked, where it was asked for
+  at::Tensor result;       // not yet written
+  at::Tensor self, other;  // or copies
 };
-Request request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                std::optional<int64_t> block_size);
 
 }  // namespace treduce::elementwise

@@ -9,9 +9,10 @@ namespace {
 
 at::Tensor vector_add_cpu(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                           std::optional<int64_t> block_size) {
-  const Request r = request(self, other, variant, block_size);
-  add_on_cpu(r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(), r.result.mutable_data_ptr(), r.result.numel());
-  return r.result;
+  Addition call(self, other, variant, block_size);
+  add_on_cpu(call.request.dtype, call.self.const_data_ptr(), call.other.const_data_ptr(),
+             call.result.mutable_data_ptr(), call.request.n);
+  return std::move(call.result);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ void thread_indices_cuda(const at::Tensor& out, at::IntArrayRef grid, at::IntArr
   const ThreadGrid g = checked_grid(out, grid, block);
   const CudaScope scope(out.device());
   int64_t* const table = static_cast<int64_t*>(out.mutable_data_ptr());
-  check_cuda(static_cast<cudaError_t>(launch_thread_indices(g, table, scope.stream())),
+  check_cuda(static_cast<cudaError_t>(launch_thread_indices(g, prepare(g), table, scope.stream())),
              "the launch of thread_indices_");
 }
 

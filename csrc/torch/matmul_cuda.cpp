@@ -22,8 +22,8 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
                    std::optional<int64_t> tile_size) {
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
-  const ChipFacts& facts = chip_facts(self.get_device());
-  const Target target{facts.capability, tfloat32_allowed()};
+  const Chip& chip = chip_of(self.get_device());
+  const Target target{chip.capability, tfloat32_allowed()};
   TensorRequest r = request(self, other, variant, tile_size, target);
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
@@ -36,7 +36,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   r.c = pointers.c = r.result.mutable_data_ptr();
   r.has_bias = bias.defined();
   pointers.bias = r.has_bias ? bias.const_data_ptr() : nullptr;
-  const Prepared prepared = prepare(r, {facts.multiprocessors, facts.capability, facts.threads});
+  const Prepared prepared = prepare(r, chip);
   // Freed when it goes out of scope: in the stream's order.
   at::Tensor workspace;
   const int64_t bytes = prepared.workspace.bytes();

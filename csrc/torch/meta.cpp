@@ -11,9 +11,9 @@ namespace treduce {
 namespace {
 
 at::Tensor reduce_meta(reduce::Op op, const at::Tensor& self, const reduce::Arguments& arguments) {
-  const reduce::Request r = reduce::request(op, self, arguments);
-  return at::empty_symint(r.result_sizes(self.sym_sizes()),
-                          self.options().dtype(r.result_type).memory_format(std::nullopt));
+  const reduce::Checked call = reduce::check_call(op, self, arguments);
+  return at::empty_symint(call.result_sizes(self.sym_sizes()),
+                          self.options().dtype(call.result_type).memory_format(std::nullopt));
 }
 
 template <reduce::Op kOp>

@@ -2,12 +2,13 @@
 #include <torch/csrc/python_headers.h>
 // The line above must come first.
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "../common/variants.h"
+#include "../common/launch_log.h"
 #include "../elementwise/ladder.h"
 #include "../matmul/ladder.h"
 #include "functions.h"
@@ -53,10 +54,30 @@ py::dict as_dict(const reduce::Row& row) {
   return d;
 }
 
-template <class Rows>
-py::list as_list(const Rows& rows) {
+py::dict as_dict(const LaunchShape& shape) {
+  py::dict d;
+  d["kernel"] = shape.kernel;
+  d["grid"] = py::make_tuple(shape.grid, shape.grid_y);
+  d["block"] = py::make_tuple(shape.block, shape.block_y);
+  d["shared_bytes"] = shape.shared_bytes;
+  d["cluster"] = shape.cluster;
+  d["cooperative"] = shape.cooperative;
+  d["overlapping"] = shape.overlapping;
+  return d;
+}
+
+py::dict as_dict(const Region& region) {
+  py::dict d;
+  d["name"] = region.name;
+  d["offset"] = region.offset;
+  d["bytes"] = region.bytes;
+  return d;
+}
+
+template <class Items>
+py::list as_list(const Items& items) {
   py::list list;
-  for (const auto& row : rows) list.append(as_dict(row));
+  for (const auto& item : items) list.append(as_dict(item));
   return list;
 }
 
@@ -67,38 +88,57 @@ DType dtype_named(const std::string& name) {
   throw py::value_error("unknown dtype '" + name + "'");
 }
 
-// The plan of a classic rung for this length and dtype.
-py::dict reduce_plan(const std::string& variant, const std::string& dtype_name, int64_t n, std::optional<int64_t> block,
-                     std::optional<int64_t> num_blocks) {
-  const DType dtype = dtype_named(dtype_name);
-  try {
-    const reduce::Resolved r = reduce::resolve(variant, /*dims=*/false, block, num_blocks);
-    if (r.row->along_dims) {
-      throw py::value_error("variant '" + r.row->name +
-                            "' has no list of passes: its order of additions is that of csrc/reduce/pairwise.h");
-    }
-    const reduce::Plan plan = reduce::make_plan(r.row->plan_order, dtype, n, r.block, r.num_blocks);
-    py::dict d;
-    d["variant"] = r.row->name;
-    d["block_size"] = r.block;
-    py::list passes;
-    for (int p = 0; p < plan.pass_count; ++p) {
-      const reduce::Pass& pass = plan.passes[p];
-      py::dict q;
-      q["n"] = pass.n;
-      q["blocks"] = pass.blocks;
-      q["lanes"] = pass.lanes;
-      q["vector"] = pass.vector;
-      q["rows"] = pass.rows;
-      passes.append(q);
-    }
-    d["passes"] = passes;
-    d["workspace_bytes"] = reduce::workspace_accumulators(*r.row, plan) * accumulator_size(dtype);
-    d["text"] = reduce::to_string(plan);
-    return d;
-  } catch (const BadArgument& bad) {
-    throw py::value_error(bad.message);
+// Calls `body` and returns what this thread launched meanwhile, for tests.
+py::list record_launches(const py::object& body) {
+  std::vector<LaunchShape> log;
+  struct Scope {
+    std::vector<LaunchShape>* before = launch_log();
+    ~Scope() { launch_log() = before; }
+  } scope;
+  launch_log() = &log;
+  body();
+  return as_list(log);
+}
+
+Chip chip_from(const std::tuple<int, int>& facts) { return {std::get<0>(facts), std::get<1>(facts)}; }
+
+void add_passes(py::dict& d, const reduce::Plan& plan) {
+  py::list passes;
+  for (int p = 0; p < plan.pass_count; ++p) {
+    const reduce::Pass& pass = plan.passes[p];
+    py::dict q;
+    q["n"] = pass.n;
+    q["blocks"] = pass.blocks;
+    q["lanes"] = pass.lanes;
+    q["vector"] = pass.vector;
+    q["rows"] = pass.rows;
+    q["block_step"] = pass.block_step;
+    q["row_step"] = pass.row_step;
+    q["tree"] = reduce::name_of(pass.tree);
+    passes.append(q);
   }
+  d["passes"] = passes;
+  d["text"] = reduce::to_string(plan);
+}
+
+// The plan of a classic rung for this length and dtype.
+py::dict reduce_plan(const std::string& variant, const std::string& dtype, int64_t n, std::optional<int64_t> block,
+                     std::optional<int64_t> num_blocks) {
+  const reduce::Resolved found =
+      as_value_error([&] { return reduce::resolve(variant, /*dims=*/false, block, num_blocks); });
+  TORCH_CHECK_VALUE(!found.row->along_dims, "variant '", found.row->name,
+                    "' has no list of passes: its order of additions is that of csrc/reduce/pairwise.h");
+  reduce::Request r;
+  r.dtype = r.target = dtype_named(dtype);
+  r.geometry.length = n;
+  r.take(found);
+  const reduce::Prepared p = reduce::prepare(r, Chip());
+  py::dict d;
+  d["variant"] = p.rung->name;
+  d["block_size"] = found.block;
+  d["workspace_bytes"] = p.workspace.bytes();
+  add_passes(d, p.plan);
+  return d;
 }
 
 reduce::Op reduction_named(const std::string& name) {
@@ -127,88 +167,54 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   return matmul::choose(asked, dtype_named(dtype), p, {capability, tfloat32}).row->name;
 }
 
-void check_chip(const reduce::Row& row, const Chip& chip) {
-  TORCH_CHECK_NOT_IMPLEMENTED(chip.capability >= row.capability, "variant '", row.name,
-                              "' needs a GPU of compute capability ", row.capability / 10, ".", row.capability % 10,
-                              " or later, this one has ", chip.capability / 10, ".", chip.capability % 10);
-}
-
-void add_plan(py::dict& d, const reduce::Request& r, const at::Tensor& self, const Chip& chip) {
-  const reduce::Row& row = *r.row;
-  check_chip(row, chip);
-  const reduce::Plan plan = reduce::make_plan(row.plan_order, r.dtype, self.numel(), r.block, r.num_blocks);
-  d["rung"] = row.name;
-  d["copies"] = !reduce::flat_input(r.op, self).is_same(self);
-  d["length"] = self.numel();
-  d["outputs"] = 1;
-  d["grid"] = plan.grid();
-  d["block"] = py::make_tuple(std::max(r.block, 1), 1);
-  d["workspace_bytes"] = reduce::workspace_accumulators(row, plan) * accumulator_size(r.dtype);
-  d["counters"] = row.needs_counter && plan.grid() > 1 ? 1 : 0;
-}
-
-// As launch_by_schedule in reduce/cuda.cpp has it.
-void add_schedule(py::dict& d, const reduce::Request& r, const at::Tensor& self, uint64_t address, const Chip& chip) {
-  const reduce::Source source(self, r);
-  const reduce::Geometry& geometry = source.geometry;
-  const bool copies = source.tensor != &self;
-  const int64_t accumulator = accumulator_size(r.target) * (r.arithmetic == reduce::Arithmetic::compensated ? 2 : 1);
-  const bool extremum = r.op == reduce::Op::amax || r.op == reduce::Op::amin;
-  const reduce::Memory memory = reduce::make_memory(copies ? 0 : address, r.dtype, accumulator, extremum, r.converting);
-  const reduce::Work work{geometry, memory, chip, r.block, r.num_blocks};
-  const reduce::Row& row = reduce::executor(*r.row, work);
-  check_chip(row, chip);
-  const reduce::Pairwise order(geometry.length);
-  d["rung"] = row.name;
-  d["copies"] = copies;
-  d["length"] = geometry.length;
-  d["outputs"] = geometry.outputs;
-  d["reduced"] = as_tuple(geometry.reduced);
-  d["kept"] = as_tuple(geometry.kept);
-  d["chunks"] = order.chunks();
-  d["depth"] = order.depth();
-  if (self.numel() == 0) return;  // nothing is launched
-  const reduce::Scheduled scheduled = row.schedule(work);
-  if (!scheduled.refusal.empty()) C10_THROW_ERROR(ValueError, scheduled.refusal);
-  const reduce::Schedule& s = scheduled.schedule;
-  d["grid"] = s.grid;
-  d["block"] = py::make_tuple(s.block, s.block_y);
-  d["tiles"] = s.tiles;
-  d["tile"] = s.tile;
-  d["span"] = s.span;
-  d["splits"] = s.splits;
-  d["vectors"] = s.vectors;
-  d["shifted"] = s.shifted;
-  d["shared_bytes"] = s.shared_bytes;
-  d["cluster"] = s.cluster;
-  d["workspace_bytes"] = s.workspace_bytes > 0 ? s.workspace_bytes : s.partials * accumulator;
-  d["counters"] = s.counters;
-}
-
 // What a call does on a chip, checked as the call is. Sizes, strides and the address stand for the tensor: nothing is read.
-// `chip`: multiprocessors, ten times the compute capability, threads of a multiprocessor.
+// `lazy`: the elements are conjugated or negated when they are read. `chip`: multiprocessors, ten times the compute capability.
 py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                   at::ScalarType type, uint64_t address, const std::string& variant,
+                   at::ScalarType type, uint64_t address, bool lazy, const std::string& variant,
                    const std::optional<std::vector<int64_t>>& dim, bool keepdim, std::optional<at::ScalarType> dtype,
                    std::optional<int64_t> block_size, std::optional<int64_t> num_blocks,
-                   const std::tuple<int, int, int>& chip) {
-  const at::Tensor self = at::detail::empty_strided_meta(sizes, strides, type);
+                   const std::tuple<int, int>& chip) {
+  at::Tensor self = at::detail::empty_strided_meta(sizes, strides, type);
+  if (lazy) self = at::_neg_view(self);
   at::OptionalIntArrayRef dims;
   if (dim.has_value()) dims = at::IntArrayRef(*dim);
-  const reduce::Request r =
-      reduce::request(reduction_named(op), self, {variant, dims, keepdim, dtype, block_size, num_blocks});
+  reduce::Reduction reduction(reduction_named(op), self, {variant, dims, keepdim, dtype, block_size, num_blocks});
+  reduce::Request& r = reduction.call.request;
+  const bool copies = !reduction.input->is_same(self);
+  r.address = copies ? 0 : address;
+  const reduce::Prepared p = reduce::prepare(r, chip_from(chip));
+  check(p.refusal);
   py::dict d;
   d["order"] = r.row->order;
   d["order_text"] = r.row->order_text;
-  const auto result_sizes = r.result_sizes(self.sizes());
-  d["result_shape"] = py::tuple(py::cast(std::vector<int64_t>(result_sizes.begin(), result_sizes.end())));
+  d["deterministic"] = p.deterministic;
+  d["result_shape"] = py::tuple(py::cast(reduction.output.sizes().vec()));
   d["result_dtype"] = name_of(r.target);
-  const Chip facts{std::get<0>(chip), std::get<1>(chip), std::get<2>(chip)};
+  d["rung"] = p.rung->name;
+  d["copies"] = copies;
+  d["length"] = r.geometry.length;
+  d["outputs"] = r.geometry.outputs;
   if (r.row->along_dims) {
-    add_schedule(d, r, self, address, facts);
+    const reduce::Pairwise order(r.geometry.length);
+    d["reduced"] = as_tuple(r.geometry.reduced);
+    d["kept"] = as_tuple(r.geometry.kept);
+    d["chunks"] = order.chunks();
+    d["depth"] = order.depth();
+    d["tiles"] = p.schedule.tiles;
+    d["tile"] = p.schedule.tile;
+    d["span"] = p.schedule.span;
+    d["splits"] = p.schedule.splits;
+    d["vectors"] = p.schedule.vectors;
+    d["shifted"] = p.schedule.shifted;
   } else {
-    add_plan(d, r, self, facts);
+    add_passes(d, p.plan);
   }
+  d["launches"] = as_list(p.launches);
+  d["regions"] = as_list(p.workspace.regions());
+  d["workspace_bytes"] = p.workspace.bytes();
+  d["counters"] = p.counters;
+  d["bytes_read"] = p.bytes_read;
+  d["bytes_written"] = p.bytes_written;
   return d;
 }
 
@@ -242,11 +248,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("vector_add_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return elementwise::find(s); }, name);
   });
-  m.def("reduce_plan", &reduce_plan, py::arg("variant"), py::arg("dtype"), py::arg("n"),
+  m.def("record_launches", &record_launches, py::arg("body"));
+  m.def("reduce_plan", torch::wrap_pybind_function(reduce_plan), py::arg("variant"), py::arg("dtype"), py::arg("n"),
         py::arg("block_size") = py::none(), py::arg("num_blocks") = py::none());
   m.def("call_plan", torch::wrap_pybind_function(call_plan), py::arg("op"), py::arg("sizes"), py::arg("strides"),
-        py::arg("type"), py::arg("address"), py::arg("variant"), py::arg("dim"), py::arg("keepdim"), py::arg("dtype"),
-        py::arg("block_size"), py::arg("num_blocks"), py::arg("chip"));
+        py::arg("type"), py::arg("address"), py::arg("lazy"), py::arg("variant"), py::arg("dim"), py::arg("keepdim"),
+        py::arg("dtype"), py::arg("block_size"), py::arg("num_blocks"), py::arg("chip"));
   m.def("pairwise_depth", [](int64_t n) { return reduce::Pairwise(n).depth(); }, py::arg("n"));
 #ifdef TREDUCE_WITH_CUDA
   m.attr("cuda_version") = TREDUCE_CUDA_VERSION;

@@ -111,25 +111,28 @@ Geometry general_geometry(const at::Tensor& self, const Dims& dims) {
   return make_geometry(call_dims, count);
 }
 
-Geometry geometry_of(const at::Tensor& self, const Request& r) {
-  Geometry g;
-  if (r.dims.whole() && self.is_non_overlapping_and_dense()) {
-    g.length = self.numel();  // memory order: any dense tensor is one run
-    if (g.length > 1) {
-      g.reduced.count = 1;
-      set_extents(g.reduced, 0, g.length, 1);
-    }
-    return g;
+// Elements that follow one another in memory.
+void one_run(int64_t length, Geometry& g) {
+  g.length = length;
+  if (length <= 1) return;
+  g.reduced.count = 1;
+  set_extents(g.reduced, 0, length, 1);
+}
+
+// Writes `g`, which is new.
+void find_geometry(const at::Tensor& self, const Dims& dims, Geometry& g) {
+  if (dims.whole() && self.is_non_overlapping_and_dense()) {
+    one_run(self.numel(), g);  // memory order: any dense tensor is one run
+  } else if (!self.is_contiguous() || !contiguous_geometry(self.sizes(), dims, g)) {
+    g = general_geometry(self, dims);
   }
-  if (self.is_contiguous() && contiguous_geometry(self.sizes(), r.dims, g)) return g;
-  return general_geometry(self, r.dims);
 }
 
 // A dense copy with the reduced dims innermost, from the largest stride to the smallest as they are: one run of memory for an
 // output, and the same order of additions as in `self`.
-at::Tensor gathered(const at::Tensor& self, const Request& r) {
+at::Tensor gathered(const at::Tensor& self, const Dims& dims) {
   std::vector<int64_t> order, reduced;
-  for (int64_t d = 0; d < self.dim(); ++d) (r.dims[d] ? reduced : order).push_back(d);
+  for (int64_t d = 0; d < self.dim(); ++d) (dims[d] ? reduced : order).push_back(d);
   std::stable_sort(reduced.begin(), reduced.end(), [&](int64_t a, int64_t b) {
     const auto key = [&](int64_t d) {
       return self.stride(d) == 0 ? std::numeric_limits<int64_t>::max() : self.stride(d);
@@ -142,75 +145,88 @@ at::Tensor gathered(const at::Tensor& self, const Request& r) {
   return self.permute(order).contiguous().permute(back);
 }
 
+// Whether a classic rung may read it as one run, in the order that its values have. Integer sums, amax and amin are the same in
+// any order, so for them any dense tensor will do.
+bool is_flat(Op op, const at::Tensor& self) {
+  const bool any_order = is_extremum(op) || at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return self.is_contiguous() || (any_order && self.is_non_overlapping_and_dense());
+}
+
+// Elements in memory: an expanded dim is there once.
+int64_t stored_elements(const at::Tensor& self) {
+  int64_t count = 1;
+  for (int64_t d = 0; d < self.dim(); ++d) count *= self.stride(d) == 0 && self.size(d) > 0 ? 1 : self.size(d);
+  return count;
+}
+
+// What a reduction of nothing gives.
+void write_empty(Op op, at::Tensor& output) {
+  if (output.numel() == 0) return;
+  if (op == Op::sum) {
+    output.zero_();
+  } else {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    output.fill_(output.is_complex() ? at::Scalar(c10::complex<double>(nan, nan)) : at::Scalar(nan));
+  }
+}
+
 }  // namespace
 
-Request request(Op op, const at::Tensor& self, const Arguments& a) {
+Checked check_call(Op op, const at::Tensor& self, const Arguments& a) {
   check_dense(self, name_of(op));
   const at::ScalarType type = self.scalar_type();
   const std::optional<DType> dtype = dtype_of(type);
   TORCH_CHECK_TYPE(dtype.has_value(), "treduce::", name_of(op), " takes ", kBasic,
                    ", float8_e4m3fn, float8_e5m2, complex64 and complex128, got ", type);
-  Request r;
+  Checked c;
+  Request& r = c.request;
   r.op = op;
   r.dtype = *dtype;
-  r.result_type = checked_result(op, r.dtype, type, a);
-  r.target = *dtype_of(r.result_type);
+  c.result_type = checked_result(op, r.dtype, type, a);
+  r.target = *dtype_of(c.result_type);
   r.converting = needs_conversion(r.dtype, r.target);
-  r.dims = Dims(a.dim, self.dim());
-  r.keepdim = a.keepdim;
-  if (is_extremum(op)) check_not_empty(op, self, r.dims);
+  c.dims = Dims(a.dim, self.dim());
+  c.keepdim = a.keepdim;
+  if (is_extremum(op)) check_not_empty(op, self, c.dims);
   TORCH_CHECK_NOT_IMPLEMENTED(!is_extremum(op) || !is_complex_dtype(r.dtype), "treduce::", name_of(op),
                               " takes numbers that have an order, got ", type);
-  const Resolved found = as_value_error([&] { return resolve(a.variant, r.dims.named(), a.block_size, a.num_blocks); });
+  const Resolved found = as_value_error([&] { return resolve(a.variant, c.dims.named(), a.block_size, a.num_blocks); });
   const Row& row = *found.row;
   if (!row.along_dims) {
     TORCH_CHECK_TYPE(is_basic(r.dtype), "variant '", row.name, "' takes ", kBasic, ", got ", type,
                      "; take variant 'auto'");
-    TORCH_CHECK_VALUE(r.result_type == natural_result(op, r.dtype, type), "variant '", row.name,
-                      "' converts nothing as it reads; for dtype=", r.result_type, " of ", type,
+    TORCH_CHECK_VALUE(c.result_type == natural_result(op, r.dtype, type), "variant '", row.name,
+                      "' converts nothing as it reads; for dtype=", c.result_type, " of ", type,
                       " take variant 'auto'");
   }
-  r.row = &row;
-  r.block = found.block;
-  r.num_blocks = found.num_blocks;
-  r.arithmetic = is_extremum(op) || is_integer(r.target) ? Arithmetic::plain : row.arithmetic;
-  if (r.arithmetic != row.arithmetic) r.row = &find("auto");  // nothing is rounded: every order is exact
-  return r;
+  r.take(found);
+  return c;
 }
 
-Source::Source(const at::Tensor& self, const Request& r) : tensor(&self), geometry(geometry_of(self, r)) {
-  if (is_lazy(self)) {
-    copy_ = resolved(self);
-    tensor = &copy_;
-    geometry = geometry_of(copy_, r);
-  }
-  if (!geometry.fits) {
-    copy_ = gathered(*tensor, r);
-    tensor = &copy_;
-    geometry = geometry_of(copy_, r);
-  }
-}
-
-at::Tensor empty_output(const at::Tensor& self, const Request& r) {
-  return at::empty(r.result_sizes(self.sizes()), self.options().dtype(r.result_type).memory_format(std::nullopt));
-}
-
-bool finish_empty(const at::Tensor& self, const Request& r, at::Tensor& output) {
-  if (self.numel() > 0) return false;
-  if (output.numel() == 0) return true;
-  if (r.op == Op::sum) {
-    output.zero_();
+Reduction::Reduction(Op op, const at::Tensor& self, const Arguments& arguments)
+    : call(check_call(op, self, arguments)), input(c10::MaybeOwned<at::Tensor>::borrowed(self)) {
+  const auto copy = [&](at::Tensor made) { input = c10::MaybeOwned<at::Tensor>::owned(std::move(made)); };
+  Request& r = call.request;
+  output =
+      at::empty(call.result_sizes(self.sizes()), self.options().dtype(call.result_type).memory_format(std::nullopt));
+  if (is_lazy(self)) copy(resolved(self));
+  if (!r.row->along_dims) {
+    if (!is_flat(op, *input)) copy(input->contiguous());
+    one_run(self.numel(), r.geometry);
   } else {
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    output.fill_(at::isComplexType(r.result_type) ? at::Scalar(c10::complex<double>(nan, nan)) : at::Scalar(nan));
+    find_geometry(*input, call.dims, r.geometry);
+    if (!r.geometry.fits) {
+      copy(gathered(*input, call.dims));
+      r.geometry = Geometry();
+      find_geometry(*input, call.dims, r.geometry);
+    }
+    if (self.numel() == 0) {
+      write_empty(op, output);
+      finished = true;
+    }
   }
-  return true;
-}
-
-at::Tensor flat_input(Op op, const at::Tensor& self) {
-  const bool any_order = is_extremum(op) || at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  if (self.is_contiguous() || (any_order && self.is_non_overlapping_and_dense())) return resolved(self);
-  return resolved(self).contiguous();
+  if (!input->is_same(self)) r.copied_from = stored_elements(self);
+  r.address = reinterpret_cast<uint64_t>(input->const_data_ptr());
 }
 
 }  // namespace treduce::reduce

@@ -1,12 +1,12 @@
-// What the CPU, CUDA and Meta bindings of a reduction share: the checks, the result's dtype and shape, and the geometry.
+// What the CPU, CUDA and Meta bindings of a reduction share: from a tensor and arguments to a Request.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
-#include "../reduce/geometry.h"
 #include "../reduce/ladder.h"
-#include "../reduce/result.h"
+#include "../reduce/prepare.h"
 #include "checks.h"
 #include "reduce_dims.h"
 
@@ -22,17 +22,10 @@ struct Arguments {
   std::optional<int64_t> num_blocks;
 };
 
-// A call, checked. Nothing in it depends on the device.
-struct Request {
-  Op op;
-  DType dtype;      // of the elements in memory
-  DType target;     // what each of them counts as: the result's dtype
-  bool converting;  // whether they must be converted to it one by one
+// A call, checked. Sizes may be symbolic.
+struct Checked {
+  Request request;  // but for what the device and the layout add: geometry and address
   at::ScalarType result_type;
-  Arithmetic arithmetic;  // plain where the op or the dtype rounds nothing
-  const Row* row;
-  int block;
-  int64_t num_blocks;
   Dims dims;
   bool keepdim;
 
@@ -51,32 +44,18 @@ struct Request {
     return result;
   }
 };
+Checked check_call(Op op, const at::Tensor& self, const Arguments& arguments);
 
-// Checks everything but the device. Sizes may be symbolic.
-Request request(Op op, const at::Tensor& self, const Arguments& arguments);
+// Everything from the arguments to prepare: checks, the input as kernels read it, and a new output.
+struct Reduction {
+  Reduction(Op op, const at::Tensor& self, const Arguments& arguments);
 
-// What the rungs along dims read, and where they write.
-struct Source {
-  Source(const at::Tensor& self, const Request& r);
+  const Request& request() const { return call.request; }
 
-  const void* data() const { return tensor->const_data_ptr(); }
-
-  const at::Tensor* tensor;  // `self`, or a copy
-  Geometry geometry;
-
- private:
-  at::Tensor copy_;
+  Checked call;
+  c10::MaybeOwned<at::Tensor> input;  // `self`, or a copy
+  at::Tensor output;                  // not yet written
+  bool finished = false;              // but here: there is nothing to reduce, and nothing to launch
 };
-
-// An output for the call, not yet written.
-at::Tensor empty_output(const at::Tensor& self, const Request& r);
-
-// Where the input has no elements there is nothing to launch: writes what a reduction of nothing gives, to every output that
-// there is, and returns true. Not for the classic rungs, whose plans know what to do.
-bool finish_empty(const at::Tensor& self, const Request& r, at::Tensor& output);
-
-// For the classic rungs: the input as one contiguous run in the order that its values have. Integer sums, amax and amin are
-// the same in any order, so for them any dense tensor is read as it lies.
-at::Tensor flat_input(Op op, const at::Tensor& self);
 
 }  // namespace treduce::reduce

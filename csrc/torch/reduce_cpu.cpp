@@ -10,31 +10,22 @@
 namespace treduce::reduce {
 namespace {
 
-// A classic rung: its plan over the whole tensor.
-void reduce_by_plan(const Request& r, const at::Tensor& self, at::Tensor& output) {
-  const at::Tensor input = flat_input(r.op, self);
-  const int64_t n = self.numel();
-  const Plan plan = make_plan(r.row->plan_order, r.dtype, n, r.block, r.num_blocks);
-  run_plan_on_cpu(r.op, r.dtype, input.const_data_ptr(), plan,
-                  {output.mutable_data_ptr(), r.target, r.op == Op::mean, n});
-}
-
 template <Op kOp>
 at::Tensor reduce_cpu(const at::Tensor& self, const Arguments& arguments) {
-  const Request r = request(kOp, self, arguments);
-  at::Tensor output = empty_output(self, r);
+  Reduction reduction(kOp, self, arguments);
+  if (reduction.finished) return reduction.output;
+  const Request& r = reduction.request();
+  const void* const input = reduction.input->const_data_ptr();
+  const Result result{reduction.output.mutable_data_ptr(), r.target, kOp == Op::mean, r.geometry.length};
   if (!r.row->along_dims) {
-    reduce_by_plan(r, self, output);
-  } else if (!finish_empty(self, r, output)) {
-    const Source source(self, r);
-    const Result result{output.mutable_data_ptr(), r.target, kOp == Op::mean, source.geometry.length};
-    if (r.arithmetic == Arithmetic::exact) {
-      reduce_exactly_on_cpu(kOp, r.dtype, r.target, r.converting, source.data(), source.geometry, result);
-    } else {
-      reduce_on_cpu(kOp, r.arithmetic, r.dtype, r.target, r.converting, source.data(), source.geometry, result);
-    }
+    const Plan plan = make_plan(r.row->plan_order, r.dtype, r.geometry.length, r.block, r.num_blocks);
+    run_plan_on_cpu(kOp, r.dtype, input, plan, result);
+  } else if (r.arithmetic == Arithmetic::exact) {
+    reduce_exactly_on_cpu(kOp, r.dtype, r.target, r.converting, input, r.geometry, result);
+  } else {
+    reduce_on_cpu(kOp, r.arithmetic, r.dtype, r.target, r.converting, input, r.geometry, result);
   }
-  return output;
+  return std::move(reduction.output);
 }
 
 template <Op kOp>

@@ -7,6 +7,7 @@
 //   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
 //         BIAS_OFFSET BIAS SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
+//   launches CASE
 //
 // `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype, and
 // PROCESSORS is what the schedule takes the chip to have.
@@ -14,7 +15,8 @@
 // INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
 // behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
 // captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
-// and the sentence of a rung that does not take the geometry, or "error" and a sentence. What the emulator and the
+// and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a case
+// in place of the bytes. What is launched must be what was prepared, in every case. What the emulator and the
 // sanitizers find ends the process: nothing in the memory can be trusted then.
 #include <cstdio>
 #include <cstring>
@@ -27,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "../../csrc/common/launch_log.h"
 #include "../../csrc/elementwise/ladder.h"
 #include "../../csrc/elementwise/rung.h"
 #include "../../csrc/lessons/thread_index.h"
@@ -66,7 +69,7 @@ class Buffer {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-struct Refusal : Error {
+struct Refused : Error {
   using Error::Error;
 };
 
@@ -128,39 +131,74 @@ reduce::Op op_named(const std::string& name) {
   throw Error("no op " + name);
 }
 
-std::string reduction(reduce::Op op, std::istream& line) {
-  const auto variant = next<std::string>(line);
-  const DType dtype = dtype_named(next<std::string>(line));
-  const auto n = next<int64_t>(line);
-  const auto block_size = next_size(line);
-  const auto num_blocks = next_size(line);
-  const reduce::Resolved resolved = reduce::resolve(variant, /*dims=*/false, block_size, num_blocks);
-  const reduce::Row& row = *resolved.row;
-  const reduce::Plan plan = make_plan(row.plan_order, dtype, n, resolved.block, resolved.num_blocks);
+std::vector<LaunchShape> launched;  // of the last case
 
-  const auto offset = next<int64_t>(line);
-  Buffer input = read_input(next<std::string>(line), offset * size_of(dtype));
-  const bool integral = accumulator_size(dtype) == 8 && dtype != DType::float64;
-  const DType result_dtype = op == reduce::Op::sum && integral ? DType::int64 : dtype;
-  Buffer workspace(workspace_accumulators(row, plan) * accumulator_size(dtype));
-  Buffer result(size_of(result_dtype));
-  const auto counter = std::make_unique<unsigned>(0);
+// Calls `launch`. It is an error if what it launches is not what was prepared.
+template <class Launch>
+void launch_as_prepared(const Launches& prepared, Launch launch) {
+  launched.clear();
+  launch_log() = &launched;
+  const auto error = static_cast<cudaError_t>(launch());
+  launch_log() = nullptr;
+  check(error);
+  // Of a cooperative launch as many blocks as the machine holds: see csrc/reduce/kernels/cooperative.cu.
+  const auto same = [](const LaunchShape& prepared, LaunchShape shape) {
+    if (shape.cooperative && shape.grid < prepared.grid) shape.grid = prepared.grid;
+    return prepared == shape;
+  };
+  if (std::equal(prepared.begin(), prepared.end(), launched.begin(), launched.end(), same)) return;
+  std::string text = "what was launched is not what was prepared;";
+  for (const LaunchShape& shape : launched) text += " launched " + to_string(shape) + ";";
+  for (const LaunchShape& shape : prepared) text += " prepared " + to_string(shape) + ";";
+  throw Error(text);
+}
 
-  reduce::Call call{};
-  call.op = op;
-  call.dtype = dtype;
-  call.input = input.data() + offset * size_of(dtype);
-  call.n = n;
-  call.plan = &plan;
-  call.result = {result.data(), result_dtype, op == reduce::Op::mean, n};
-  call.workspace = workspace.data();
-  call.counter = row.needs_counter ? counter.get() : nullptr;
+// The launches of the last case: a word each, fields in the order of LaunchShape.
+std::string launched_words() {
+  std::ostringstream text;
+  for (const LaunchShape& s : launched) {
+    text << ' ' << s.kernel << ',' << s.grid << ',' << s.grid_y << ',' << s.block << ',' << s.block_y << ','
+         << s.shared_bytes << ',' << s.cluster << ',' << s.cooperative << ',' << s.overlapping;
+  }
+  return text.str();
+}
+
+// Runs a prepared reduction of what lies at `request.address`.
+std::string run_reduction(const reduce::Request& request, const Chip& chip, std::istream& line) {
+  const reduce::Prepared prepared = prepare(request, chip);
+  if (prepared.refusal) throw Refused(prepared.refusal.sentence);
+  if (!(prepared == prepare(request, chip))) throw Error("a second call of prepare says something else");
+  const reduce::Row& row = *prepared.kernel;
   if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
+  Buffer result(request.geometry.outputs * size_of(request.target));
+  Buffer workspace(prepared.workspace.bytes());
+  const std::unique_ptr<unsigned[]> counters(new unsigned[prepared.counters]());
+  const reduce::Call call = make_call(request, prepared, reinterpret_cast<const void*>(request.address), result.data(),
+                                      workspace.data(), counters.get(), nullptr);
   return run_seeds(line, result, [&] {
     workspace.poison();  // stale partials of the same input would be the right ones
-    check(static_cast<cudaError_t>(row.launcher(call)));
-    if (*counter != 0) throw Error("the counter was left at " + std::to_string(*counter));
+    launch_as_prepared(prepared.launches, [&] { return row.launcher(call); });
+    for (int64_t c = 0; c < prepared.counters; ++c) {
+      if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
+    }
   });
+}
+
+std::string reduction(reduce::Op op, std::istream& line) {
+  const auto variant = next<std::string>(line);
+  reduce::Request request;
+  request.op = op;
+  request.dtype = dtype_named(next<std::string>(line));
+  const bool integral = accumulator_size(request.dtype) == 8 && request.dtype != DType::float64;
+  request.target = op == reduce::Op::sum && integral ? DType::int64 : request.dtype;
+  request.geometry.length = next<int64_t>(line);
+  const auto block_size = next_size(line);
+  const auto num_blocks = next_size(line);
+  request.take(reduce::resolve(variant, /*dims=*/false, block_size, num_blocks));
+  const int64_t offset_bytes = next<int64_t>(line) * size_of(request.dtype);
+  Buffer input = read_input(next<std::string>(line), offset_bytes);
+  request.address = reinterpret_cast<uint64_t>(input.data() + offset_bytes);
+  return run_reduction(request, Chip(), line);
 }
 
 reduce::Geometry next_geometry(std::istream& line) {
@@ -178,57 +216,23 @@ reduce::Geometry next_geometry(std::istream& line) {
   return make_geometry(dims.data(), static_cast<int>(dims.size()));
 }
 
-// As the CUDA binding has it (csrc/reduce/binding.cpp and cuda.cpp), without its checks.
 std::string reduction_along_dims(std::istream& line) {
-  const reduce::Op op = op_named(next<std::string>(line));
+  reduce::Request request;
+  request.op = op_named(next<std::string>(line));
   const auto variant = next<std::string>(line);
-  reduce::Call call{};
-  call.op = op;
-  call.dtype = dtype_named(next<std::string>(line));
-  call.target = dtype_named(next<std::string>(line));
-  call.converting = reduce::needs_conversion(call.dtype, call.target);
+  request.dtype = dtype_named(next<std::string>(line));
+  request.target = dtype_named(next<std::string>(line));
+  request.converting = reduce::needs_conversion(request.dtype, request.target);
   const auto block_size = next_size(line);
   const auto num_blocks = next_size(line);
   const Chip chip{next<int>(line)};
-  const int64_t offset_bytes = next<int64_t>(line) * size_of(call.dtype);
+  request.take(reduce::resolve(variant, /*dims=*/true, block_size, num_blocks));
+  const int64_t offset_bytes = next<int64_t>(line) * size_of(request.dtype);
   Buffer input = read_input(next<std::string>(line), offset_bytes);
-  const reduce::Geometry geometry = next_geometry(line);
-  if (!geometry.fits) throw Error("too many dims: the binding copies such an input first");
-
-  const bool extremum = op == reduce::Op::amax || op == reduce::Op::amin;
-  const bool rounds = !extremum && !(call.target >= DType::int8 && call.target <= DType::boolean);
-  const reduce::Resolved resolved = reduce::resolve(variant, /*dims=*/true, block_size, num_blocks);
-  const reduce::Row& asked =
-      rounds || resolved.row->arithmetic == reduce::Arithmetic::plain ? *resolved.row : reduce::find("auto");
-  const int64_t accumulator =
-      accumulator_size(call.target) * (asked.arithmetic == reduce::Arithmetic::compensated ? 2 : 1);
-  call.input = input.data() + offset_bytes;
-  const reduce::Memory memory =
-      reduce::make_memory(reinterpret_cast<uint64_t>(call.input), call.dtype, accumulator, extremum, call.converting);
-  const reduce::Work work{geometry, memory, chip, resolved.block, resolved.num_blocks};
-  const reduce::Row& borrowed = reduce::executor(asked, work);
-  const reduce::Row& row = asked.arithmetic == reduce::Arithmetic::plain ? borrowed : asked;
-  if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
-  const reduce::Scheduled scheduled = borrowed.schedule(work);
-  if (!scheduled.refusal.empty()) throw Refusal(scheduled.refusal);
-  const reduce::Schedule& schedule = scheduled.schedule;
-
-  Buffer result(geometry.outputs * size_of(call.target));
-  Buffer workspace(schedule.workspace_bytes > 0 ? schedule.workspace_bytes : schedule.partials * accumulator);
-  const std::unique_ptr<unsigned[]> counters(new unsigned[schedule.counters]());
-  call.n = geometry.length * geometry.outputs;
-  call.geometry = &geometry;
-  call.schedule = &schedule;
-  call.result = {result.data(), call.target, op == reduce::Op::mean, geometry.length};
-  call.workspace = workspace.data();
-  call.counter = counters.get();
-  return run_seeds(line, result, [&] {
-    workspace.poison();
-    check(static_cast<cudaError_t>(row.launcher(call)));
-    for (int64_t c = 0; c < schedule.counters; ++c) {
-      if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
-    }
-  });
+  request.address = reinterpret_cast<uint64_t>(input.data() + offset_bytes);
+  request.geometry = next_geometry(line);
+  if (!request.geometry.fits) throw Error("too many dims: the binding copies such an input first");
+  return run_reduction(request, chip, line);
 }
 
 std::string matrix_product(std::istream& line) {
@@ -265,28 +269,35 @@ std::string matrix_product(std::istream& line) {
                                   workspace.data()};
   return run_seeds(line, c, [&] {
     workspace.poison();
-    check(matmul::launch(prepared, pointers, nullptr));
+    launch_as_prepared(prepared.launches, [&] { return matmul::launch(prepared, pointers, nullptr); });
   });
 }
 
 std::string addition(std::istream& line) {
   const auto variant = next<std::string>(line);
-  elementwise::Call call{};
-  call.dtype = dtype_named(next<std::string>(line));
-  call.n = next<int64_t>(line);
+  elementwise::Request request;
+  request.dtype = dtype_named(next<std::string>(line));
+  request.n = next<int64_t>(line);
   const elementwise::Resolved resolved = elementwise::resolve(variant, next_size(line));
-  call.block = resolved.block;
-  const int64_t size = size_of(call.dtype);
+  request.row = resolved.row;
+  request.block = resolved.block;
+  const int64_t size = size_of(request.dtype);
   const int64_t a_bytes = next<int64_t>(line) * size, b_bytes = next<int64_t>(line) * size,
                 c_bytes = next<int64_t>(line) * size;
   Buffer a = read_input(next<std::string>(line), a_bytes);
   Buffer b = read_input(next<std::string>(line), b_bytes);
-  Buffer c(c_bytes + call.n * size, c_bytes);
-  call.a = a.data() + a_bytes;
-  call.b = b.data() + b_bytes;
-  call.c = c.data() + c_bytes;
+  Buffer c(c_bytes + request.n * size, c_bytes);
+  const auto address = [](Buffer& buffer, int64_t offset) {
+    return reinterpret_cast<uint64_t>(buffer.data() + offset);
+  };
+  request.a = address(a, a_bytes);
+  request.b = address(b, b_bytes);
+  request.c = address(c, c_bytes);
+  const elementwise::Prepared prepared = prepare(request, Chip());
+  const elementwise::Call call{request, prepared, a.data() + a_bytes, b.data() + b_bytes, c.data() + c_bytes, nullptr};
   if (resolved.row->launcher == nullptr) throw Error(resolved.row->name + " has no kernel");
-  return run_seeds(line, c, [&] { check(static_cast<cudaError_t>(resolved.row->launcher(call))); });
+  return run_seeds(line, c,
+                   [&] { launch_as_prepared(prepared.launches, [&] { return resolved.row->launcher(call); }); });
 }
 
 std::string thread_indices(std::istream& line) {
@@ -294,12 +305,19 @@ std::string thread_indices(std::istream& line) {
   for (int64_t* field : {&grid.grid_x, &grid.grid_y, &grid.block_x, &grid.block_y}) *field = next<int64_t>(line);
   Buffer table(grid.threads() * lessons::kColumns * sizeof(int64_t));
   const auto data = reinterpret_cast<int64_t*>(table.data());
-  return run_seeds(line, table,
-                   [&] { check(static_cast<cudaError_t>(lessons::launch_thread_indices(grid, data, nullptr))); });
+  Launches prepared;
+  prepared.add(lessons::prepare(grid));
+  return run_seeds(line, table, [&] {
+    launch_as_prepared(prepared, [&] { return lessons::launch_thread_indices(grid, prepared[0], data, nullptr); });
+  });
 }
 
 std::string run_case(std::istream& line) {
   const auto op = next<std::string>(line);
+  if (op == "launches") {
+    run_case(line);
+    return launched_words();
+  }
   if (op == "along") return reduction_along_dims(line);
   if (op == "vector_add") return addition(line);
   if (op == "thread_indices") return thread_indices(line);
@@ -315,7 +333,7 @@ int main() {
     try {
       const std::string runs = run_case(line);
       std::cout << "ok" << runs << std::endl;
-    } catch (const Refusal& refusal) {
+    } catch (const Refused& refusal) {
       std::cout << "refused " << refusal.what() << std::endl;
     } catch (const Error& error) {
       std::cout << "error " << error.what() << std::endl;

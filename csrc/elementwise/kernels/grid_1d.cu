@@ -9,8 +9,6 @@
 
 namespace treduce::elementwise::grid_1d {
 
-constexpr int64_t kMaxBlocks = 0x7fffffff;  // gridDim.x
-
 template <class T>
 __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c, int64_t n) {
   const int64_t i = thread::global_index();
@@ -18,11 +16,7 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c
 }
 
 cudaError_t launch_all(const Call& call) {
-  return launch_parts(call, kMaxBlocks, [&](auto* a, auto* b, auto* c, int64_t n, int64_t blocks) {
-    Launch shape;
-    shape.grid = blocks;
-    shape.block = call.block;
-    shape.stream = call.stream;
+  return launch_parts(call, [](const Launch& shape, auto* a, auto* b, auto* c, int64_t n) {
     return launch(&kernel<std::decay_t<decltype(*c)>>, shape, a, b, c, n);
   });
 }

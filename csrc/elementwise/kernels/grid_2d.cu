@@ -12,8 +12,6 @@
 
 namespace treduce::elementwise::grid_2d {
 
-constexpr int64_t kMaxSide = 65535;
-
 template <class T>
 __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c, int64_t n) {
   const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
@@ -22,12 +20,7 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c
 }
 
 cudaError_t launch_all(const Call& call) {
-  return launch_parts(call, kMaxSide * kMaxSide, [&](auto* a, auto* b, auto* c, int64_t n, int64_t blocks) {
-    Launch shape;
-    shape.grid_y = ceil_div(blocks, kMaxSide);
-    shape.grid = ceil_div(blocks, shape.grid_y);
-    shape.block = call.block;
-    shape.stream = call.stream;
+  return launch_parts(call, [](const Launch& shape, auto* a, auto* b, auto* c, int64_t n) {
     return launch(&kernel<std::decay_t<decltype(*c)>>, shape, a, b, c, n);
   });
 }

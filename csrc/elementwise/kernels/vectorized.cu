@@ -43,18 +43,9 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const T* a, const T* b, T* c
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch(call.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const int64_t elements_a_block = call.block * thread::Vector<T>::kSize;
-    Launch shape;
-    shape.grid = std::min(ceil_div(call.n, elements_a_block), int64_t{INT32_MAX});
-    shape.block = call.block;
-    shape.stream = call.stream;
-    const auto* a = static_cast<const T*>(call.a);
-    const auto* b = static_cast<const T*>(call.b);
-    auto* c = static_cast<T*>(call.c);
-    const bool aligned = thread::is_aligned(a) && thread::is_aligned(b) && thread::is_aligned(c);
-    return launch(aligned ? &kernel<T, true> : &kernel<T, false>, shape, a, b, c, call.n);
+  return launch_parts(call, [&](const Launch& shape, auto* a, auto* b, auto* c, int64_t) {
+    using T = std::decay_t<decltype(*c)>;
+    return launch(call.prepared.vectors ? &kernel<T, true> : &kernel<T, false>, shape, a, b, c, call.request.n);
   });
 }
 

@@ -36,16 +36,12 @@ cudaError_t launch_three(const Call& call) {
     using O = decltype(op);
     using In = typename decltype(type)::type;
     auto* total = static_cast<typename O::Acc*>(call.workspace);
-    Launch one_thread;
-    one_thread.stream = call.stream;
-    Launch shape = one_thread;
-    shape.grid = call.plan->grid();
-    shape.block = call.plan->block;
-    cudaError_t error = launch(&begin<O>, one_thread, total);
+    cudaError_t error = launch(&begin<O>, call.shape(0), total);
     if (error == cudaSuccess) {
-      error = launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n, total);
+      error = launch(&kernel<O, In>, call.shape(1), static_cast<const In*>(call.input), call.request.geometry.length,
+                     total);
     }
-    if (error == cudaSuccess) error = launch(&end<O>, one_thread, total, call.result);
+    if (error == cudaSuccess) error = launch(&end<O>, call.shape(2), total, call.result);
     return error;
   });
 }

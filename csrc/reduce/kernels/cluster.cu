@@ -48,12 +48,7 @@ cudaError_t launch_one(const Call& call) {
   return dispatch_op(call, [&](auto op, auto type) {
     using O = decltype(op);
     using In = typename decltype(type)::type;
-    Launch shape;
-    shape.grid = call.plan->grid();
-    shape.block = call.plan->block;
-    shape.stream = call.stream;
-    shape.cluster = kClusterBlocks;
-    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n,
+    return launch(&kernel<O, In>, call.shape(), static_cast<const In*>(call.input), call.request.geometry.length,
                   static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
   });
 }

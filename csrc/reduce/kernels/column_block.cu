@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256, 2)
 cudaError_t launch_one(const Call& call) {
   return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) {
     using O = decltype(op);
-    return launch(&kernel<O, decltype(held), decltype(source), decltype(placement)>, rows::shape_of(call), source,
+    return launch(&kernel<O, decltype(held), decltype(source), decltype(placement)>, call.shape(), source,
                   columns::Tiling<O>(call), placement);
   });
 }

@@ -123,11 +123,11 @@ cudaError_t launch_one(const Call& call) {
   return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) -> cudaError_t {
     using O = decltype(op);
     constexpr int kSize = held.kVectors ? held.kSize : 1;
-    const Geometry& g = *call.geometry;
-    const Schedule& s = *call.schedule;
+    const Geometry& g = call.request.geometry;
+    const Schedule& s = call.prepared.schedule;
     const int width = static_cast<int>(s.tile);
     const int rows_of_vector = kSize % width == 0 ? kSize / width : 1;
-    return launch(&kernel<O, kSize, decltype(source), decltype(placement)>, rows::shape_of(call), source,
+    return launch(&kernel<O, kSize, decltype(source), decltype(placement)>, call.shape(), source,
                   Divider(Pairwise::kLanes * width / kSize), width, s.tiles, Divider(s.splits),
                   static_cast<int>(s.span), rows_of_vector, g.length, static_cast<typename O::Acc*>(call.workspace),
                   call.counter, call.result, placement);

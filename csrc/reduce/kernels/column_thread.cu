@@ -93,17 +93,17 @@ cudaError_t launch_one(const Call& call) {
   return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) {
     using O = decltype(op);
     using Held = decltype(held);
-    const Geometry& g = *call.geometry;
+    const Geometry& g = call.request.geometry;
     using Source = decltype(source);
     using Placement = decltype(placement);
     auto chosen = &kernel<O, Pairwise::kLanes, Held, Source, Placement>;
     if constexpr (!is_order_free<O>) {
       if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Held, Source, Placement>;
       if constexpr (!Source::kConverts && Placement::kIsEven) {
-        if (call.schedule->span > 1) chosen = &few_rows_kernel<O, Held, Source, Placement>;
+        if (call.prepared.schedule.span > 1) chosen = &few_rows_kernel<O, Held, Source, Placement>;
       }
     }
-    return launch(chosen, rows::shape_of(call), source, g.outputs, call.schedule->tiles, static_cast<int>(g.length),
+    return launch(chosen, call.shape(), source, g.outputs, call.prepared.schedule.tiles, static_cast<int>(g.length),
                   call.result, placement);
   });
 }

@@ -29,15 +29,15 @@ template <class O>
 constexpr bool is_wanted = carries_error<typename O::Acc>;
 
 cudaError_t launch_one(const Call& call) {
-  const Schedule& s = *call.schedule;
+  const Schedule& s = call.prepared.schedule;
   if (s.columns) {
     return columns::dispatch<Compensated>(call, [&](auto op, auto source, auto held, auto placement) -> cudaError_t {
       using O = decltype(op);
       if constexpr (!is_wanted<O>) {
         return cudaErrorInvalidValue;
       } else {
-        return launch(&columns_kernel<O, decltype(held), decltype(source), decltype(placement)>, rows::shape_of(call),
-                      source, columns::Tiling<O>(call), placement);
+        return launch(&columns_kernel<O, decltype(held), decltype(source), decltype(placement)>, call.shape(), source,
+                      columns::Tiling<O>(call), placement);
       }
     });
   }
@@ -49,8 +49,8 @@ cudaError_t launch_one(const Call& call) {
           return cudaErrorInvalidValue;
         } else {
           return launch(&rows_kernel<Team<O, Source, size.value, shifted.value>, O, Source, decltype(layout)>,
-                        rows::shape_of(call), source, rows::shares_of(call),
-                        static_cast<typename O::Acc*>(call.workspace), call.counter, call.result, layout);
+                        call.shape(), source, rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace),
+                        call.counter, call.result, layout);
         }
       });
 }

@@ -44,15 +44,14 @@ cudaError_t launch_one(const Call& call) {
   return dispatch_op(call, [&](auto op, auto type) -> cudaError_t {
     using O = decltype(op);
     using In = typename decltype(type)::type;
-    Launch shape;
-    shape.block = call.plan->block;
-    shape.stream = call.stream;
-    shape.cooperative = true;
-    const cudaError_t error = resident_blocks(&kernel<O, In>, shape.block, &shape.grid);
+    // The one launch that is not as prepared: how many blocks fit is known to the driver alone.
+    Launch shape = call.shape();
+    int64_t resident = 0;
+    const cudaError_t error = resident_blocks(&kernel<O, In>, shape.block, &resident);
     if (error != cudaSuccess) return error;
-    shape.grid = std::min(shape.grid, call.plan->grid());
-    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n, call.plan->grid(),
-                  static_cast<typename O::Acc*>(call.workspace), call.result);
+    shape.grid = std::min(shape.grid, resident);
+    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.request.geometry.length,
+                  call.prepared.plan.grid(), static_cast<typename O::Acc*>(call.workspace), call.result);
   });
 }
 

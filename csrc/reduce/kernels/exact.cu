@@ -12,7 +12,7 @@
 //          10 instructions an element, 33 for float64. float16 and 8-bit floats add in a register, so that conversions
 //          bound them.
 // Note:    block_size is an upper bound. Shared memory holds the cells of 256 threads for floats of up to 32 bits, 128
-//          for complex64, 64 for float64 (and for conversions to complex64), 32 for complex128.
+//          for complex64, 64 for float64, 32 for complex128.
 // Source:  Radford Neal, Fast exact summation using small and large superaccumulators (2015); Sylvain Collange, David
 //          Defour, Stef Graillat and Roman Iakymchuk, Numerical reproducibility for the parallel reduction (2015).
 #include "../../primitives/grid.cuh"
@@ -265,23 +265,19 @@ cudaError_t launch_one(const Call& call) {
     if constexpr (std::is_integral_v<Acc> || !std::is_same_v<decltype(op), Sum<Acc>>) {
       return cudaErrorNotSupported;  // nothing rounds: such a call takes a plain rung
     } else {
-      const Geometry& g = *call.geometry;
-      const Schedule& s = *call.schedule;
+      const Geometry& g = call.request.geometry;
+      const Schedule& s = call.prepared.schedule;
       if (s.block > exact::kThreadsOfBlock<Element> || s.tile > s.block) return cudaErrorInvalidConfiguration;
       const int outputs = static_cast<int>(s.tile);
       const Problem problem{
           g.reduced, g.kept,   g.kept_out, g.length,  g.outputs,
           s.tiles,   s.splits, s.span,     s.vectors, {outputs, s.block / outputs, exact::outputs_side_by_side(g)}};
-      Launch shape;
-      shape.grid = s.grid;
-      shape.block = s.block;
-      shape.shared_bytes = static_cast<size_t>(exact::kBytesOfThread<Element> * s.block);
-      shape.stream = call.stream;
-      return launch(&kernel<Source>, shape, source, problem, static_cast<int64_t*>(call.workspace), call.counter,
+      return launch(&kernel<Source>, call.shape(), source, problem, static_cast<int64_t*>(call.workspace), call.counter,
                     call.result);
     }
   };
-  if (has_vectors(/*extremum=*/false, call.dtype, call.converting)) return dispatch_vectors<Sum>(call, launch_source);
+  if (has_vectors(/*extremum=*/false, call.request.dtype, call.request.converting))
+    return dispatch_vectors<Sum>(call, launch_source);
   return dispatch_looked_up<Sum>(call, [&](auto op, auto source, auto, auto) { return launch_source(op, source); });
 }
 

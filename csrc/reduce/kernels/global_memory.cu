@@ -36,18 +36,15 @@ cudaError_t launch_all(const Call& call) {
     using O = decltype(op);
     using In = typename decltype(type)::type;
     using Acc = typename O::Acc;
-    const Plan& plan = *call.plan;
-    Launch shape;
-    shape.block = plan.block;
-    shape.stream = call.stream;
-    shape.grid = plan.grid();
-    Acc* values = static_cast<Acc*>(call.workspace) + plan.partials();
-    Acc* partials = static_cast<Acc*>(call.workspace);
-    cudaError_t error = launch(&copy<O, In>, shape, static_cast<const In*>(call.input), call.n, values);
+    const Plan& plan = call.prepared.plan;
+    Acc* values = call.region<Acc>("copy");
+    Acc* partials = call.region<Acc>("partials");
+    cudaError_t error =
+        launch(&copy<O, In>, call.shape(0), static_cast<const In*>(call.input), call.request.geometry.length, values);
     for (int p = 0; p < plan.pass_count && error == cudaSuccess; ++p) {
       const bool last = p + 1 == plan.pass_count;
-      shape.grid = plan.passes[p].blocks;
-      error = launch(&kernel<O>, shape, values, plan.passes[p].n, Output<O>{last ? nullptr : partials, call.result});
+      const Output<O> output{last ? nullptr : partials, call.result};
+      error = launch(&kernel<O>, call.shape(1 + p), values, plan.passes[p].n, output);
       values = partials;
       partials += plan.passes[p].blocks;
     }

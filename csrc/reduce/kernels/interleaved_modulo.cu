@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Outp
   if (t == 0) output.store(blockIdx.x, slot[0]);
 }
 
-struct Kernels : OneSlotAThread {
+struct Kernels {
   template <class O, class In>
   static auto pick(int /*block*/) {
     return &kernel<O, In>;

@@ -24,7 +24,7 @@ cudaError_t launch_one(const Call& call) {
     using Source = decltype(source);
     using Layout = decltype(layout);
     using Team = reduce::Team<O, Source, size.value, shifted.value>;
-    return launch(&kernel<Team::template kResident<Layout>, Team, O, Source, Layout>, rows::shape_of(call), source,
+    return launch(&kernel<Team::template kResident<Layout>, Team, O, Source, Layout>, call.shape(), source,
                   rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter, call.result,
                   layout);
   });

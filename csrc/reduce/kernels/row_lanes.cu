@@ -190,14 +190,14 @@ cudaError_t dispatch_length(int length, Body body) {
 }
 
 cudaError_t launch_one(const Call& call) {
-  const Geometry& g = *call.geometry;
+  const Geometry& g = call.request.geometry;
   const int length = static_cast<int>(g.length);
-  if (packs_rows(g, call.schedule->vectors, size_of(call.dtype))) {
+  if (packs_rows(g, call.prepared.schedule.vectors, size_of(call.request.dtype))) {
     return dispatch_vectors<Sum>(call, [&](auto op, auto source) {
       using Source = decltype(source);
       return dispatch_length<vector_of<Source>>(length, [&](auto of_row) {
-        return launch(&packed_kernel<decltype(of_row)::value, decltype(op), Source>, rows::shape_of(call), source,
-                      g.outputs, call.result);
+        return launch(&packed_kernel<decltype(of_row)::value, decltype(op), Source>, call.shape(), source, g.outputs,
+                      call.result);
       });
     });
   }
@@ -207,7 +207,7 @@ cudaError_t launch_one(const Call& call) {
     const auto layout = layout_of<decltype(walk)::value>(g);
     constexpr int kSize = decltype(vectors)::value ? vector_of<Source> : 1;
     const auto start = [&](auto kernel) {
-      return launch(kernel, rows::shape_of(call), source, g.outputs, length, static_cast<int>(call.schedule->span),
+      return launch(kernel, call.shape(), source, g.outputs, length, static_cast<int>(call.prepared.schedule.span),
                     call.result, layout);
     };
     if (g.length <= Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRows, 1, Source, decltype(layout)>);

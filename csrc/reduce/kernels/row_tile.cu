@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kMaxBlock)
 
 cudaError_t launch_one(const Call& call) {
   return dispatch_vectors<Sum>(call, [&](auto op, auto source) -> cudaError_t {
-    const Geometry& g = *call.geometry;
-    const Divider columns(call.schedule->tile);
+    const Geometry& g = call.request.geometry;
+    const Divider columns(call.prepared.schedule.tile);
     using O = decltype(op);
     using Source = decltype(source);
     const bool is_short = g.length <= kShortRow && columns.divisor == 1 && g.kept_out.is_dense();
-    return launch(is_short ? &kernel<true, O, Source> : &kernel<false, O, Source>, rows::shape_of(call), source,
-                  g.kept_out, columns, g.outputs / columns.divisor, static_cast<int>(call.schedule->span),
+    return launch(is_short ? &kernel<true, O, Source> : &kernel<false, O, Source>, call.shape(), source, g.kept_out,
+                  columns, g.outputs / columns.divisor, static_cast<int>(call.prepared.schedule.span),
                   static_cast<int>(g.length), call.result);
   });
 }

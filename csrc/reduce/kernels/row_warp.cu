@@ -48,8 +48,8 @@ cudaError_t launch_one(const Call& call) {
     using Team = reduce::Team<O, Source, size.value, shifted.value, kLoads>;
     // Blocks an SM, said so that the compiler keeps all loads in flight: by itself it would save registers.
     constexpr int kResident = Team::kHeld > 1 ? 2 : Team::template kResident<Layout>;
-    return launch(&kernel<kResident, Team, O, Source, Layout>, rows::shape_of(call), source, call.geometry->outputs,
-                  call.geometry->length, call.result, layout);
+    return launch(&kernel<kResident, Team, O, Source, Layout>, call.shape(), source, call.request.geometry.outputs,
+                  call.request.geometry.length, call.result, layout);
   });
 }
 

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(1) kernel(const In* x, int64_t n, Output<O> ou
   output.store(0, value);
 }
 
-struct Kernels : NoDynamicShared {
+struct Kernels {
   template <class O, class In>
   static auto pick(int /*block*/) {
     return &kernel<O, In>;

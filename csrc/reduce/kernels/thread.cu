@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kMaxBlock)
 
 cudaError_t launch_one(const Call& call) {
   return dispatch_looked_up<Sum>(call, [&](auto op, auto source, auto, auto) {
-    return launch(&kernel<decltype(op), decltype(source)>, rows::shape_of(call), source,
-                  layout_of<Walk::any>(*call.geometry), call.geometry->outputs, call.geometry->length, call.result);
+    return launch(&kernel<decltype(op), decltype(source)>, call.shape(), source,
+                  layout_of<Walk::any>(call.request.geometry), call.request.geometry.outputs,
+                  call.request.geometry.length, call.result);
   });
 }
 

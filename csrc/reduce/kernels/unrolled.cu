@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<
   if (t == 0) output.store(blockIdx.x, slot[0]);
 }
 
-struct Kernels : OneSlotAThread {
+struct Kernels {
   template <class O, class In>
   static auto pick(int block) {
     switch (block) {

@@ -83,18 +83,14 @@ cudaError_t launch_both(const Call& call) {
   return dispatch_op(call, [&](auto op, auto type) {
     using O = decltype(op);
     using In = typename decltype(type)::type;
-    const Plan& plan = *call.plan;
+    const Plan& plan = call.prepared.plan;
     auto* partials = static_cast<typename O::Acc*>(call.workspace);
     const bool one_block = plan.grid() == 1;
-    Launch shape;
-    shape.grid = plan.grid();
-    shape.block = plan.block;
-    shape.stream = call.stream;
-    const cudaError_t error = launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.n,
-                                     Output<O>{one_block ? nullptr : partials, call.result});
+    const cudaError_t error =
+        launch(&kernel<O, In>, call.shape(0), static_cast<const In*>(call.input), call.request.geometry.length,
+               Output<O>{one_block ? nullptr : partials, call.result});
     if (error != cudaSuccess || one_block) return error;
-    shape.grid = 1;
-    return launch(&second_pass<O>, shape, partials, plan.grid(), Output<O>{nullptr, call.result});
+    return launch(&second_pass<O>, call.shape(1), partials, plan.grid(), Output<O>{nullptr, call.result});
   });
 }
 

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Outp
   if (lane == 0) output.store(blockIdx.x, value);
 }
 
-struct Kernels : NoDynamicShared {
+struct Kernels {
   template <class O, class In>
   static auto pick(int /*block*/) {
     return &kernel<O, In>;

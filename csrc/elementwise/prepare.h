@@ -1,0 +1,35 @@
+// From a checked vector_add to its launches. Host code, free of torch and CUDA.
+#pragma once
+
+#include "../common/dtypes.h"
+#include "../common/prepared.h"
+
+namespace treduce::elementwise {
+
+struct Row;  // see ladder.h, which kernel files do without
+
+// c[i] = a[i] + b[i] for 0 <= i < n, three contiguous arrays. n > 0.
+struct Request {
+  const Row* row = nullptr;
+  DType dtype = DType::float32;
+  int block = 0;
+  int64_t n = 0;
+  uint64_t a = 0, b = 0, c = 0;  // addresses
+};
+
+struct Prepared {
+  Launches launches;     // one after another along the arrays, each for as many elements as its grid has threads
+  bool vectors = false;  // 16 bytes at once
+  Refusal refusal;
+};
+
+bool operator==(const Prepared& a, const Prepared& b);
+
+Prepared prepare(const Request& request, const Chip& chip);
+
+// How a rung does it: what its row says (ladder.cpp).
+void prepare_line(const Request& request, Prepared& prepared);       // an element a thread, blocks in a line
+void prepare_rectangle(const Request& request, Prepared& prepared);  // the same, blocks in a rectangle
+void prepare_vectors(const Request& request, Prepared& prepared);    // 16 bytes a thread at a time
+
+}  // namespace treduce::elementwise
