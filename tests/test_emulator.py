@@ -337,8 +337,19 @@ def places_along_dims(store, variant):
             if place is not None:
                 x[0, place] = value
             for view, dim in ((x, 1), (x.t().contiguous(), 0)):
-                for op in ("sum", "amax"):
+                for op in ("sum", "amax", "amin"):
                     batch.append(along(store, op, variant, view, dim))
+    # What no order changes is read from the first aligned vector on.
+    turns = in_turn(
+        (torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.int64, torch.float64),
+        ("amax", "amin", "sum"),
+        ((2, 1030), (3, 9), (1, 2048)),
+    )
+    for shift in range(1, 16):
+        dtype, op, shape = next(turns)
+        op = op if takes(variant, op, dtype) else "sum"
+        x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
+        batch.append(along(store, op, variant, x, 1, shift=shift))
     return batch
 
 

@@ -48,6 +48,18 @@ TREDUCE_DEVICE typename Op::Acc fold(typename Op::Acc (&v)[kCount]) {
   return v[0];
 }
 
+// Folds v[0 .. kCount) by neighbours and returns the value: (v0 + v1) + (v2 + v3) for four. Missing neighbours are left out.
+// Who calls: any thread, alone. Valid in: that thread. Needs: registers, for kCount is known. Nobody synchronises.
+template <class Op, int kCount>
+TREDUCE_DEVICE typename Op::Acc fold_neighbours(typename Op::Acc (&v)[kCount]) {
+#pragma unroll
+  for (int s = 1; s < kCount; s *= 2) {
+#pragma unroll
+    for (int c = 0; c + s < kCount; c += 2 * s) v[c] = Op::combine(v[c], v[c + s]);
+  }
+  return v[0];
+}
+
 // The accumulators of a thread that walks vectors. Floats: one a component, so that the order of additions is fixed and no
 // addition waits for its neighbour. Integers are exact in any order: one for all components.
 template <class Op, class In>

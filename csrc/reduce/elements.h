@@ -3,6 +3,7 @@
 #pragma once
 
 #include "result.h"
+#include "shapes.h"
 
 namespace treduce::reduce {
 
@@ -102,7 +103,6 @@ struct Converted {
 // holds them exactly and is the one of `to`, or where integers wrap in the end as well as at the start.
 inline bool needs_conversion(DType from, DType to) {
   if (from == to) return false;
-  const auto is_integer = [](DType t) { return t >= DType::int8 && t <= DType::boolean; };
   if (is_integer(from) && is_integer(to)) return to == DType::boolean;
   if (to == DType::float32) {
     return from != DType::float16 && from != DType::bfloat16 && from != DType::float8_e4m3fn &&

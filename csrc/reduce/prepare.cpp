@@ -53,7 +53,8 @@ Prepared prepare_along_dims(const Request& r, const Chip& chip) {
   Prepared p;
   const bool pairs = r.arithmetic == Arithmetic::compensated;  // of a sum and its error
   const int64_t partial = accumulator_size(r.target) * (pairs ? 2 : 1);
-  const Memory memory = make_memory(r.address, r.dtype, r.target, partial, is_extremum(r.op), r.converting);
+  const Memory memory = make_memory(r.address, r.dtype, r.target, partial, is_extremum(r.op), r.converting,
+                                    pairs ? Kernels::compensated : Kernels::every);
   const Work work{r.geometry, memory, chip, r.block, r.num_blocks};
   p.rung = &executor(*r.row, work);
   p.kernel = r.arithmetic == Arithmetic::plain ? p.rung : r.row;

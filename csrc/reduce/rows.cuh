@@ -1,101 +1,110 @@
-// Device code of the rungs that reduce rows by whole blocks, and their dispatch: a row's chunks go to the teams of a block.
+// Device code of the rungs that reduce a row by a whole block: a row's chunks go to the teams of the block.
 #pragma once
 
 #include "../primitives/block.cuh"
 #include "../primitives/grid.cuh"
-#include "leaves.cuh"
-#include "rung.h"
+#include "chunk.cuh"
+#include "reads.h"
 
 namespace treduce::reduce::rows {
 
 constexpr int kChunksAtOnce = 1024;  // chunk values that a block keeps in shared memory
 
-// What a grid of blocks works on.
+// What a grid of blocks works on: block t takes part t % splits of output t / splits.
 struct Shares {
-  int64_t tiles, span, length;
+  int64_t tiles, chunks_a_block, length;
   Divider splits;
 };
 
-// The node over `count` chunks of a row, from chunk `first` on. Chunks past the row's end are left out.
-// Who calls: every thread of the block. Valid in: thread 0. Synchronises; may be called again at once.
-template <class Team, class O, class Source, class Layout>
-TREDUCE_DEVICE typename O::Acc span(const Source& x, const Layout& layout, int64_t row, int64_t first, int64_t count,
-                                    int64_t length) {
-  using Acc = typename O::Acc;
+template <class Acc>
+TREDUCE_DEVICE Acc* chunk_values() {
   SHARED_ARRAY(Acc, values, kChunksAtOnce);
+  return values;
+}
+
+// The node over `count` values: of a block's chunks, or the partials of several blocks where `partials` is not null. One copy of
+// this code a kernel, and not inlined: it is long, and compiled once for all dtypes with the same accumulator.
+// Who calls, valid in, shared memory, synchronises: as block::fold_values.
+template <class O>
+TREDUCE_DEVICE_CALL typename O::Acc fold_values(const typename O::Acc* partials, int count, int threads) {
+  const typename O::Acc* const values = chunk_values<typename O::Acc>();
+  return block::fold_values<O>(
+      count, threads, [&](int i) { return partials == nullptr ? values[i] : block::load_partial(partials + i); });
+}
+
+// Up to that many values one warp folds, and the others need not wait.
+constexpr int kValuesOfWarp = 8 * warp::kLanes;
+
+// The node over `count` chunks of a row, from chunk `first` on. Chunks past the row's end are left out.
+// Who calls: every thread of the block. Valid in: thread 0. Shared memory: kChunksAtOnce accumulators, static. Synchronises;
+// before it is called again, __syncthreads().
+template <class Team, class O, class Source, class Layout>
+TREDUCE_DEVICE typename O::Acc fold_chunks(const Source& x, const Layout& layout, int64_t row, int64_t first,
+                                           int64_t count, int64_t length) {
+  using Acc = typename O::Acc;
+  Acc* const values = chunk_values<Acc>();
   const int teams = blockDim.x / Team::kThreads;
   const int team = threadIdx.x / Team::kThreads;
   const int thread = threadIdx.x % Team::kThreads;
   const int first_of_warp = team / Team::kOfWarp * Team::kOfWarp;
-  const auto part = [&](int64_t begin, int chunks) {
+  Neighbours<O, 24> parts;  // of a row with more chunks than fit shared memory
+  for (int64_t done = 0;; done += kChunksAtOnce) {
+    const int chunks = static_cast<int>(count - done < kChunksAtOnce ? count - done : kChunksAtOnce);
     for (int c = first_of_warp; c < chunks; c += teams) {  // whole warps stay together
       const int mine = c + team - first_of_warp;
       const Acc value =
-          Team::chunk(x, layout, row, (begin + mine) * Pairwise::kChunk, mine < chunks ? length : 0, thread);
+          Team::chunk(x, layout, row, (first + done + mine) * Pairwise::kChunk, mine < chunks ? length : 0, thread);
       if (thread == 0 && mine < chunks) values[mine] = value;
     }
-    return block::fold_neighbours<O>(values, chunks);
-  };
-  if (count <= kChunksAtOnce) return part(first, static_cast<int>(count));
-  Neighbours<O, 24> parts;
-  for (int64_t c = 0; c < count; c += kChunksAtOnce) {
-    parts.push(part(first + c, static_cast<int>(count - c < kChunksAtOnce ? count - c : kChunksAtOnce)));
+    __syncthreads();
+    const int threads = chunks <= kValuesOfWarp ? warp::kLanes : static_cast<int>(blockDim.x);
+    Acc node = O::identity();
+    if (static_cast<int>(threadIdx.x) < threads) node = fold_values<O>(nullptr, chunks, threads);
+    if (count <= kChunksAtOnce) return node;
+    parts.push(node);
+    if (done + kChunksAtOnce >= count) return parts.value();
     __syncthreads();
   }
-  return parts.value();
 }
 
-// Tile t is part t % splits of output t / splits, `span` chunks of it. With one split a block writes the result; with more, the
-// last block of an output to finish folds the partials.
-template <class Team, class O, class Source, class Layout>
-TREDUCE_DEVICE void grid(const Source& x, const Shares& shares, typename O::Acc* partials, unsigned* counters,
-                         const Result& result, const Layout& layout) {
-  using Acc = typename O::Acc;
-  const int64_t chunks = Pairwise(shares.length).chunks(), splits = shares.splits.divisor;
-  for (int64_t tile = blockIdx.x; tile < shares.tiles; tile += gridDim.x) {
-    const int64_t output = shares.splits.quotient(tile);
-    const int64_t first = (tile - output * splits) * shares.span;
-    const int64_t count = chunks - first < shares.span ? chunks - first : shares.span;
-    if (splits > 1) treduce::grid::expect_arrival(counters + output);
-    Acc value = span<Team, O>(x, layout, layout.row(output), first, count, shares.length);
-    if (splits == 1) {
-      if (threadIdx.x == 0) result.store<O>(value, layout.out(output));
-    } else {
-      if (threadIdx.x == 0) partials[tile] = value;
-      const Acc* const of_output = partials + output * splits;
-      if (splits <= block::kPartialsOfWarp) {
-        // One warp is enough to fold them, and the others need not wait for the news.
-        if (threadIdx.x < warp::kLanes && treduce::grid::arrive_last_warp(counters + output, splits)) {
-          value = block::fold_partials_by_warp<O>(of_output, static_cast<int>(splits));
-          if (threadIdx.x == 0) result.store<O>(value, layout.out(output));
-        }
-      } else if (treduce::grid::arrive_last(counters + output, static_cast<unsigned>(splits))) {
-        value = block::fold_partials<O>(of_output, splits);
-        if (threadIdx.x == 0) result.store<O>(value, layout.out(output));
-      }
-    }
-    if (tile + gridDim.x < shares.tiles) __syncthreads();
+// Leaves this block's value, that of thread 0, as partial `part` of an output. The last of `splits` blocks to finish folds them all:
+// then `value` is their node, and the return value true.
+// Who calls: every thread of the block. Valid in: thread 0. Before it is called again, __syncthreads().
+template <class O>
+TREDUCE_DEVICE bool fold_with_other_blocks(typename O::Acc& value, typename O::Acc* of_output, int64_t part,
+                                           int64_t splits, unsigned* counter) {
+  if (threadIdx.x == 0) of_output[part] = value;
+  const bool by_warp = splits <= kValuesOfWarp;
+  if (by_warp && threadIdx.x >= warp::kLanes) return false;
+  const bool is_last =
+      by_warp ? grid::arrive_last_warp(counter, splits) : grid::arrive_last(counter, static_cast<unsigned>(splits));
+  if (is_last) {
+    value = fold_values<O>(of_output, static_cast<int>(splits), by_warp ? warp::kLanes : static_cast<int>(blockDim.x));
   }
+  return is_last;
 }
 
 // Calls body(functor, source, integral_constant<kSize>, bool_constant<kShifted>, layout) for what the schedule reads.
-template <template <class> class SumOp = Sum, class Body>
+template <Kernels kKernels = Kernels::every, template <class> class SumOp = Sum, class Body>
 cudaError_t dispatch(const Call& call, Body body) {
+  const Geometry& g = call.request.geometry;
   if (call.prepared.schedule.shifted) {
-    return dispatch_vectors<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
-      constexpr int kSize = vector_of<decltype(source)>;
-      if constexpr (kSize == 1) {
-        return cudaErrorInvalidValue;  // 16-byte elements cannot begin anywhere else
-      } else {
-        return body(op, source, std::integral_constant<int, kSize>{}, std::true_type{},
-                    layout_of<Walk::even>(call.request.geometry));
+    const auto layout = layout_of<Walk::even>(g, /*unaligned=*/true);
+    if constexpr (has_shifted(kKernels)) {
+      if (!is_extremum(call.request.op) && is_common_float(call.request.dtype)) {
+        return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
+          return body(op, source, std::integral_constant<int, vector_of<decltype(source)>>{}, std::true_type{}, layout);
+        });
       }
+    }
+    return dispatch_vectors<kKernels, SumOp>(call, [&](auto op, auto source) {
+      return body(op, source, std::integral_constant<int, vector_of<decltype(source)>>{}, std::false_type{}, layout);
     });
   }
-  return dispatch_reads<SumOp>(call, [&](auto op, auto source, auto vectors, auto walk) {
+  return dispatch_reads<kKernels, SumOp>(call, [&](auto op, auto source, auto vectors, auto walk) {
     constexpr int kSize = decltype(vectors)::value ? vector_of<decltype(source)> : 1;
     return body(op, source, std::integral_constant<int, kSize>{}, std::false_type{},
-                layout_of<decltype(walk)::value>(call.request.geometry));
+                layout_of<decltype(walk)::value>(g));
   });
 }
 

@@ -11,8 +11,6 @@ namespace treduce::reduce {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMostRowThreads = 256;      // that row_block and row_cluster are compiled for
-constexpr int64_t kColumnBlocksAnSm = 2;  // of column_block, of 256 threads
 
 // The smallest power of two that is at least n.
 int64_t power_of_two(int64_t n) {
@@ -29,8 +27,8 @@ int64_t element_size(const Work& w) { return size_of(w.memory.dtype); }
 // are `outer`.
 bool aligned(const Work& w, const Extents& inner, const Extents& outer, int64_t bytes) {
   const int64_t size = element_size(w);
-  if (!w.memory.vectors || inner.count == 0 || inner.inner_stride() != 1) return false;
-  if (w.geometry.reduced.count > 1 && !w.memory.common_sum) return false;
+  if (!w.memory.vectors() || inner.count == 0 || inner.inner_stride() != 1) return false;
+  if (w.geometry.reduced.count > 1 && !(w.memory.common_sum() && has_several_dims(w.memory.kernels))) return false;
   if (w.memory.address % static_cast<uint64_t>(bytes) != 0) return false;
   for (int d = 0; d + 1 < inner.count; ++d) {
     if (inner.stride[d] * size % bytes != 0 || inner.inner_size() * size % bytes != 0) return false;
@@ -45,8 +43,8 @@ bool row_vectors(const Work& w) { return aligned(w, w.geometry.reduced, w.geomet
 
 // Whether rows that begin anywhere can be read in vectors all the same: their elements lie one after another.
 bool row_shifted(const Work& w) {
-  return w.memory.vectors && element_size(w) < 16 && w.geometry.reduced.count == 1 &&
-         w.geometry.reduced.inner_stride() == 1;
+  return w.memory.vectors() && w.geometry.reduced.count == 1 && w.geometry.reduced.inner_stride() == 1 &&
+         (w.memory.order_free() || (w.memory.common_sum() && has_shifted(w.memory.kernels)));
 }
 
 // How the teams of row_warp, row_block and row_cluster read.
@@ -55,20 +53,25 @@ void read_rows(const Work& w, Schedule& s) {
   s.shifted = !s.vectors && row_shifted(w);
 }
 
+Memory with_kernels(Memory memory, Kernels kernels) {
+  memory.kernels = kernels;
+  return memory;
+}
+
 // Bytes that a thread of the column kernels takes at once.
-int64_t column_bytes(const Work& w) { return element_size(w) == 1 ? 8 : 16; }
+int64_t column_bytes(const Work& w) { return reduce::column_bytes(element_size(w)); }
 
 bool column_vectors(const Work& w) {
   return aligned(w, w.geometry.kept, w.geometry.reduced, column_bytes(w)) &&
          w.geometry.kept.inner_size() * element_size(w) % column_bytes(w) == 0;
 }
 
-// Columns that a thread takes one by one where vectors do not fit: see singles_of in columns.cuh.
-int64_t singles(const Work& w) { return !w.memory.common_sum ? 1 : element_size(w) > 4 ? 2 : 4; }
+int64_t columns_of_thread(const Work& w) {
+  if (column_vectors(w)) return column_bytes(w) / element_size(w);
+  return w.memory.common_sum() && w.geometry.reduced.count <= 1 ? single_columns(element_size(w)) : 1;
+}
 
-int64_t columns_of_thread(const Work& w) { return column_vectors(w) ? column_bytes(w) / element_size(w) : singles(w); }
-
-// Threads of a team, see leaves.cuh.
+// Threads of a team: see Team in chunk.cuh.
 int64_t team_threads(const Work& w, const Schedule& s) {
   return s.vectors || s.shifted ? std::min<int64_t>(Pairwise::kLanes / (16 / element_size(w)), kWarp) : kWarp;
 }
@@ -77,7 +80,7 @@ int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); 
 
 // Whether rows are so short that a vector holds several.
 bool lanes_pack(const Work& w) {
-  return w.memory.vectors && w.memory.address % 16 == 0 && w.geometry.reduced.count == 1 &&
+  return w.memory.vectors() && w.memory.address % 16 == 0 && w.geometry.reduced.count == 1 &&
          w.geometry.reduced.inner_stride() == 1 && packs_rows(w.geometry, true, element_size(w));
 }
 
@@ -111,7 +114,7 @@ bool reduces_inner(const Geometry& g) {
 
 bool tile_accepts(const Work& w) {
   const int64_t columns = dense_columns(w.geometry);
-  return w.memory.vectors && columns > 0 && w.geometry.length <= Pairwise::kLanes &&
+  return w.memory.vectors() && columns > 0 && w.geometry.length <= Pairwise::kLanes &&
          w.geometry.length * columns * element_size(w) + 16 <= tuning::kTileBytes;
 }
 
@@ -127,7 +130,7 @@ bool narrow_accepts(const Work& w) {
 // Whether column_narrow reads vectors: a matrix is one run, so it need only begin on one.
 bool narrow_vectors(const Work& w) {
   const Extents& kept = w.geometry.kept;
-  bool vectors = w.memory.vectors && w.memory.address % static_cast<uint64_t>(column_bytes(w)) == 0;
+  bool vectors = w.memory.vectors() && w.memory.address % static_cast<uint64_t>(column_bytes(w)) == 0;
   for (int d = 0; d + 1 < kept.count; ++d) {
     vectors = vectors && kept.stride[d] * element_size(w) % column_bytes(w) == 0;
   }
@@ -175,7 +178,9 @@ Scheduled schedule_row_tile(const Work& w) {
   return {s, ""};
 }
 
-Scheduled schedule_row_lanes(const Work& w) {
+Scheduled schedule_row_lanes(const Work& work) {
+  const Memory memory = with_kernels(work.memory, Kernels::short_rows);
+  const Work w{work.geometry, memory, work.chip, work.block, work.blocks};
   if (w.geometry.length > tuning::kLaneElements) {
     return refused("variant 'row_lanes' takes up to " + std::to_string(tuning::kLaneElements) +
                    " elements an output, got " + std::to_string(w.geometry.length) + "; 'row_warp' takes any number");
@@ -183,9 +188,10 @@ Scheduled schedule_row_lanes(const Work& w) {
   Schedule s;
   s.vectors = row_vectors(w);
   const int64_t pack = s.vectors ? 16 / element_size(w) : 1;
-  s.block = w.block > 0 ? std::min(w.block, 256) : 256;
+  s.block = w.block > 0 ? std::min(w.block, kRowThreads) : kRowThreads;
   s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s));
-  const int64_t rows_a_team = w.geometry.length <= Pairwise::kLanes ? kLanesRows : kLanesRowsOfFour;
+  const bool at_once = s.vectors && w.geometry.reduced.count <= 1 && w.geometry.length > Pairwise::kLanes;
+  const int64_t rows_a_team = at_once ? kLanesRowsOfFour : kLanesRows;
   s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, kWarp / s.span * rows_a_team), s.block / kWarp);
   if (lanes_pack(w)) {
     s.vectors = true;
@@ -200,7 +206,8 @@ Scheduled schedule_row_warp(const Work& w) {
   Schedule s;
   read_rows(w, s);
   const int64_t warps = ceil_div(w.geometry.outputs, kWarp / team_threads(w, s));
-  s.block = w.block > 0 ? std::min(w.block, 256) : static_cast<int>(std::min<int64_t>(power_of_two(warps), 8) * kWarp);
+  s.block = w.block > 0 ? std::min(w.block, kRowThreads)
+                        : static_cast<int>(std::min<int64_t>(power_of_two(warps), kRowThreads / kWarp) * kWarp);
   s.grid = s.tiles = ceil_div(warps, s.block / kWarp);
   limit_grid(w, s);
   return {s, ""};
@@ -208,7 +215,7 @@ Scheduled schedule_row_warp(const Work& w) {
 
 // Warps for a row that is `work` warps' chunks: that many, or of five to eight those that leave the fewest idle in the last round.
 int64_t row_warps(int64_t work) {
-  constexpr int64_t kMost = kMostRowThreads / kWarp;
+  constexpr int64_t kMost = kRowThreads / kWarp;
   if (work <= kMost) return std::max<int64_t>(work, 1);
   int64_t best = kMost;
   for (int64_t warps = kMost - 1; warps > kMost / 2; --warps) {
@@ -219,7 +226,7 @@ int64_t row_warps(int64_t work) {
 
 // Chunks that a block folds where rows are too few for the chip, and its threads. `all` chunks are in all rows.
 void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
-  const int64_t at_once = kMostRowThreads / team;  // chunks, one a team
+  const int64_t at_once = kRowThreads / team;  // chunks, one a team
   s.span = power_of_two(ceil_div(2 * all, w.chip.multiprocessors));
   if (s.span <= at_once) {
     // Latency governs: a chunk a team, and no more blocks than that takes.
@@ -234,7 +241,7 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
       s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
     }
   }
-  s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, kMostRowThreads));
+  s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, kRowThreads));
 }
 
 Scheduled schedule_row_block(const Work& w) {
@@ -245,14 +252,14 @@ Scheduled schedule_row_block(const Work& w) {
   s.span = power_of_two(chunks);
   s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
   if (outputs < tuning::kBlocksAnSm * w.chip.multiprocessors && outputs <= kMostCounters &&
-      chunks * team > 2 * kMostRowThreads) {
+      chunks * team > 2 * kRowThreads) {
     share_rows(w, outputs * chunks, team, s);
     if (s.span >= chunks) {
       s.span = power_of_two(chunks);
       s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
     }
   }
-  if (w.block > 0) s.block = std::min(w.block, kMostRowThreads);
+  if (w.block > 0) s.block = std::min(w.block, kRowThreads);
   s.splits = ceil_div(chunks, s.span);
   s.grid = s.tiles = outputs * s.splits;
   if (s.splits > 1) {
@@ -263,13 +270,15 @@ Scheduled schedule_row_block(const Work& w) {
   return {s, ""};
 }
 
-Scheduled schedule_row_cluster(const Work& w) {
+Scheduled schedule_row_cluster(const Work& work) {
+  const Memory memory = with_kernels(work.memory, Kernels::cluster);
+  const Work w{work.geometry, memory, work.chip, work.block, work.blocks};
   Schedule s;
   read_rows(w, s);
   s.cluster = kClusterBlocks;
   s.span = power_of_two(ceil_div(chunks_of(w), kClusterBlocks));
-  s.block = static_cast<int>(
-      std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s), kWarp, kMostRowThreads));
+  s.block =
+      static_cast<int>(std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s), kWarp, kRowThreads));
   s.grid = s.tiles = w.geometry.outputs * kClusterBlocks;
   limit_grid(w, s);
   s.grid = std::max<int64_t>(s.grid / kClusterBlocks, 1) * kClusterBlocks;
@@ -282,15 +291,16 @@ Scheduled schedule_column_thread(const Work& w) {
                    " elements an output, got " + std::to_string(w.geometry.length) +
                    "; 'column_block' takes any number");
   }
-  constexpr int64_t kFewRows = 4, kVectors = 4;  // see column_thread.cu
-  constexpr int kMostThreads = 128;
   Schedule s;
-  s.vectors = column_vectors(w);
+  // Beyond one stripe there are few kernels, for `auto` does not come here.
+  const bool has_kernel = w.geometry.length <= Pairwise::kLanes || w.memory.order_free() ||
+                          (w.memory.common_sum() && w.geometry.reduced.count <= 1);
+  s.vectors = has_kernel && column_vectors(w);
   s.columns = true;
-  const bool few = w.geometry.length <= kFewRows && w.geometry.reduced.count <= 1 && w.memory.common_sum;
-  s.span = few ? kVectors : 1;
-  const int64_t a_thread = s.span * columns_of_thread(w);
-  s.block = w.block > 0 ? std::min(w.block, kMostThreads)
+  const bool few = w.geometry.length <= kFewRows && w.geometry.reduced.count <= 1 && w.memory.common_sum();
+  s.span = few ? kFewRowsVectors : 1;
+  const int64_t a_thread = s.span * (has_kernel ? columns_of_thread(w) : 1);
+  s.block = w.block > 0 ? std::min(w.block, kColumnThreadThreads)
                         : static_cast<int>(std::clamp<int64_t>(power_of_two(ceil_div(w.geometry.outputs, a_thread)),
                                                                kWarp, tuning::kColumnThreadBlock));
   s.tile = s.block * a_thread;
@@ -322,7 +332,9 @@ Scheduled schedule_column_narrow(const Work& w) {
   s.shared_bytes = s.span * bytes;
   s.splits = ceil_div(chunks, s.span);
   // One block an SM: all the threads that the kernel is compiled for.
-  s.block = w.block > 0 ? std::min(w.block, 512) : batches * s.splits <= w.chip.multiprocessors ? 512 : 256;
+  s.block = w.block > 0                                    ? std::min(w.block, kNarrowThreads)
+            : batches * s.splits <= w.chip.multiprocessors ? kNarrowThreads
+                                                           : kNarrowThreads / 2;
   s.grid = s.tiles = batches * s.splits;
   if (s.splits > 1) {
     s.partials = s.tiles * columns;
@@ -334,15 +346,16 @@ Scheduled schedule_column_narrow(const Work& w) {
 
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
-  constexpr int64_t kTallGroups = 32, kLowGroups = 16, kLowRows = 256, kShortGroup = 8;  // see columns.cuh
   Schedule s;
   s.vectors = column_vectors(w);
   const int64_t pack = columns_of_thread(w);
   const int64_t vectors = ceil_div(g.outputs, pack);
-  const int64_t groups = g.length <= Pairwise::kLanes
-                             ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
-                             : chunks_of(w) * (pack <= 4 && g.length <= kLowRows ? kLowGroups : kTallGroups);
-  const int64_t threads = w.block > 0 ? std::min(w.block, 256) : tuning::kColumnThreads;
+  const int64_t groups =
+      g.length <= Pairwise::kLanes
+          ? std::max<int64_t>(ceil_div(g.length, kShortGroup), 1)
+          : chunks_of(w) *
+                (Pairwise::kLanes / (takes_low_groups(pack) && g.length <= kLowRows ? kLowGroup : kTallGroup));
+  const int64_t threads = w.block > 0 ? std::min(w.block, kColumnBlockThreads) : tuning::kColumnThreads;
   // Many rows: few x's and many y's, so that few partials are left to fold. Few rows: as many y's as there are groups. Single
   // columns: a warp side by side, fewer where that would leave much of the last tile empty.
   int64_t x = std::min<int64_t>(tuning::kColumnSide, power_of_two(vectors));
@@ -415,7 +428,8 @@ const char* choose_rung(const Work& w) {
       Schedule s;
       read_rows(w, s);
       const int64_t threads = chunks * team_threads(w, s);
-      if (element_size(w) <= 2 && threads > 2 * kMostRowThreads && threads <= kClusterBlocks * kMostRowThreads) {
+      if (element_size(w) <= 2 && has_vectors(Kernels::cluster, w.memory.dtype, w.memory.extremum) &&
+          threads > 2 * kRowThreads && threads <= kClusterBlocks * kRowThreads) {
         return "row_cluster";
       }
     }

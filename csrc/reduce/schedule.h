@@ -9,6 +9,7 @@
 #include "../common/prepared.h"
 #include "geometry.h"
 #include "pairwise.h"
+#include "shapes.h"
 
 namespace treduce::reduce {
 
@@ -38,27 +39,20 @@ struct Memory {
   DType dtype;          // as stored
   DType target;         // what an element counts as
   int64_t accumulator;  // bytes of one
-  bool common_sum;      // a sum of a common float: has kernels for vectors of several reduced dims too
-  bool vectors;         // there are kernels that read 16 bytes at once for this dtype and op, see has_vectors
+  bool extremum, converting;
+  Kernels kernels = Kernels::every;  // of the rung that is scheduled
+
+  // A sum of a common float: it is read as it is stored.
+  bool common_sum() const { return !extremum && !converting && is_common_float(dtype); }
+  // There are kernels that read 16 bytes at once, of one reduced dim.
+  bool vectors() const { return !converting && has_vectors(kernels, dtype, extremum); }
+  // The result does not depend on the order of the elements.
+  bool order_free() const { return extremum || is_integer(dtype); }
 };
 
-inline bool is_common_float(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 || dtype == DType::bfloat16;
-}
-
-// 8-bit floats have extrema element by element alone, and conversions are looked up.
-inline bool has_vectors(bool extremum, DType dtype, bool converting) {
-  return !converting && !(extremum && (dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2));
-}
-
 inline Memory make_memory(uint64_t address, DType dtype, DType target, int64_t accumulator, bool extremum,
-                          bool converting) {
-  return {address,
-          dtype,
-          target,
-          accumulator,
-          !extremum && !converting && is_common_float(dtype),
-          has_vectors(extremum, dtype, converting)};
+                          bool converting, Kernels kernels = Kernels::every) {
+  return {address, dtype, target, accumulator, extremum, converting, kernels};
 }
 
 // What a rung makes of a call. A rung that cannot take it leaves a sentence in `refusal`.
@@ -76,10 +70,7 @@ struct Work {
   int64_t blocks;
 };
 
-// Rows that a team of row_lanes takes at once: of one stripe, and of up to four.
-constexpr int kLanesRows = 4, kLanesRowsOfFour = 2;
-// Whether row_lanes reads several rows in one vector, and how many vectors a thread then takes.
-constexpr int kPacksAThread = 4;
+// Whether row_lanes reads several rows in one vector.
 inline bool packs_rows(const Geometry& g, bool vectors, int64_t element_size) {
   const int64_t in_vector = 16 / element_size;
   return vectors && g.length > 1 && g.length < in_vector && in_vector % g.length == 0 && g.kept.count == 1 &&

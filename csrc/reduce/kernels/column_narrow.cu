@@ -8,7 +8,7 @@
 //          to one node before.
 // Bound:   memory bandwidth.
 // Next:    compensated computes the same sums more accurately.
-#include "../columns.cuh"
+#include "../column_folds.cuh"
 
 namespace treduce::reduce::column_narrow {
 
@@ -33,38 +33,38 @@ TREDUCE_DEVICE void fold_rows(typename O::Acc (&leaf)[kSize], int rows, typename
   if constexpr (kWidth < kSize) {
     if (rows * kWidth != kSize) return fold_rows<O, kSize, 2 * kWidth>(leaf, rows, to);
 #pragma unroll
-    for (int s = kWidth; s < kSize; s *= 2) {
+    for (int j = 0; j < kWidth; ++j) {
+      typename O::Acc of_column[kSize / kWidth];
 #pragma unroll
-      for (int c = 0; c + s < kSize; c += 2 * s) {
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) leaf[c + j] = O::combine(leaf[c + j], leaf[c + s + j]);
-      }
+      for (int r = 0; r < kSize / kWidth; ++r) of_column[r] = leaf[r * kWidth + j];
+      to[j] = thread::fold_neighbours<O>(of_column);
     }
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) to[j] = leaf[j];
   }
 }
 
-template <class O, int kSize, class Source, class Placement>
-__global__ void __launch_bounds__(512)
+template <class O, int kSize, class Source>
+__global__ void __launch_bounds__(kNarrowThreads)
     kernel(TREDUCE_GRID_CONSTANT Source x, Divider vectors, int width, int64_t tiles,
-           TREDUCE_GRID_CONSTANT Divider splits_of_batch, int span, int rows_of_vector, int64_t length,
-           typename O::Acc* partials, unsigned* counters, Result result, TREDUCE_GRID_CONSTANT Placement placement) {
+           TREDUCE_GRID_CONSTANT Divider splits_of_batch, int chunks_a_block, int rows_of_vector, int64_t length,
+           typename O::Acc* partials, unsigned* counters, MappedResult result,
+           TREDUCE_GRID_CONSTANT columns::Kept kept) {
   using Acc = typename O::Acc;
-  using T = typename Source::Element;
+  using Raw = typename Source::Raw;
   const int stripe = Pairwise::kLanes * width;  // elements
   const int of_stripe = stripe / rows_of_vector;
-  Acc* const leaves =
-      dynamic_shared<Acc>();  // [span * lanes / rows_of_vector][width], and an eighth of it for the fold
-  const int all = span * of_stripe;
-  const int64_t splits = splits_of_batch.divisor;
+  Acc* const leaves = dynamic_shared<Acc>();  // [chunk, lane / rows_of_vector][column], and room for an eighth of it
+  const int slots = chunks_a_block * Pairwise::kLanes / rows_of_vector;
+  const int splits = static_cast<int>(splits_of_batch.divisor);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    // Which chunks of which matrix.
     const int64_t batch = splits_of_batch.quotient(tile);
-    const int64_t part = tile - batch * splits;
-    const int64_t base = placement.kept.offset(batch * width);
+    const int part = static_cast<int>(tile - batch * splits);
+    const int64_t base = kept.offset(batch * width);
     const int64_t end = length * width;
-    const int64_t begin = part * span * Pairwise::kChunk * width;
-    const int items = span * static_cast<int>(vectors.divisor);
+    const int64_t begin = static_cast<int64_t>(part) * chunks_a_block * Pairwise::kChunk * width;
+
+    // A thread takes a vector of the first stripe and those under it, and leaves their leaves in shared memory.
+    const int items = chunks_a_block * static_cast<int>(vectors.divisor);
     for (int i = threadIdx.x; i < items; i += blockDim.x) {
       const int chunk = static_cast<int>(vectors.quotient(i));
       const int p = (i - chunk * static_cast<int>(vectors.divisor)) * kSize;
@@ -73,22 +73,20 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
       for (int c = 0; c < kSize; ++c) leaf[c] = O::identity();
       if (first + 7 * stripe + kSize <= end) {
-        Pack<T, kSize> pack[Pairwise::kStripes];
+        Pack<Raw, kSize> pack[Pairwise::kStripes];
 #pragma unroll
         for (int s = 0; s < Pairwise::kStripes; ++s) pack[s] = load_pack<kSize>(x, base + first + s * stripe);
 #pragma unroll
         for (int s = 0; s < Pairwise::kStripes; ++s) {
-          const auto elements = pack[s].elements();
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) leaf[c] = O::combine(leaf[c], widen<Acc>(elements.at[c]));
+          x.each(pack[s], [&](int c, auto element) { leaf[c] = O::combine(leaf[c], widen<Acc>(element)); });
         }
       } else {
 #pragma unroll 1
         for (int64_t e = first; e < end && e < first + Pairwise::kStripes * stripe; e += stripe) {
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) {
-            if (e + c < end) leaf[c] = O::combine(leaf[c], widen<Acc>(x.at(base + e + c)));
-          }
+          const int there = end - e < kSize ? static_cast<int>(end - e) : kSize;
+          x.each(load_some<kSize>(x, base + e, 0, there), [&](int c, auto element) {
+            if (c < there) leaf[c] = O::combine(leaf[c], widen<Acc>(element));
+          });
         }
       }
       if (rows_of_vector == 1) {
@@ -97,41 +95,51 @@ __global__ void __launch_bounds__(512)
         fold_rows<O>(leaf, rows_of_vector, leaves + chunk * of_stripe + p / rows_of_vector);
       }
     }
-    const int nodes = span * Pairwise::kLanes / rows_of_vector;
-    const Acc* folded = columns::fold_rounds<O>(leaves, leaves + all, nodes, width, threadIdx.x, blockDim.x);
+
+    // The leaves meet there, column by column.
+    const int thread = threadIdx.x, threads = blockDim.x;
+    int folded = columns::fold_rounds<O>(0, slots * width, slots, width, thread, threads);
     __syncthreads();
-    bool last = splits == 1;
-    if (!last) {
-      for (int j = threadIdx.x; j < width; j += blockDim.x) partials[tile * width + j] = folded[j];
-      __syncthreads();
-      last = treduce::grid::arrive_last(counters + batch, static_cast<unsigned>(splits));
-      if (last) {
-        folded = columns::fold_splits<O>(partials + batch * splits * width, static_cast<int>(splits), width, leaves,
-                                         nodes, threadIdx.x, blockDim.x);
-        __syncthreads();
-      }
+
+    // A block alone writes its columns. Of several, the last to finish folds what they left.
+    bool is_last = splits == 1;
+    if (!is_last) {
+      Acc* const of_batch = partials + batch * splits * width;
+      is_last = width % columns::kSideOf<Acc> == 0
+                    ? columns::fold_with_other_blocks<O, true>(folded, of_batch, part, splits, counters + batch, width,
+                                                               slots, thread, threads)
+                    : columns::fold_with_other_blocks<O, false>(folded, of_batch, part, splits, counters + batch, width,
+                                                                slots, thread, threads);
     }
-    if (last) {
-      for (int j = threadIdx.x; j < width; j += blockDim.x)
-        result.store<O>(folded[j], placement.kept.out(batch * width + j));
+    if (is_last) {
+      for (int j = thread; j < width; j += threads) {
+        result.template store<O>(leaves[folded + j], kept.out(batch * width + j));
+      }
     }
     if (tile + gridDim.x < tiles) __syncthreads();
   }
 }
 
 cudaError_t launch_one(const Call& call) {
-  return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) -> cudaError_t {
+  const auto start = [&](auto op, auto source, auto size) {
     using O = decltype(op);
-    constexpr int kSize = held.kVectors ? held.kSize : 1;
+    constexpr int kSize = decltype(size)::value;
     const Geometry& g = call.request.geometry;
     const Schedule& s = call.prepared.schedule;
     const int width = static_cast<int>(s.tile);
     const int rows_of_vector = kSize % width == 0 ? kSize / width : 1;
-    return launch(&kernel<O, kSize, decltype(source), decltype(placement)>, call.shape(), source,
-                  Divider(Pairwise::kLanes * width / kSize), width, s.tiles, Divider(s.splits),
-                  static_cast<int>(s.span), rows_of_vector, g.length, static_cast<typename O::Acc*>(call.workspace),
-                  call.counter, call.result, placement);
-  });
+    return launch(&kernel<O, kSize, decltype(source)>, call.shape(), source, Divider(Pairwise::kLanes * width / kSize),
+                  width, s.tiles, Divider(s.splits), static_cast<int>(s.span), rows_of_vector, g.length,
+                  static_cast<typename O::Acc*>(call.workspace), call.counter, result_of(call, source),
+                  columns::Kept(g));
+  };
+  const auto one_by_one = [&](auto op, auto source) { return start(op, source, std::integral_constant<int, 1>{}); };
+  if (call.prepared.schedule.vectors) {
+    return dispatch_vectors(call, [&](auto op, auto source) {
+      return start(op, source, std::integral_constant<int, columns::vector_columns<decltype(source)>>{});
+    });
+  }
+  return reads_common_sum(call) ? dispatch_common_sum(call, one_by_one) : dispatch_looked_up(call, one_by_one);
 }
 
 const Rung<launch_one> rung("column_narrow");

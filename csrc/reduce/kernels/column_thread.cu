@@ -7,25 +7,23 @@
 //          four rows or fewer a thread takes four vectors, so that as many loads are in flight.
 // Bound:   memory bandwidth.
 // Next:    column_block, for columns that are fewer or longer.
-#include "../columns.cuh"
+#include "../column_nodes.cuh"
 
 namespace treduce::reduce::column_thread {
 
-constexpr int kMostThreads = 128;
-constexpr int kRows = 16;    // at a time
-constexpr int kFewRows = 4;  // up to here a thread takes several vectors
+constexpr int kRows = 16;  // at a time
 
 // The node over all rows, up to kMost of them.
-template <class O, int kMost, class Held, class Source, bool kEven>
-TREDUCE_DEVICE typename columns::Side<O, Held::kSize>::Acc walk(const Source& x, const columns::Own<Source, Held>& own,
-                                                                const columns::Rows<kEven>& rows, int length) {
-  constexpr int kSize = Held::kSize;
+template <class O, int kMost, class Columns, class Source, bool kEven>
+TREDUCE_DEVICE typename columns::Side<O, Columns::kSize>::Acc fold_columns(
+    const Source& x, const columns::OwnColumns<Source, Columns>& own, const columns::Rows<kEven>& rows, int length) {
+  constexpr int kSize = Columns::kSize;
   if constexpr (is_order_free<O>) {
-    using Op = typename columns::Counted<O, typename Source::Element>::Op;
+    using Op = typename columns::Counted<O, typename Source::Raw>::Op;
     auto total = columns::Side<Op, kSize>::identity();
 #pragma unroll 1
     for (int first = 0; first < length; first += kRows) {
-      total = columns::Side<Op, kSize>::combine(total, columns::run<Op, kRows>(x, own, rows, first, length));
+      total = columns::Side<Op, kSize>::combine(total, columns::fold_rows<Op, kRows>(x, own, rows, first, length));
     }
     typename columns::Side<O, kSize>::Acc node;
 #pragma unroll
@@ -35,39 +33,39 @@ TREDUCE_DEVICE typename columns::Side<O, Held::kSize>::Acc walk(const Source& x,
     columns::Tree<O, kSize, 3> runs;
 #pragma unroll 1
     for (int first = 0; first < length; first += kRows) {
-      runs.push(columns::run<O, kRows>(x, own, rows, first, length));
+      runs.push(columns::fold_rows<O, kRows>(x, own, rows, first, length));
     }
     return runs.value();
   } else {
     columns::Tree<O, kSize, 5> groups;
 #pragma unroll 1
-    for (int q = 0; q < columns::Tall::kGroupsAChunk; ++q) groups.push(columns::group<O>(x, own, rows, q, length));
+    for (int q = 0; q < columns::Tall::kGroupsAChunk; ++q) groups.push(columns::fold_group<O>(x, own, rows, q, length));
     return groups.value();
   }
 }
 
-template <class O, int kMost, class Held, class Source, class Placement>
-__global__ void __launch_bounds__(kMostThreads, kMost <= Pairwise::kLanes ? 4
-                                                : Held::kSize > 4         ? 2
-                                                                          : 3)
-    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, Result result,
+template <class O, int kMost, class Columns, class Source, class Placement>
+__global__ void __launch_bounds__(kColumnThreadThreads, kMost <= Pairwise::kLanes ? 4
+                                                        : Columns::kSize > 4      ? 2
+                                                                                  : 3)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
            TREDUCE_GRID_CONSTANT Placement placement) {
-  const int width = blockDim.x * Held::kSize;
+  const int width = blockDim.x * Columns::kSize;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const columns::Own<Source, Held> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
-    const auto node = walk<O, kMost>(x, own, placement.rows, length);
-    columns::store<O, Held>(node.at, result, placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
+    const columns::OwnColumns<Source, Columns> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
+    const auto node = fold_columns<O, kMost>(x, own, placement.rows, length);
+    columns::store<O, Columns, Source>(node.at, result, placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
   }
 }
 
 // Up to kFewRows rows: four vectors a thread.
-template <class O, class Held, class Source, class Placement>
-__global__ void __launch_bounds__(kMostThreads, 4)
-    few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, Result result,
+template <class O, class Columns, class Source, class Placement>
+__global__ void __launch_bounds__(kColumnThreadThreads, 4)
+    few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
                     TREDUCE_GRID_CONSTANT Placement placement) {
-  using Own = columns::Own<Source, Held>;
-  constexpr int kVectors = kRows / kFewRows;
-  const int width = blockDim.x * Held::kSize;
+  using Own = columns::OwnColumns<Source, Columns>;
+  constexpr int kVectors = kFewRowsVectors;
+  const int width = blockDim.x * Columns::kSize;
   int64_t at[kFewRows];
   placement.rows.find(0, at);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -83,28 +81,32 @@ __global__ void __launch_bounds__(kMostThreads, 4)
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      const auto node = columns::fold_run<O, Held>(row[v], length);
-      columns::store<O, Held>(node.at, result, placement.kept, first + v * width, outputs, threadIdx.x, blockDim.x);
+      const auto node = columns::fold_loaded<O, Columns>(x, row[v], length);
+      columns::store<O, Columns, Source>(node.at, result, placement.kept, first + v * width, outputs, threadIdx.x,
+                                         blockDim.x);
     }
   }
 }
 
 cudaError_t launch_one(const Call& call) {
-  return columns::dispatch(call, [&](auto op, auto source, auto held, auto placement) {
+  return columns::dispatch(call, [&](auto op, auto source, auto own, auto placement) {
     using O = decltype(op);
-    using Held = decltype(held);
+    using Columns = decltype(own);
     const Geometry& g = call.request.geometry;
     using Source = decltype(source);
     using Placement = decltype(placement);
-    auto chosen = &kernel<O, Pairwise::kLanes, Held, Source, Placement>;
-    if constexpr (!is_order_free<O>) {
-      if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Held, Source, Placement>;
+    auto chosen = &kernel<O, Pairwise::kLanes, Columns, Source, Placement>;
+    if constexpr (Source::kConverts || is_common<Source>) {
+      // The kernels that the schedule asks for alone.
+      if constexpr (!is_order_free<O> && (Source::kConverts || Placement::kIsEven)) {
+        if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Columns, Source, Placement>;
+      }
       if constexpr (!Source::kConverts && Placement::kIsEven) {
-        if (call.prepared.schedule.span > 1) chosen = &few_rows_kernel<O, Held, Source, Placement>;
+        if (call.prepared.schedule.span > 1) chosen = &few_rows_kernel<O, Columns, Source, Placement>;
       }
     }
     return launch(chosen, call.shape(), source, g.outputs, call.prepared.schedule.tiles, static_cast<int>(g.length),
-                  call.result, placement);
+                  result_of(call, source), placement);
   });
 }
 

@@ -19,7 +19,7 @@
 #include "../../primitives/thread.cuh"
 #include "../../primitives/warp.cuh"
 #include "../exact.h"
-#include "../rung.h"
+#include "../reads.h"
 
 namespace treduce::reduce::exact_rung {
 
@@ -276,9 +276,11 @@ cudaError_t launch_one(const Call& call) {
                     call.result);
     }
   };
-  if (has_vectors(/*extremum=*/false, call.request.dtype, call.request.converting))
-    return dispatch_vectors<Sum>(call, launch_source);
-  return dispatch_looked_up<Sum>(call, [&](auto op, auto source, auto, auto) { return launch_source(op, source); });
+  if (call.request.converting) return dispatch_looked_up(call, launch_source);
+  return dispatch_all(call.request.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    return launch_source(Sum<Accumulator<T>>{}, Elements<T>{static_cast<const T*>(call.input)});
+  });
 }
 
 const Rung<launch_one> rung("exact");

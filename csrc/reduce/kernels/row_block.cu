@@ -12,10 +12,28 @@
 namespace treduce::reduce::row_block {
 
 template <int kResident, class Team, class O, class Source, class Layout>
-__global__ void __launch_bounds__(256, kResident)
+__global__ void __launch_bounds__(kRowThreads, kResident)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT rows::Shares shares, typename O::Acc* partials,
-           unsigned* counters, TREDUCE_GRID_CONSTANT Result result, TREDUCE_GRID_CONSTANT Layout layout) {
-  rows::grid<Team, O>(x, shares, partials, counters, result, layout);
+           unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
+  using Acc = typename O::Acc;
+  const int64_t chunks = Pairwise(shares.length).chunks(), splits = shares.splits.divisor;
+  for (int64_t tile = blockIdx.x; tile < shares.tiles; tile += gridDim.x) {
+    // Which chunks of which row.
+    const int64_t output = shares.splits.quotient(tile);
+    const int64_t part = tile - output * splits;
+    const int64_t first = part * shares.chunks_a_block;
+    const int64_t count = chunks - first < shares.chunks_a_block ? chunks - first : shares.chunks_a_block;
+    if (splits > 1) grid::expect_arrival(counters + output);
+
+    // The teams of the block read them; their values meet in shared memory.
+    Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
+
+    // A block alone writes the result. Of several, the last to finish folds what they left.
+    const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
+                                                                        counters + output);
+    if (is_last && threadIdx.x == 0) result.store<O>(value, layout.out(output));
+    if (tile + gridDim.x < shares.tiles) __syncthreads();
+  }
 }
 
 cudaError_t launch_one(const Call& call) {
@@ -25,8 +43,8 @@ cudaError_t launch_one(const Call& call) {
     using Layout = decltype(layout);
     using Team = reduce::Team<O, Source, size.value, shifted.value>;
     return launch(&kernel<Team::template kResident<Layout>, Team, O, Source, Layout>, call.shape(), source,
-                  rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter, call.result,
-                  layout);
+                  rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter,
+                  result_of(call, source), layout);
   });
 }
 

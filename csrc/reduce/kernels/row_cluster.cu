@@ -14,41 +14,43 @@
 namespace treduce::reduce::row_cluster {
 
 template <int kResident, class Team, class O, class Source, class Layout>
-__global__ void __launch_bounds__(256, kResident)
-    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t span, int64_t length,
-           TREDUCE_GRID_CONSTANT Result result, TREDUCE_GRID_CONSTANT Layout layout) {
+__global__ void __launch_bounds__(kRowThreads, kResident)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t chunks_a_block, int64_t length,
+           TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
   SHARED_ARRAY(Acc, nodes, kClusterBlocks);
-  const int rank = treduce::cluster::rank();
+  const int rank = cluster::rank();
   const int64_t chunks = Pairwise(length).chunks();
-  const int64_t first = rank * span;
-  const int64_t count = chunks - first < span ? (chunks > first ? chunks - first : 0) : span;
-  // Nobody writes to rank 0 before it is there. All have arrived by the time that their elements have.
-  treduce::cluster::arrive();
+  const int64_t first = rank * chunks_a_block;
+  const int64_t count = chunks - first < chunks_a_block ? (chunks > first ? chunks - first : 0) : chunks_a_block;
+  // No block may write to rank 0 before that one runs. All have arrived by the time that their elements have.
+  cluster::arrive();
   for (int64_t o = blockIdx.x / kClusterBlocks; o < outputs; o += gridDim.x / kClusterBlocks) {
-    Acc value = rows::span<Team, O>(x, layout, layout.row(o), first, count, length);
-    treduce::cluster::wait();
-    if (threadIdx.x == 0) treduce::cluster::shared_of(nodes, 0)[rank] = value;
-    treduce::cluster::sync();
+    // This block's part of the row.
+    Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(o), first, count, length);
+
+    // Every block writes its node to the shared memory of rank 0, which folds them.
+    cluster::wait();
+    if (threadIdx.x == 0) cluster::shared_of(nodes, 0)[rank] = value;
+    cluster::sync();
     if (rank == 0 && threadIdx.x < warp::kLanes) {
       value = warp::reduce_neighbours<O>(nodes[threadIdx.x % kClusterBlocks], kClusterBlocks);
       if (threadIdx.x == 0) result.store<O>(value, layout.out(o));
     }
-    treduce::cluster::arrive();  // before the nodes are written again
+    cluster::arrive();  // before the nodes are written again
   }
-  treduce::cluster::wait();
+  cluster::wait();
 }
 
 cudaError_t launch_one(const Call& call) {
-  return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
+  return rows::dispatch<Kernels::cluster>(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
     using O = decltype(op);
     using Source = decltype(source);
     using Layout = decltype(layout);
     using Team = reduce::Team<O, Source, size.value, shifted.value>;
-    // Blocks an SM, said so that the compiler keeps all loads in flight: by itself it would save registers.
     constexpr int kResident = Team::template kResident<Layout>;
     return launch(&kernel<kResident, Team, O, Source, Layout>, call.shape(), source, call.request.geometry.outputs,
-                  call.prepared.schedule.span, call.request.geometry.length, call.result, layout);
+                  call.prepared.schedule.span, call.request.geometry.length, result_of(call, source), layout);
   });
 }
 

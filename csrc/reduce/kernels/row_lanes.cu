@@ -7,17 +7,37 @@
 //          Rows of which a vector holds several need no team at all.
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
-#include "../rows.cuh"
+#include "../chunk.cuh"
+#include "../reads.h"
+#include "../store.cuh"
 
 namespace treduce::reduce::row_lanes {
 
-template <class O, int kSize, int kRows, int kStripes, class Source, class Layout>
-__global__ void __launch_bounds__(256)
-    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team, TREDUCE_GRID_CONSTANT Result result,
-           TREDUCE_GRID_CONSTANT Layout layout) {
+// Offsets of several numbers, in place.
+template <int kCount>
+TREDUCE_DEVICE void offsets_of(const Extents& extents, int64_t (&i)[kCount]) {
+  int64_t sum[kCount] = {};
+#pragma unroll 1
+  for (int d = extents.count - 1; d > 0; --d) {
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const int64_t q = extents.size[d].quotient(i[r]);
+      sum[r] += (i[r] - q * extents.size[d].divisor) * extents.stride[d];
+      i[r] = q;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) i[r] = sum[r] + i[r] * extents.stride[0];
+}
+
+// kStripes stripes of a row are loaded at once; where a row has more, the kernel loops.
+template <class O, int kSize, int kRows, int kStripes, bool kLoops, class Source, class Layout>
+__global__ void __launch_bounds__(kRowThreads)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team,
+           TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
-  using T = typename Source::Element;
-  constexpr int kHeld = Team<O, Source, kSize>::kHeld;
+  using Raw = typename Source::Raw;
+  constexpr int kPacks = Team<O, Source, kSize>::kPacks;
   const int lane = threadIdx.x % warp::kLanes;
   const int thread = lane & (team - 1);
   const int teams = warp::kLanes / team;
@@ -25,7 +45,7 @@ __global__ void __launch_bounds__(256)
   const int a_warp = teams * kRows;
   for (int64_t first = thread::global_index() / warp::kLanes * a_warp; first < outputs;
        first += thread::grid_threads() / warp::kLanes * a_warp) {
-    // Past the last row the last one is read again, and not written: no question stands before the loads.
+    // Where this team's rows begin. Past the last row they are clamped to it, so loads need no branch.
     const int left = static_cast<int>(outputs - first < a_warp ? outputs - first : a_warp);
     const auto number = [&](int r) { return min(r * teams + mine, left - 1); };
     int64_t row[kRows];
@@ -35,145 +55,160 @@ __global__ void __launch_bounds__(256)
       for (int r = 0; r < kRows; ++r) row[r] = begin + number(r) * layout.row_stride;
     } else if (team < kRows) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) row[r] = layout.row(first + number(r));
+      for (int r = 0; r < kRows; ++r) row[r] = first + number(r);
+      offsets_of(layout.kept, row);
     } else {
       // Divisions: each row's by one lane.
       const int64_t one = layout.row(first + number(thread % kRows));
 #pragma unroll
       for (int r = 0; r < kRows; ++r) row[r] = warp::from(one, lane - thread + r);
     }
-    Pack<T, kSize> pack[kRows][kStripes][kHeld] = {};
-    const auto place = [&](int s, int h) { return s * Pairwise::kLanes + (h * team + thread) * kSize; };
+
+    // Loads of all rows, then their leaves.
+    Lanes<O, Source, kSize> lanes[kRows][kPacks];
+    const auto take_stripes = [&](int from) {
+      Pack<Raw, kSize> pack[kRows][kStripes][kPacks] = {};
+      const auto place = [&](int s, int h) { return from + s * Pairwise::kLanes + (h * team + thread) * kSize; };
 #pragma unroll
-    for (int s = 0; s < kStripes; ++s) {
+      for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
-      for (int h = 0; h < kHeld; ++h) {
-        if (place(s, h) + kSize > length) continue;
-        const int64_t e = kSize > 1 && Layout::kHow == Walk::even ? place(s, h) : layout.element(place(s, h));
+        for (int h = 0; h < kPacks; ++h) {
+          if (place(s, h) + kSize > length) continue;
+          const int64_t e = kSize > 1 && Layout::kHow == Walk::even ? place(s, h) : layout.element(place(s, h));
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) pack[r][s][h] = load_pack<kSize>(x, row[r] + e);
+          for (int r = 0; r < kRows; ++r) pack[r][s][h] = load_pack<kSize>(x, row[r] + e);
+        }
       }
-    }
-    Acc held[kRows][kHeld];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-      for (int h = 0; h < kHeld; ++h) {
-        Lanes<O, T, kSize> lanes;
+        for (int h = 0; h < kPacks; ++h) {
 #pragma unroll
-        for (int s = 0; s < kStripes; ++s) {
-          const int e = place(s, h);
-          if (e + kSize <= length) {
-            lanes.take(pack[r][s][h]);
-          } else if (kSize > 1 && e < length) {
+          for (int s = 0; s < kStripes; ++s) {
+            const int e = place(s, h);
+            if (e + kSize <= length) {
+              lanes[r][h].take(x, pack[r][s][h]);
+            } else if (kSize > 1 && Layout::kHow == Walk::even && e < length) {
+              if constexpr (std::is_integral_v<Acc>) {
+#pragma unroll 1
+                for (int c = e; c < length; ++c) lanes[r][h].take(x, x.at(row[r] + c), 0);
+              } else {
 #pragma unroll
-            for (int c = 0; c + 1 < kSize; ++c) {
-              if (e + c < length) lanes.take(x.at(row[r] + layout.element(e + c)), c);
+                for (int c = 0; c + 1 < kSize; ++c) {
+                  if (e + c < length) lanes[r][h].take(x, x.at(row[r] + e + c), c);
+                }
+              }
             }
           }
         }
-        held[r][h] = lanes.fold();
       }
+    };
+    if constexpr (kLoops) {
+#pragma unroll 1
+      for (int from = 0; from < length; from += kStripes * Pairwise::kLanes) take_stripes(from);
+    } else {
+      take_stripes(0);
     }
-    // One step of all rows after the other: a shuffle takes longer than it keeps the warp.
+
+    // The tree: in the lanes of a thread, between the threads of a team, one step of all rows after the other (a shuffle takes longer
+    // than it keeps the warp), and between the packs of a thread.
+    Acc node[kRows][kPacks];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int h = 0; h < kPacks; ++h) node[r][h] = lanes[r][h].fold();
+    }
 #pragma unroll 1
     for (int s = 1; s < team; s *= 2) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int h = 0; h < kHeld; ++h) held[r][h] = O::combine(held[r][h], warp::exchange(held[r][h], s));
+        for (int h = 0; h < kPacks; ++h) node[r][h] = O::combine(node[r][h], warp::exchange(node[r][h], s));
       }
     }
     Acc value[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int s = 1; s < kHeld; s *= 2) {
-#pragma unroll
-        for (int h = 0; h + s < kHeld; h += 2 * s) held[r][h] = O::combine(held[r][h], held[r][h + s]);
-      }
-      value[r] = held[r][0];
-    }
-    if (team < kRows) {
-      const auto write = [&](auto place) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          const int o = r * teams + mine;
-          if (thread == 0 && o < left) result.store<O>(value[r], place(first + o));
-        }
-      };
-      if (layout.dense_outs) {
-        write([](int64_t o) { return o; });
-      } else {
-        write([&](int64_t o) { return layout.out(o); });
-      }
-    } else {
-      // All lanes hold the values: thread r of a team writes row r.
-      Acc one = value[0];
+    for (int r = 0; r < kRows; ++r) value[r] = thread::fold_neighbours<O>(node[r]);
+
+    // The results. All lanes hold the values: thread r of a team writes row r, or its first thread all of them, where threads are few.
+    Acc finished[kRows];
+    finish<O>(value, result, finished);
+    const bool one_each = team >= kRows;
+    if (one_each) {
 #pragma unroll
       for (int r = 1; r < kRows; ++r) {
-        if (thread == r) one = value[r];
+        if (thread == r) finished[0] = finished[r];
       }
-      const int o = thread * teams + mine;
-      if (thread < kRows && o < left) result.store<O>(one, layout.out(first + o));
     }
+    int64_t to[kRows];
+    bool writes[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int o = (one_each ? thread : r) * teams + mine;
+      to[r] = first + o;
+      writes[r] = o < left && (one_each ? r == 0 && thread < kRows : thread == 0);
+    }
+    if (!layout.dense_outs) offsets_of(layout.kept_out, to);
+    as_stored<Source, Acc>(result.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* const out = static_cast<T*>(result.data);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (writes[r]) out[to[r]] = round_to<T>(finished[r]);
+      }
+    });
   }
 }
 
-// Rows of 2, 4 or 8 elements that lie one after another, several in a vector: a thread folds them where they are, and writes
+// Rows of 2, 4 or 8 elements that lie one after another, several in a vector: a thread folds them without any other, and writes
 // their results side by side.
 template <int kLength, class O, class Source>
-__global__ void __launch_bounds__(256)
-    packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, TREDUCE_GRID_CONSTANT Result result) {
+__global__ void __launch_bounds__(kRowThreads)
+    packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, TREDUCE_GRID_CONSTANT MappedResult result) {
   using Acc = typename O::Acc;
   constexpr int kSize = vector_of<Source>;
   constexpr int kRows = kSize / kLength;  // in a vector
   const int64_t vectors = outputs / kRows;
-  const auto row_of = [](const auto& elements, int r) {
-    Acc value[kLength];
+  // The nodes over the rows of what was loaded.
+  const auto fold_rows = [&](const auto& loaded, auto& node) {
+    Acc value[sizeof(node) / sizeof(Acc)][kLength];
+    x.each(loaded, [&](int c, auto element) { value[c / kLength][c % kLength] = widen<Acc>(element); });
+    int r = 0;
 #pragma unroll
-    for (int c = 0; c < kLength; ++c) value[c] = widen<Acc>(elements.at[r * kLength + c]);
-#pragma unroll
-    for (int s = 1; s < kLength; s *= 2) {
-#pragma unroll
-      for (int c = 0; c < kLength; c += 2 * s) value[c] = O::combine(value[c], value[c + s]);
-    }
-    return value[0];
+    for (auto& row : value) node[r++] = thread::fold_neighbours<O>(row);
   };
   for (int64_t tile = blockIdx.x; tile * blockDim.x * kPacksAThread * kRows < outputs; tile += gridDim.x) {
     const int64_t first = tile * blockDim.x * kPacksAThread + threadIdx.x;
-    Pack<typename Source::Element, kSize> pack[kPacksAThread] = {};
+    Pack<typename Source::Raw, kSize> pack[kPacksAThread] = {};
     if (first < vectors) {
-      // Past the last vector the last one is read again, and not written: no question stands before the loads.
+      // Past the last vector loads are clamped to it, so they need no branch.
 #pragma unroll
       for (int p = 0; p < kPacksAThread; ++p) {
         const int64_t v = first + p * blockDim.x;
         pack[p] = load_pack<kSize>(x, (v < vectors ? v : vectors - 1) * kSize);
       }
     }
-    as_stored<Acc>(result.dtype, [&](auto zero) {
+    as_stored<Source, Acc>(result.dtype, [&](auto zero) {
       using T = decltype(zero);
       T* const out = static_cast<T*>(result.data);
 #pragma unroll
       for (int p = 0; p < kPacksAThread; ++p) {
         const int64_t v = first + p * blockDim.x;
-        const auto elements = pack[p].elements();
         Acc value[kRows], finished[kRows];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) value[r] = row_of(elements, r);
+        fold_rows(pack[p], value);
         finish<O>(value, result, finished);
         if (v < vectors) store_run(out + v * kRows, finished);
       }
     });
-    // The rows that fill no vector: a thread each.
+    // The rows that fill no vector: one thread each.
     const int64_t o = vectors * kRows + threadIdx.x;
     if (tile == 0 && o < outputs) {
-      struct {
-        typename Source::Element at[kLength];
-      } elements;
+      Several<typename Source::Raw, kLength> elements;
 #pragma unroll
       for (int c = 0; c < kLength; ++c) elements.at[c] = x.at(o * kLength + c);
-      result.store<O>(row_of(elements, 0), o);
+      Acc value[1];
+      fold_rows(elements, value);
+      result.store<O>(value[0], o);
     }
   }
 }
@@ -193,25 +228,31 @@ cudaError_t launch_one(const Call& call) {
   const Geometry& g = call.request.geometry;
   const int length = static_cast<int>(g.length);
   if (packs_rows(g, call.prepared.schedule.vectors, size_of(call.request.dtype))) {
-    return dispatch_vectors<Sum>(call, [&](auto op, auto source) {
+    return dispatch_vectors<Kernels::short_rows>(call, [&](auto op, auto source) {
       using Source = decltype(source);
       return dispatch_length<vector_of<Source>>(length, [&](auto of_row) {
         return launch(&packed_kernel<decltype(of_row)::value, decltype(op), Source>, call.shape(), source, g.outputs,
-                      call.result);
+                      result_of(call, source));
       });
     });
   }
-  return dispatch_reads<Sum>(call, [&](auto op, auto source, auto vectors, auto walk) {
+  return dispatch_reads<Kernels::short_rows>(call, [&](auto op, auto source, auto vectors, auto walk) {
     using O = decltype(op);
     using Source = decltype(source);
     const auto layout = layout_of<decltype(walk)::value>(g);
+    using Layout = decltype(layout);
     constexpr int kSize = decltype(vectors)::value ? vector_of<Source> : 1;
     const auto start = [&](auto kernel) {
       return launch(kernel, call.shape(), source, g.outputs, length, static_cast<int>(call.prepared.schedule.span),
-                    call.result, layout);
+                    result_of(call, source), layout);
     };
-    if (g.length <= Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRows, 1, Source, decltype(layout)>);
-    return start(&kernel<O, kSize, kLanesRowsOfFour, 4, Source, decltype(layout)>);
+    // Rows of up to four stripes: all at once, of fewer rows, where vectors are even; elsewhere one after another.
+    if constexpr (decltype(vectors)::value && Layout::kHow == Walk::even) {
+      if (g.length > Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRowsOfFour, 4, false, Source, Layout>);
+      return start(&kernel<O, kSize, kLanesRows, 1, false, Source, Layout>);
+    } else {
+      return start(&kernel<O, kSize, kLanesRows, 1, true, Source, Layout>);
+    }
   });
 }
 

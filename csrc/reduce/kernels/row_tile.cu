@@ -7,7 +7,11 @@
 // Bound:   memory bandwidth; shared-memory bank conflicts for rows of an even number of words.
 // Next:    row_lanes, where rows are whole vectors and need no detour.
 // Source:  CUB's block load with transposition (Duane Merrill).
-#include "../rows.cuh"
+#include "../../primitives/neighbours.h"
+#include "../../primitives/shared.cuh"
+#include "../../primitives/thread.cuh"
+#include "../reads.h"
+#include "../store.cuh"
 
 namespace treduce::reduce::row_tile {
 
@@ -18,9 +22,9 @@ constexpr int kShortRow = 8;  // elements up to which a row is one node of eight
 template <bool kShort, class O, class Source>
 __global__ void __launch_bounds__(kMaxBlock)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Extents out, Divider columns, int64_t batches,
-           int batches_a_tile, int length, Result result) {
+           int batches_a_tile, int length, MappedResult result) {
   using Acc = typename O::Acc;
-  using T = typename Source::Element;
+  using T = typename Source::Raw;
   constexpr int kSize = vector_of<Source>;
   constexpr int kAhead = 6;  // loads in flight
   T* const tile = dynamic_shared<T>();
@@ -36,12 +40,14 @@ __global__ void __launch_bounds__(kMaxBlock)
     const int head = shift == 0 ? 0 : min(kSize - shift, elements);
     const int vectors = (elements - head) / kSize;
     const int tail = head + vectors * kSize;
+
+    // The block copies the tile: whole vectors, and element by element what lies before and after them.
     for (int v = threadIdx.x; v < vectors; v += kAhead * blockDim.x) {
       Pack<T, kSize> pack[kAhead];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         const int mine = v + a * blockDim.x;
-        if (mine < vectors) pack[a] = load_pack<kSize>(Source{source}, head + mine * kSize);
+        if (mine < vectors) pack[a] = load_pack<kSize>(Stored<T>{{source}}, head + mine * kSize);
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -52,19 +58,20 @@ __global__ void __launch_bounds__(kMaxBlock)
     for (int i = threadIdx.x; i < head; i += blockDim.x) tile[shift + i] = source[i];
     for (int i = tail + threadIdx.x; i < elements; i += blockDim.x) tile[shift + i] = source[i];
     __syncthreads();
+
+    // A thread reduces a row. First the node over up to eight elements, `step` apart.
     const auto eight = [&](const T* from, int step, int there) {
-      Acc v[8];
+      Several<T, 8> raw = {};
 #pragma unroll
-      for (int k = 0; k < 8; ++k) v[k] = k < there ? widen<Acc>(from[k * step]) : O::identity();
-#pragma unroll
-      for (int s = 1; s < 8; s *= 2) {
-#pragma unroll
-        for (int k = 0; k < 8; k += 2 * s) v[k] = O::combine(v[k], v[k + s]);
+      for (int k = 0; k < 8; ++k) {
+        if (k < there) raw.at[k] = from[k * step];
       }
-      return v[0];
+      Acc value[8];
+      x.each(raw, [&](int k, auto element) { value[k] = k < there ? widen<Acc>(element) : O::identity(); });
+      return thread::fold_neighbours<O>(value);
     };
     if constexpr (kShort) {
-      as_stored<Acc>(result.dtype, [&](auto zero) {
+      as_stored<Source, Acc>(result.dtype, [&](auto zero) {
         using Out = decltype(zero);
         Out* const out = static_cast<Out*>(result.data) + first;
 #pragma unroll 2
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(kMaxBlock)
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_vectors<Sum>(call, [&](auto op, auto source) -> cudaError_t {
+  return dispatch_vectors(call, [&](auto op, auto source) -> cudaError_t {
     const Geometry& g = call.request.geometry;
     const Divider columns(call.prepared.schedule.tile);
     using O = decltype(op);
@@ -97,7 +104,7 @@ cudaError_t launch_one(const Call& call) {
     const bool is_short = g.length <= kShortRow && columns.divisor == 1 && g.kept_out.is_dense();
     return launch(is_short ? &kernel<true, O, Source> : &kernel<false, O, Source>, call.shape(), source, g.kept_out,
                   columns, g.outputs / columns.divisor, static_cast<int>(call.prepared.schedule.span),
-                  static_cast<int>(g.length), call.result);
+                  static_cast<int>(g.length), result_of(call, source));
   });
 }
 

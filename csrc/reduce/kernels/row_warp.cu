@@ -15,8 +15,8 @@ namespace treduce::reduce::row_warp {
 constexpr int kLoads = 16;
 
 template <int kResident, class Team, class O, class Source, class Layout>
-__global__ void __launch_bounds__(256, kResident)
-    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t length, TREDUCE_GRID_CONSTANT Result result,
+__global__ void __launch_bounds__(kRowThreads, kResident)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t length, TREDUCE_GRID_CONSTANT MappedResult result,
            TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
   const int lane = threadIdx.x % warp::kLanes;
@@ -27,14 +27,15 @@ __global__ void __launch_bounds__(256, kResident)
     const int64_t row = o < outputs ? layout.row(o) : 0;
     const int64_t mine = o < outputs ? length : 0;
     Acc value;
-    if (length <= Pairwise::kChunk) {
-      value = Team::chunk(x, layout, row, 0, mine, thread);
-    } else {
-      Neighbours<O, 40> chunks;
-      for (int64_t begin = 0; begin < length; begin += Pairwise::kChunk) {
-        chunks.push(Team::chunk(x, layout, row, begin, mine, thread));
+    Neighbours<O, 40> chunks;  // of a row of several
+    for (int64_t begin = 0;; begin += Pairwise::kChunk) {
+      value = Team::chunk(x, layout, row, begin, mine, thread);
+      if (length <= Pairwise::kChunk) break;
+      chunks.push(value);
+      if (begin + Pairwise::kChunk >= length) {
+        value = chunks.value();
+        break;
       }
-      value = chunks.value();
     }
     if (thread == 0 && o < outputs) result.store<O>(value, layout.out(o));
   }
@@ -46,10 +47,9 @@ cudaError_t launch_one(const Call& call) {
     using Source = decltype(source);
     using Layout = decltype(layout);
     using Team = reduce::Team<O, Source, size.value, shifted.value, kLoads>;
-    // Blocks an SM, said so that the compiler keeps all loads in flight: by itself it would save registers.
-    constexpr int kResident = Team::kHeld > 1 ? 2 : Team::template kResident<Layout>;
+    constexpr int kResident = Team::kPacks > 1 ? 2 : Team::template kResident<Layout>;
     return launch(&kernel<kResident, Team, O, Source, Layout>, call.shape(), source, call.request.geometry.outputs,
-                  call.request.geometry.length, call.result, layout);
+                  call.request.geometry.length, result_of(call, source), layout);
   });
 }
 

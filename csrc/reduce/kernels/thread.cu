@@ -12,7 +12,7 @@ namespace treduce::reduce::thread_per_output {
 template <class O, class Source>
 __global__ void __launch_bounds__(kMaxBlock)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout<Walk::any> layout, int64_t outputs,
-           int64_t length, Result result) {
+           int64_t length, MappedResult result) {
   using Acc = typename O::Acc;
   for (int64_t o = thread::global_index(); o < outputs; o += thread::grid_threads()) {
     const int64_t row = layout.row(o);
@@ -32,10 +32,10 @@ __global__ void __launch_bounds__(kMaxBlock)
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_looked_up<Sum>(call, [&](auto op, auto source, auto, auto) {
+  return dispatch_looked_up(call, [&](auto op, auto source) {
     return launch(&kernel<decltype(op), decltype(source)>, call.shape(), source,
                   layout_of<Walk::any>(call.request.geometry), call.request.geometry.outputs,
-                  call.request.geometry.length, call.result);
+                  call.request.geometry.length, result_of(call, source));
   });
 }
 

@@ -1,0 +1,70 @@
+// Numbers and conditions that a schedule (host) and its kernel (device) must agree on. Free of torch and CUDA.
+#pragma once
+
+#include <cstdint>
+
+#include "../common/dtypes.h"
+#include "pairwise.h"
+
+namespace treduce::reduce {
+
+// The floats that most tensors hold: their sums have kernels for every access.
+constexpr bool is_common_float(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 || dtype == DType::bfloat16;
+}
+constexpr bool is_integer(DType dtype) { return dtype >= DType::int8 && dtype <= DType::boolean; }
+constexpr bool is_byte(DType dtype) { return dtype == DType::int8 || dtype == DType::uint8 || dtype == DType::boolean; }
+
+// Which kernels a rung is compiled with. What it lacks looks its dtype up at each element.
+enum class Kernels : int8_t {
+  every,        // of the rungs that `auto` takes for many inputs
+  short_rows,   // of row_lanes, which has several kernels for each: all but 8-bit floats and complex128
+  cluster,      // of row_cluster: what `auto` gives it, elements of up to two bytes, and the sums of common floats
+  compensated,  // of compensated: the sums of common floats along one dim
+};
+
+// Whether there are kernels that read 16 bytes at once, for this dtype and for an extremum or a sum.
+constexpr bool has_vectors(Kernels kernels, DType dtype, bool extremum) {
+  switch (kernels) {
+    case Kernels::every: return !extremum || (dtype != DType::float8_e4m3fn && dtype != DType::float8_e5m2);
+    case Kernels::short_rows:
+      return has_vectors(Kernels::every, dtype, extremum) && dtype != DType::float8_e4m3fn &&
+             dtype != DType::float8_e5m2 && dtype != DType::complex128;
+    case Kernels::cluster:
+      return is_byte(dtype) ||
+             (extremum ? dtype == DType::float16 || dtype == DType::bfloat16 : is_common_float(dtype));
+    default: return !extremum && is_common_float(dtype);
+  }
+}
+// Whether there are kernels for sums of common floats whose rows begin anywhere, and for those along several dims.
+constexpr bool has_shifted(Kernels kernels) { return kernels != Kernels::compensated; }
+constexpr bool has_several_dims(Kernels kernels) { return kernels == Kernels::every || kernels == Kernels::short_rows; }
+
+// Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
+constexpr int kRowThreads = 256;
+
+// row_lanes: rows that a team takes at once, of up to one stripe and of up to four; vectors that a thread takes where each holds
+// several rows.
+constexpr int kLanesRows = 4, kLanesRowsOfFour = 2;
+constexpr int kPacksAThread = 4;
+
+// Columns: bytes that a thread takes as one vector; at most eight columns, for each needs accumulators.
+constexpr int64_t column_bytes(int64_t element_size) { return element_size == 1 ? 8 : 16; }
+// Columns that a thread takes one by one where vectors do not fit; one where a dtype is looked up.
+constexpr int single_columns(int64_t element_size) { return element_size > 4 ? 2 : 4; }
+
+// column_block: a thread takes groups of neighbouring leaves, 16 rows in flight. Short columns have one stripe, so a leaf is an
+// element; columns of up to kLowRows take more leaves at once, where a thread's columns leave it registers for them.
+constexpr int kShortGroup = 8, kLowGroup = 8, kTallGroup = 4;  // leaves
+constexpr int kLowRows = 2 * Pairwise::kLanes;
+constexpr bool takes_low_groups(int64_t columns_of_thread) { return columns_of_thread > 1 && columns_of_thread <= 4; }
+constexpr int kColumnBlockThreads = 256, kColumnBlocksAnSm = 2;
+
+// column_thread: up to kFewRows rows a thread takes kFewRowsVectors vectors of columns.
+constexpr int kFewRows = 4, kFewRowsVectors = 4;
+constexpr int kColumnThreadThreads = 128;
+
+// column_narrow.
+constexpr int kNarrowThreads = 512;
+
+}  // namespace treduce::reduce
