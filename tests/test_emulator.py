@@ -25,6 +25,8 @@ from tables import ADD_VARIANTS, ALONG_DIMS, CLASSIC, MATMUL_VARIANTS, call, nam
 
 import torch_reduce
 from torch_reduce import _check
+from torch_reduce._plan import Chip
+from torch_reduce._plan_products import plan_product
 
 SEEDS = 3  # a case; each case has its own, for a seed also draws the temper of the scheduler
 RUNS_A_SEED = 2  # the second one on the counter that the first one left, as in a replayed graph
@@ -578,6 +580,31 @@ FRAGMENTS = [v for v in MATMUL_VARIANTS if v.has_kernel and not v.on_cpu and has
 @pytest.mark.parametrize("variant", FRAGMENTS, ids=names(FRAGMENTS))
 def test_matmul_by_fragments(driver, stored, variant):
     check(driver, products_of_fragments(stored, variant))
+
+
+IN_EMULATOR = [*MATMUL_KERNELS, *FRAGMENTS]
+
+
+@pytest.mark.parametrize("variant", IN_EMULATOR, ids=names(IN_EMULATOR))
+def test_a_plan_says_what_a_product_launches(driver, stored, variant):
+    chip = Chip("emulated", 3, (9, 0), None, "")  # kProcessors of emulator.h
+    lines, plans = [], []
+    for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
+
+        def matrix(rows, columns, dtype=dtype):
+            return torch.ones(rows, columns, dtype=dtype)
+
+        for operands in in_every_layout(matrix, (17, 33, 9), (70, 140, 16)):
+            case = product(stored, variant, *operands, twin="naive")
+            a, b, a_view, b_view = operands
+            p = plan_product("matmul", a_view(a), b_view(b), variant=variant.name, device=chip)
+            plans.append(" ".join(["ok", *map(as_word, p.launches)]))
+            lines.append(" ".join(map(str, ["launches", *case.words, 0])))
+    result = run([driver], "\n".join(lines) + "\n")
+    assert result.returncode == 0, result.stderr[-4000:]
+    for line, planned, launched in zip(lines, plans, result.stdout.splitlines(), strict=True):
+        assert launched == planned, line
+    assert len(plans) >= 8
 
 
 # ---- vector_add ----

@@ -27,7 +27,9 @@ from . import _flops  # noqa: F401  (tells torch.utils.flop_counter what a produ
 from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built
 from ._info import device_info
 from ._names import MatmulName, OpName, ReductionName, VectorAddName
-from ._plan import Plan, plan
+from ._plan import Plan
+from ._plan_products import ProductPlan
+from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
 from .ops import amax, amin, linear, matmul, mean, sum, vector_add
@@ -39,6 +41,7 @@ __all__ = [
     "MatmulName",
     "OpName",
     "Plan",
+    "ProductPlan",
     "ReductionName",
     "Variant",
     "Variants",

@@ -21,7 +21,9 @@ from rich.text import Text
 from . import _check, _plot, bench, ops
 from ._device import Bandwidth, as_device, build_info, cuda_built
 from ._info import device_info
-from ._plan import CHIPS, plan
+from ._plan import CHIPS
+from ._plan_products import PRODUCTS
+from ._plans import plan
 from ._tables import (
     build_table,
     device_table,
@@ -127,12 +129,16 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE")
 
     planning = command(
-        "plan", _show_plan, "what a reduction would do on a GPU: rung, order, schedule, bound; needs none",
+        "plan", _show_plan, "what a call would do on a GPU: rung, order, launches, workspace, bound; needs none",
         "sum 4096x16384 --dim 1 --dtype bfloat16 --device H200", "mean 32x256x56x56 --dim 0 2 3",
-        "sum 2^28 --variant two_pass",
+        "sum 2^28 --variant two_pass", "matmul 4096x4096 4096x4096",
+        "linear 64x8192 28672x8192 --dtype bfloat16 --bias",
     )  # fmt: skip
-    planning.add_argument("op", help=f"one of {', '.join(REDUCTIONS)}")
-    planning.add_argument("shape", type=_sizes, help="of the input: 2^20 or 4096x16384")
+    planning.add_argument("op", help=f"one of {', '.join((*REDUCTIONS, *PRODUCTS))}")
+    planning.add_argument(
+        "shapes", nargs="+", type=_sizes, metavar="SHAPE",
+        help="of the input: 2^20 or 4096x16384; of a product, of both operands (linear: input, then weight)",
+    )  # fmt: skip
     planning.add_argument("--dim", nargs="+", type=int, metavar="D", help="dims to reduce (default: all)")
     planning.add_argument("--keepdim", action="store_true", help="keep the reduced dims, with size 1")
     planning.add_argument("--dtype", default="float32", help="of the input (default: float32)")
@@ -140,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     planning.add_argument("--variant", default="auto", help="a name or alias (default: auto)")
     planning.add_argument("--block-size", type=_count, metavar="N", help="threads in a block")
     planning.add_argument("--num-blocks", type=_count, metavar="N", help="blocks in the grid")
+    planning.add_argument("--tile-size", type=_count, metavar="N", help="of matmul's variants that take one")
+    planning.add_argument("--tf32", action="store_true", help="float32 products may be read as tfloat32")
+    planning.add_argument("--bias", action="store_true", help="of linear")
     chips = ", ".join(chip.name for chip in CHIPS)
     planning.add_argument("--device", help=f"cuda, cuda:1 or one of {chips} (default: the GPU, or an H200)")
     planning.add_argument("--json", metavar="FILE", help="also write the plan to FILE")
@@ -300,17 +309,26 @@ def _variants(args: argparse.Namespace, console: Console) -> int:
 
 def _show_plan(args: argparse.Namespace, console: Console) -> int:
     dtypes = _known_dtypes([args.dtype] + ([args.result_dtype] if args.result_dtype else []))
-    found = plan(
-        args.op, args.shape, args.dim, getattr(torch, dtypes[1]) if args.result_dtype else None, args.variant,
-        keepdim=args.keepdim, device=args.device, block_size=args.block_size, num_blocks=args.num_blocks,
-        input_dtype=getattr(torch, dtypes[0]),
-    )  # fmt: skip
+    product = args.op in PRODUCTS
+    if len(args.shapes) != (2 if product else 1):
+        raise ValueError(f"{args.op} takes {'two shapes' if product else 'one shape'}, got {len(args.shapes)}")
+    options: dict[str, Any] = {"device": args.device, "input_dtype": getattr(torch, dtypes[0])}
+    of_reductions = {
+        "dim": args.dim, "dtype": getattr(torch, dtypes[1]) if args.result_dtype else None, "keepdim": args.keepdim,
+        "block_size": args.block_size, "num_blocks": args.num_blocks,
+    }  # fmt: skip
+    of_products = {"bias": args.bias or None, "tile_size": args.tile_size, "tf32": args.tf32}
+    own, others = (of_products, of_reductions) if product else (of_reductions, of_products)
+    for name, value in others.items():
+        if value not in (None, False):
+            raise ValueError(f"{args.op} takes no {name}")
+    found = plan(args.op, *args.shapes, variant=args.variant, **options, **own)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in found.rows():
         table.add_row(Text(name, style="bold"), Text(value))
     console.print(table)
-    more = {"bound_us": found.bound_us, "ceiling_us": found.ceiling_us}
-    _write_json(args.json, dataclasses.asdict(found) | more)
+    times = ("memory_us", "arithmetic_us", "bound_us") if product else ("bound_us", "ceiling_us")
+    _write_json(args.json, dataclasses.asdict(found) | {name: getattr(found, name) for name in times})
     return 0
 
 

@@ -10,8 +10,9 @@
 
 #include "../common/launch_log.h"
 #include "../elementwise/ladder.h"
-#include "../matmul/ladder.h"
+#include "../matmul/prepare.h"
 #include "functions.h"
+#include "matmul.h"
 #include "reduce.h"
 #include "treduce_build.h"
 
@@ -218,6 +219,98 @@ py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, con
   return d;
 }
 
+// An operand of a product that is planned: it has a place, but no element is read.
+struct Planned {
+  std::vector<int64_t> sizes, strides;
+  uint64_t address = 0;
+  bool lazy = false;
+
+  explicit Planned(const py::tuple& t)
+      : sizes(t[0].cast<std::vector<int64_t>>()),
+        strides(t[1].cast<std::vector<int64_t>>()),
+        address(t[2].cast<uint64_t>()),
+        lazy(t[3].cast<bool>()) {}
+  at::Tensor tensor(at::ScalarType type) const {
+    const at::Tensor whole = at::detail::empty_strided_meta(sizes, strides, type);
+    return lazy ? at::_neg_view(whole) : whole;
+  }
+};
+
+const char* name_of(matmul::Reading reading) {
+  return reading == matmul::Reading::direct ? "where it lies"
+         : reading == matmul::Reading::rows ? "from a copy with aligned rows"
+                                            : "from a copy along k";
+}
+
+// What its instructions multiply, and which cores do it: a peak is known by that.
+std::string unit_of(const matmul::Row& row, DType dtype) {
+  if (row.on_cpu) {
+    const bool narrow = dtype == DType::float16 || dtype == DType::bfloat16;
+    return std::string(narrow ? "float32" : name_of(dtype)) + " on plain cores";
+  }
+  const bool pairs = row.products > 1;
+  return std::string(pairs ? "float16" : dtype == DType::float32 ? "tfloat32" : name_of(dtype)) + " on tensor cores";
+}
+
+// As call_plan, of a product; of treduce::linear where `linear`. `here`: what is planned may be called in this process, so this
+// build must have the code. Operands: sizes, strides, address and whether they are lazy.
+py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right, const std::optional<py::tuple>& bias,
+                      at::ScalarType type, const std::string& variant, std::optional<int64_t> tile_size, bool tfloat32,
+                      const std::tuple<int, int>& facts, bool here) {
+  const Planned a(left), b(right);
+  const at::Tensor self = a.tensor(type);
+  at::Tensor other = b.tensor(type);
+  if (linear) {
+    std::optional<at::Tensor> added;
+    if (bias.has_value()) added = Planned(*bias).tensor(matmul::result_type(type));
+    matmul::checked_linear(self, other, added);
+    other = other.t();
+  }
+  const Chip chip = chip_from(facts);
+  matmul::TensorRequest r =
+      matmul::request(self, other, variant, tile_size, {chip.capability, tfloat32, /*planned=*/!here});
+  check(refused_by(chip, *r.row));
+  const bool copies_a = !r.self.is_same(self), copies_b = !r.other.is_same(other);
+  r.a = reinterpret_cast<const void*>(copies_a ? 0 : a.address);
+  r.b = reinterpret_cast<const void*>(copies_b ? 0 : b.address);
+  r.has_bias = bias.has_value();
+  py::dict d;
+  d["rung"] = r.row->name;
+  d["order"] = r.row->order;
+  d["order_text"] = r.row->order_text;
+  d["result_shape"] = py::tuple(py::cast(r.result.sizes().vec()));
+  d["result_dtype"] = name_of(matmul::result_dtype(r.dtype));
+  d["unit"] = unit_of(*r.row, r.dtype);
+  const matmul::Problem& p = r.problem;
+  d["m"] = p.m;
+  d["n"] = p.n;
+  d["k"] = p.k;
+  d["batches"] = p.batches;
+  // Nothing is launched for no outputs; nor for sums of nothing and a bias, which torch copies.
+  matmul::Prepared prepared;
+  if (r.result.numel() > 0 && (p.k > 0 || !r.has_bias)) prepared = matmul::prepare(r, chip);
+  const bool boxes = r.row->batch_dims == matmul::kBoxBatchDims;
+  const auto reads = [&](bool copies, bool as_read, const matmul::View& view) -> std::string {
+    if (copies) return "written out first";
+    if (prepared.launches.size() == 0) return "not at all";
+    if (r.row->products > 1) return as_read ? "split as it is read" : "split first";
+    return boxes ? name_of(view.reading) : "through its strides";
+  };
+  d["reads_a"] = reads(copies_a, prepared.split_a.as_read, prepared.view_a);
+  d["reads_b"] = reads(copies_b, prepared.split_b.as_read, prepared.view_b);
+  d["tile"] = py::make_tuple(prepared.tile_m, prepared.tile_n);
+  d["stages"] = prepared.stages;
+  d["groups"] = prepared.groups;
+  d["groups_apart"] = prepared.apart;
+  d["launches"] = as_list(prepared.launches);
+  d["regions"] = as_list(prepared.workspace.regions());
+  d["workspace_bytes"] = prepared.workspace.bytes();
+  d["operations"] = prepared.operations;
+  d["bytes_read"] = prepared.bytes_read;
+  d["bytes_written"] = prepared.bytes_written;
+  return d;
+}
+
 template <class Find>
 std::string canonical_name(Find find, const std::string& name) {
   try {
@@ -254,6 +347,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("call_plan", torch::wrap_pybind_function(call_plan), py::arg("op"), py::arg("sizes"), py::arg("strides"),
         py::arg("type"), py::arg("address"), py::arg("lazy"), py::arg("variant"), py::arg("dim"), py::arg("keepdim"),
         py::arg("dtype"), py::arg("block_size"), py::arg("num_blocks"), py::arg("chip"));
+  m.def("product_plan", torch::wrap_pybind_function(product_plan), py::arg("linear"), py::arg("left"), py::arg("right"),
+        py::arg("bias"), py::arg("type"), py::arg("variant"), py::arg("tile_size"), py::arg("tfloat32"),
+        py::arg("chip"), py::arg("here"));
   m.def("pairwise_depth", [](int64_t n) { return reduce::Pairwise(n).depth(); }, py::arg("n"));
 #ifdef TREDUCE_WITH_CUDA
   m.attr("cuda_version") = TREDUCE_CUDA_VERSION;

@@ -1,0 +1,219 @@
+"""`torch_reduce.plan` of products: what it says, for any chip, and that it says what the call does."""
+
+import dataclasses
+import json
+
+import pytest
+import tables
+import torch
+from tables import MATMUL_VARIANTS, names
+
+import torch_reduce
+from torch_reduce import _C, cli
+
+RUNGS = [v for v in MATMUL_VARIANTS if v.has_kernel]
+CHIPS = ("H200", "H100 PCIe", "A100", "L4")
+
+
+def plan(*arguments, device="H200", tf32=False, **named):
+    return torch_reduce.plan(*arguments, device=device, tf32=tf32, **named)
+
+
+def main(p):
+    """The launch that multiplies."""
+    return next(launch for launch in p.launches if launch.kernel.startswith("multiply"))
+
+
+def test_float32_by_pairs():
+    p = plan("matmul", (4096, 4096), (4096, 4096))
+    assert (p.rung, p.order, p.tile, p.stages) == ("split_fp16", "split_fp16", (256, 128), 3)
+    assert [launch.kernel for launch in p.launches] == ["split A and B", "multiply 128 x 128 tiles", "finish"]
+    assert (main(p).grid, main(p).block, main(p).cluster, main(p).overlapping) == ((132, 1), (384, 1), 2, True)
+    assert (p.groups, p.groups_apart, p.reads) == (2, False, ("split first", "split first"))
+    parts = ("high and low", "scales", "units", "flags")
+    assert [region.name for region in p.regions] == [f"{part} {x}" for x in "AB" for part in parts]
+    assert p.regions[0].bytes == 4096 * 4096 * 4 and p.workspace_bytes == p.regions[-1].offset + p.regions[-1].bytes
+    assert p.operations == 3 * 2 * 4096**3 and p.unit == "float16 on tensor cores"
+    assert (p.bytes_read, p.bytes_written) == (2 * 4096 * 4096 * 4, 4096 * 4096 * 4)
+    assert p.bound_us == p.arithmetic_us == pytest.approx(3 * 2 * 4096**3 / 989.4e6)
+
+
+def test_few_rows_are_split_as_they_are_read():
+    p = plan("linear", (16, 8192), (28672, 8192), True)
+    assert p.reads == ("split first", "split as it is read") and p.tile == (16, 64)
+    assert (p.groups, p.groups_apart) == (4, True)
+    assert [launch.kernel for launch in p.launches] == [
+        "split A",
+        "multiply 64 x 16 tiles",
+        "add groups of k, finish",
+    ]
+    assert [r.name for r in p.regions] == ["high and low A", "scales A", "flags A", "flags B", "groups of k"]
+    assert p.bound_us == p.memory_us and p.bytes_read == (16 + 28672) * 8192 * 4 + 28672 * 4
+    assert "with a bias" in str(p)
+
+
+@pytest.mark.parametrize("variant", RUNGS, ids=names(RUNGS))
+def test_every_rung(variant):
+    for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
+        p = plan("matmul", (300, 200), (200, 500), variant=variant.name, input_dtype=dtype)
+        assert (p.rung, p.variant, p.order) == (variant.name, variant.name, variant.order)
+        assert p.problem == (1, 300, 500, 200) and p.result_shape == (300, 500)
+        tile_m, tile_n = p.tile
+        assert f"{tile_m // main(p).cluster} x {tile_n}" in main(p).kernel or p.rung == "persistent"
+        assert main(p).grid[0] >= 1 and p.rung in str(p) and main(p).kernel in str(p) and p.bound_us > 0
+
+
+def test_operands_that_cannot_be_read_are_copied():
+    a = torch.empty(300, 201, device="meta", dtype=torch.bfloat16)[:, 1:]
+    p = plan("matmul", a, torch.empty(200, 512, device="meta", dtype=torch.bfloat16))
+    assert p.rung == "persistent" and p.reads == ("from a copy with aligned rows", "where it lies")
+    assert p.launches[0].kernel == "copy A" and [r.name for r in p.regions] == ["copy of A"]
+    assert plan("matmul", a, a.t(), variant="naive").reads == ("through its strides",) * 2
+    float32 = torch.empty(200, 300, device="meta").t()
+    assert plan("matmul", float32, (200, 300), variant="mma").reads[0] == "from a copy along k"
+    lazy = torch._neg_view(torch.empty(64, 64, device="meta"))
+    assert plan("matmul", lazy, (64, 64)).reads[0] == "written out first"
+
+
+def test_batches():
+    p = plan("matmul", (8, 64, 128), (128, 256), input_dtype=torch.float16)
+    assert p.problem == (1, 8 * 64, 256, 128)  # one matrix of more rows
+    p = plan("matmul", (8, 64, 128), (8, 128, 256), input_dtype=torch.float16)
+    assert p.problem == (8, 64, 256, 128) and p.result_shape == (8, 64, 256)
+    shared = plan("matmul", torch.empty(4, 1, 64, 128, device="meta").transpose(0, 1), (4, 128, 256), variant="naive")
+    assert shared.bytes_read == 4 * (4 * 64 * 128 + 4 * 128 * 256)
+
+
+# Tile, blocks, and whether groups of k are apart, on the first of CHIPS. The models were fitted on the first.
+CHOICES = (
+    ("pipelined", torch.float32, (4096, 4096, 4096), [((128, 256), 512), ((64, 128), 2048), ((128, 256), 512)]),
+    ("pipelined", torch.float32, (1024, 1024, 1024), [((64, 128), 128), ((32, 64), 512), ((32, 64), 512)]),
+    ("pipelined", torch.float32, (1500, 2048, 512), [((64, 128), 384), ((128, 256), 96), ((128, 256), 96)]),
+    ("mma_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 1024)] * 3),
+    ("mma_f64", torch.float64, (128, 4096, 4096), [((64, 64), 128), ((64, 32), 256), ((64, 32), 256)]),
+    ("mma_f64", torch.float64, (1, 4096, 4096), [((16, 16), 256)] * 3),
+    ("persistent", torch.bfloat16, (4096, 4096, 4096), [((256, 256), 132), ((128, 128), 114)]),
+    ("persistent", torch.bfloat16, (1024, 1024, 1024), [((64, 128), 128), ((128, 128), 64)]),
+    ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 64), 64)] * 2),
+    ("persistent", torch.bfloat16, (100, 8000, 16384), [((128, 128), 126), ((128, 128), 63)]),
+    ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 128), 64, False)]),
+    ("split_fp16", torch.float32, (1408, 1408, 8192), [((128, 128), 121, False), ((256, 128), 114, True)]),
+    ("split_fp16", torch.float32, (4096, 4096, 4096), [((256, 128), 132, False), ((256, 128), 114, False)]),
+    ("split_fp16", torch.float32, (16, 28672, 8192), [((16, 64), 1792, True)] * 2),
+)
+
+
+@pytest.mark.parametrize(("rung", "dtype", "shape", "found"), CHOICES)
+def test_choices_follow_the_chip(rung, dtype, shape, found):
+    m, n, k = shape
+    seen = []
+    for chip in CHIPS[: len(found)]:
+        p = plan("matmul", (m, k), (k, n), variant=rung, input_dtype=dtype, device=chip)
+        apart = (p.groups_apart,) if rung == "split_fp16" else ()
+        seen.append((p.tile, main(p).grid[0], *apart))
+    assert seen == found
+
+
+def test_the_order_does_not_know_the_chip():
+    for rung, dtype, (m, n, k), _ in CHOICES:
+        plans = [
+            plan("matmul", (m, k), (k, n), variant=rung, input_dtype=dtype, device=chip)
+            for chip in CHIPS
+            if tables.row("matmul", rung).runs_on(
+                next(c for c in torch_reduce._plan.CHIPS if c.name == chip).capability
+            )
+        ]
+        assert len({(p.order, p.groups, p.operations) for p in plans}) == 1
+        assert all(p.workspace_bytes == sum(-(-r.bytes // 256) * 256 for r in p.regions[:-1]) + p.regions[-1].bytes
+                   for p in plans if p.regions)  # fmt: skip
+
+
+def test_stages_are_as_many_as_the_chip_holds():
+    found = {c: plan("matmul", (512, 512), (512, 512), variant="mma", tf32=True, device=c).stages for c in CHIPS}
+    assert found == {"H200": 4, "H100 PCIe": 4, "A100": 3, "L4": 2}
+    assert plan("matmul", (512, 512), (512, 512), variant="mma", device="A100").launches[-1].shared_bytes == 3 * 49152
+
+
+def test_auto_says_which_rung():
+    def rung(device="H200", tf32=False, dtype=torch.float32, k=512):
+        return plan("matmul", (512, k), (k, 512), device=device, tf32=tf32, input_dtype=dtype).rung
+
+    assert rung() == "split_fp16" and rung(k=64) == "pipelined" and rung("A100") == "pipelined"
+    assert rung(tf32=True) == rung(dtype=torch.bfloat16) == rung(dtype=torch.int8) == "persistent"
+    assert rung(dtype=torch.float64) == rung("A100", dtype=torch.float64) == "mma_f64"
+    assert rung("A100", dtype=torch.int8) == "mma" and rung(dtype=torch.int64) == "pipelined"
+
+
+def test_nothing_is_launched_for_nothing():
+    for a, b, named in (((0, 5), (5, 3), {}), ((5, 0), (0, 3), {}), ((5, 5), (5, 0), {"variant": "naive"})):
+        p = plan("matmul", a, b, **named)
+        assert p.launches == () or p.rung in ("tiled", "pipelined")
+        assert p.workspace_bytes == 0 and str(p)
+    assert plan("linear", (5, 0), (3, 0), True).launches == ()
+
+
+def test_it_refuses_what_the_call_refuses():
+    for error, arguments, named in (
+        (ValueError, ("matmul", (5, 6), (5, 6)), {}),
+        (ValueError, ("matmul", (5, 5), (5, 5)), {"variant": "v9"}),
+        (ValueError, ("matmul", (5, 5), (5, 5)), {"variant": "tiled", "tile_size": 3}),
+        (ValueError, ("matmul", (5, 5), (5, 5)), {"device": "Voodoo"}),
+        (ValueError, ("matmul", (5, 5), (5, 5), True), {}),
+        (ValueError, ("matmul", (-5, 5), (5, 5)), {}),
+        (ValueError, ("linear", (5, 5), (5, 6)), {}),
+        (ValueError, ("linear", (5, 5), (5, 5), torch.empty(4)), {}),
+        (ValueError, ("convolution", (5, 5), (5, 5)), {}),
+        (TypeError, ("matmul", (5, 5), (5, 5)), {"input_dtype": torch.int16}),
+        (TypeError, ("matmul", (5, 5), (5, 5)), {"input_dtype": torch.float64, "variant": "mma"}),
+        (TypeError, ("matmul", torch.empty(5, 5), torch.empty(5, 5, dtype=torch.float64)), {}),
+        (NotImplementedError, ("matmul", (5, 5), (5, 5)), {"variant": "persistent", "device": "A100"}),
+    ):
+        with pytest.raises(error):
+            plan(*arguments, **named)
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan("matmul", (5, 5), (5, 5)).rung = "auto"
+
+
+def test_cli(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    assert cli.main(["plan", "matmul", "4096x4096", "4096x4096", "--device", "H200", "--json", str(path)]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "split_fp16",
+        "256 x 128 outputs",
+        "2 of k, one after another",
+        "high and low A",
+        "finish: grid",
+        "µs",
+    ):
+        assert words in said, words
+    found = json.loads(path.read_text())
+    assert found["rung"] == "split_fp16" and found["bound_us"] == found["arithmetic_us"] > found["memory_us"]
+    arguments = ["--dtype", "bfloat16", "--bias", "--device", "H100 PCIe"]
+    assert cli.main(["plan", "linear", "64x8192", "28672x8192", *arguments]) == 0
+    assert "with a bias" in capsys.readouterr().out
+    assert cli.main(["plan", "matmul", "64x64", "64x64", "--tf32", "--variant", "mma", "--device", "A100"]) == 0
+    assert "tfloat32" in capsys.readouterr().out
+    for wrong in (["matmul", "4x4"], ["sum", "4", "4"], ["sum", "4", "--tf32"], ["matmul", "4x4", "4x4", "--dim", "0"]):
+        assert cli.main(["plan", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("torch-reduce plan: error:")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("variant", RUNGS, ids=names(RUNGS))
+def test_a_plan_says_what_is_launched(variant):
+    """The same, without a GPU: test_emulator.py."""
+    if not variant.runs_on(torch.cuda.get_device_capability()):
+        pytest.skip(f"{variant.name} does not run on this GPU")
+    shapes = ((1, 1, 1), (300, 200, 500), (1024, 1024, 1024), (8, 4096, 4096), (64, 16384, 1000), (100, 4096, 16384))
+    for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
+        for m, n, k in shapes:
+            for skew in (0, 1):
+                a = torch.ones(m, k + skew, device="cuda", dtype=dtype)[:, skew:]
+                b = torch.ones(n, k, device="cuda", dtype=dtype).t()
+                p = torch_reduce.plan("matmul", a, b, variant=variant.name)
+                launched = _C.record_launches(lambda: torch.ops.treduce.matmul(a, b, variant.name))  # noqa: B023
+                assert launched == [dataclasses.asdict(launch) for launch in p.launches], (dtype, m, n, k, skew)

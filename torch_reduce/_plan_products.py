@@ -1,0 +1,234 @@
+"""What a matrix product would do on a GPU: its rung, tiles, launches and workspace, and a bound on its time."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._names import MatmulName
+from ._plan import CHIPS, Chip, Launch, Region, _address, _by, _dtype_name, _plain, chip_named
+from ._variants import variant_named
+
+PRODUCTS = ("matmul", "linear")
+
+# Operations a second of the data sheets, dense: by chip, then by what is multiplied by which cores.
+_H100 = {
+    "float16 on tensor cores": 989.4e12,
+    "bfloat16 on tensor cores": 989.4e12,
+    "tfloat32 on tensor cores": 494.7e12,
+    "int8 on tensor cores": 1978.9e12,
+    "float64 on tensor cores": 66.9e12,
+    "float32 on plain cores": 66.9e12,
+    "float64 on plain cores": 33.5e12,
+}
+_A100 = {
+    "float16 on tensor cores": 312e12,
+    "bfloat16 on tensor cores": 312e12,
+    "tfloat32 on tensor cores": 156e12,
+    "int8 on tensor cores": 624e12,
+    "float64 on tensor cores": 19.5e12,
+    "float32 on plain cores": 19.5e12,
+    "float64 on plain cores": 9.7e12,
+}
+_H100_PCIE = {
+    "float16 on tensor cores": 756e12,
+    "bfloat16 on tensor cores": 756e12,
+    "tfloat32 on tensor cores": 378e12,
+    "int8 on tensor cores": 1513e12,
+    "float64 on tensor cores": 51e12,
+    "float32 on plain cores": 51e12,
+    "float64 on plain cores": 26e12,
+}
+PEAKS = {"H200": _H100, "H100": _H100, "H100 PCIe": _H100_PCIE, "A100": _A100, "A100 40GB": _A100}
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductPlan:
+    """What `plan` finds for a product. `str()` of it is a short text."""
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the operands, and of the bias where there is one."""
+    input_dtype: str
+    result_shape: tuple[int, ...]
+    result_dtype: str
+    variant: str
+    """The variant asked for."""
+    rung: str
+    """The rung that runs: another one for `auto`."""
+    order: str
+    order_text: str
+    problem: tuple[int, int, int, int]
+    """Matrices, m, n and k, after batch dimensions became rows where they could."""
+    tile: tuple[int, int]
+    """Outputs of a block, or of a cluster of them."""
+    stages: int
+    """Of the ring of tiles in shared memory; 0: there is none, or it is not dynamic."""
+    groups: int
+    """Of k: their sums are added one after another, in the order of k. More than one in `split_fp16` alone."""
+    groups_apart: bool
+    """Whether they are computed by different blocks. The additions are the same."""
+    reads: tuple[str, str]
+    """How each operand is read."""
+    launches: tuple[Launch, ...]
+    workspace_bytes: int
+    regions: tuple[Region, ...]
+    """Of the workspace."""
+    chip: Chip
+    operations: float
+    """Multiplications and additions of `unit`, three times those of the product in `split_fp16`."""
+    unit: str
+    """What is multiplied by which cores."""
+    bytes_read: int
+    """At least: each operand once. Copies and halves may stay in the L2."""
+    bytes_written: int
+
+    @property
+    def memory_us(self) -> float | None:
+        """The time that the bytes take at the chip's bandwidth."""
+        bandwidth = self.chip.bandwidth
+        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
+
+    @property
+    def peak(self) -> float | None:
+        """Operations of `unit` a second, where the chip's data sheet is known."""
+        peaks = next((found for name, found in PEAKS.items() if _plain(name) == _plain(self.chip.name)), {})
+        return peaks.get(self.unit)
+
+    @property
+    def arithmetic_us(self) -> float | None:
+        """The time that the operations take at the chip's peak."""
+        return self.operations / self.peak * 1e6 if self.peak else None
+
+    @property
+    def bound_us(self) -> float | None:
+        """The longer of the two, of those that are known. Launch and latency come on top."""
+        return max((us for us in (self.memory_us, self.arithmetic_us) if us is not None), default=None)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What the text says, as names and values."""
+        operands = " and ".join(_by(shape) for shape in self.shapes[:2])
+        bias = ", with a bias" if len(self.shapes) > 2 else ""
+        batches, m, n, k = self.problem
+        matrices = f"{batches:,} matrices, each " if batches != 1 else ""
+        found = [
+            ("call", f"{self.op} of {operands} {self.input_dtype}{bias}, variant {self.variant}"),
+            ("result", f"{_by(self.result_shape)} {self.result_dtype}"),
+            ("rung", self.rung),
+            ("order", f"{self.order}: {self.order_text}"),
+            ("product", f"{matrices}m {m:,}, n {n:,}, k {k:,}"),
+        ]
+        if not self.launches:
+            found.append(("launches", "none: zeros, or the bias, are written"))
+        else:
+            tiles = f"{self.tile[0]} x {self.tile[1]} outputs"
+            found.append(("tiles", tiles + (f", {self.stages} stages" if self.stages else "")))
+            if self.groups > 1:
+                where = "side by side, then added" if self.groups_apart else "one after another"
+                found.append(("groups", f"{self.groups} of k, {where}"))
+            found.append(("reads", f"A {self.reads[0]}, B {self.reads[1]}"))
+            found += [("launches" if not i else "", _as_text(launch)) for i, launch in enumerate(self.launches)]
+        found.append(("workspace", f"{self.workspace_bytes:,} bytes"))
+        found += [("", f"{r.name}: {r.bytes:,} bytes at {r.offset:,}") for r in self.regions]
+        found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, at least"))
+        found.append(("computes", f"{self.operations:,.0f} operations, {self.unit}"))
+        chip = self.chip
+        major, minor = chip.capability
+        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
+        bounds = []
+        if self.memory_us is not None and chip.bandwidth is not None:
+            bounds.append(f"{self.memory_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s")
+        if self.arithmetic_us is not None and self.peak is not None:
+            bounds.append(f"{self.arithmetic_us:,.2f} µs at {self.peak / 1e12:,.1f} TFLOP/s")
+        if bounds:
+            found.append(("bound", f"{', '.join(bounds)} ({chip.source})"))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def plan_product(
+    op: str,
+    input: Tensor | Sequence[int],
+    other: Tensor | Sequence[int],
+    bias: Tensor | bool | None = None,
+    variant: MatmulName = "auto",
+    *,
+    device: torch.device | str | int | Chip | None = None,
+    tile_size: int | None = None,
+    tf32: bool | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> ProductPlan:
+    """`plan` of "matmul" and "linear"."""
+    if op not in PRODUCTS:
+        raise ValueError(f"unknown product {op!r}; there are {', '.join(PRODUCTS)}")
+    if op == "matmul" and bias is not None:
+        raise ValueError("matmul takes no bias; linear does")
+    if op == "linear" and tile_size is not None:
+        raise ValueError("linear takes no tile_size")
+    tensors = [x for x in (input, other) if isinstance(x, Tensor)]
+    dtypes = {x.dtype for x in tensors} or {input_dtype}
+    if len(dtypes) > 1:
+        raise TypeError(f"{op} takes tensors of one dtype, got {' and '.join(_dtype_name(x.dtype) for x in tensors)}")
+    (dtype,) = dtypes
+    if device is None:
+        device = next((x.device for x in tensors if x.is_cuda), None)
+    chip = device if isinstance(device, Chip) else chip_named(device)
+    left, right = _operand(input), _operand(other)
+    added = None
+    if isinstance(bias, Tensor):
+        added = _operand(bias)
+    elif bias:
+        added = _operand(right[0][:1] if len(right[0]) > 1 else ())
+    if tf32 is None:
+        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    here = not isinstance(device, Chip) and chip not in CHIPS
+    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
+    found = _C.product_plan(op == "linear", left, right, added, dtype, variant, tile_size, tf32, facts, here)
+    return ProductPlan(
+        op=op,
+        shapes=tuple(tuple(operand[0]) for operand in (left, right, added) if operand is not None),
+        input_dtype=_dtype_name(dtype),
+        variant=variant_named("matmul", variant).name,
+        problem=tuple(found[name] for name in ("batches", "m", "n", "k")),
+        reads=(found["reads_a"], found["reads_b"]),
+        launches=tuple(Launch(**launch) for launch in found["launches"]),
+        regions=tuple(Region(**region) for region in found["regions"]),
+        chip=chip,
+        **{
+            name: found[name]
+            for name in (
+                "result_shape", "result_dtype", "rung", "order", "order_text", "tile", "stages", "groups",
+                "groups_apart", "workspace_bytes", "operations", "unit", "bytes_read", "bytes_written",
+            )
+        },
+    )  # fmt: skip
+
+
+def _as_text(launch: Launch) -> str:
+    block = f"{launch.block[0]} x {launch.block[1]}" if launch.block[1] > 1 else f"{launch.block[0]}"
+    says = [f"grid {launch.grid[0]:,}", f"block {block}"]
+    if launch.shared_bytes:
+        says.append(f"dynamic shared memory {launch.shared_bytes:,} bytes")
+    if launch.cluster > 1:
+        says.append(f"clusters of {launch.cluster}")
+    if launch.overlapping:
+        says.append("overlaps the one before")
+    return f"{launch.kernel}: {', '.join(says)}"
+
+
+def _operand(x: Tensor | Sequence[int]) -> tuple[list[int], list[int], int, bool]:
+    """Sizes, strides, address, and whether it is conjugated or negated when it is read."""
+    if isinstance(x, Tensor):
+        if x.layout != torch.strided:
+            raise NotImplementedError(f"torch_reduce takes dense tensors, got one of layout {x.layout}")
+        return list(x.shape), list(x.stride()), _address(x), x.is_conj() or x.is_neg()
+    if any(size < 0 for size in x):
+        raise ValueError(f"sizes start at 0, got {tuple(x)}")
+    meta = torch.empty(tuple(x), device="meta")
+    return list(meta.shape), list(meta.stride()), 0, False

@@ -1,0 +1,82 @@
+"""`plan`, of a reduction or of a product."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from ._names import MatmulName, ReductionName
+from ._plan import Plan
+from ._plan import plan as plan_reduction
+from ._plan_products import PRODUCTS, ProductPlan, plan_product
+from ._variants import REDUCTIONS
+
+
+@overload
+def plan(
+    op: Literal["sum", "mean", "amax", "amin"],
+    input: Tensor | Sequence[int],
+    dim: int | Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    variant: ReductionName = "auto",
+    *,
+    keepdim: bool = False,
+    device: torch.device | str | int | None = None,
+    block_size: int | None = None,
+    num_blocks: int | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> Plan: ...
+
+
+@overload
+def plan(
+    op: Literal["matmul", "linear"],
+    input: Tensor | Sequence[int],
+    other: Tensor | Sequence[int],
+    bias: Tensor | bool | None = None,
+    variant: MatmulName = "auto",
+    *,
+    device: torch.device | str | int | None = None,
+    tile_size: int | None = None,
+    tf32: bool | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> ProductPlan: ...
+
+
+def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan:
+    """What a call does on a GPU: rung, order of additions, launches, workspace, and a bound on its time.
+
+    Nothing is launched and no element read, so no GPU is needed. The arguments are checked as those of the call.
+
+    Args:
+        op: "sum", "mean", "amax", "amin", "matmul" or "linear".
+        input: a tensor, on any device (a meta tensor will do), or a shape: then a contiguous tensor of it is meant.
+        dim: as for `torch_reduce.sum`; so are dtype, keepdim, block_size and num_blocks.
+        other: the second operand of `torch_reduce.matmul`, or the weight of `torch_reduce.linear`: a tensor or a shape.
+        bias: of `torch_reduce.linear`: a tensor, or True for one of the right shape.
+        variant: as for the op.
+        tile_size: as for `torch_reduce.matmul`.
+        tf32: whether float32 may be read as tfloat32. Default: as torch is set.
+        device: a GPU of this machine ("cuda", "cuda:1") or the name of a chip ("H200", "A100", "T4"; `CHIPS` in
+            torch_reduce/_plan.py has all). Default: that of the tensor, else the current GPU, else an H200.
+        input_dtype: of the elements, where `input` is a shape.
+
+    Returns:
+        A `Plan` or a `ProductPlan`; its `str()` is a short text.
+
+    Raises:
+        ValueError: an unknown op, chip or variant, or whatever else the call itself would refuse as one.
+        TypeError: as the call.
+        IndexError: as the call.
+        RuntimeError: as the call.
+        NotImplementedError: as the call; also a variant that the chip cannot run.
+
+    Source:
+        csrc/reduce/prepare.cpp and csrc/matmul/prepare.cpp, which the call itself goes through.
+    """
+    if op in PRODUCTS:
+        return plan_product(op, *arguments, **named)
+    if op not in REDUCTIONS:
+        raise ValueError(f"unknown op {op!r}; plans are of {', '.join((*REDUCTIONS, *PRODUCTS))}")
+    return plan_reduction(op, *arguments, **named)
