@@ -184,9 +184,12 @@ cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
   return launch_form(call, [&](auto form, const Boxes& a, const Boxes& b) {
     using Form = decltype(form);
     using T = typename Form::T;
+    using TileA = Tile<T, Shape::kTileM, Form::kAAlongK>;
+    using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
+    static_assert(TileA::kBytes + TileB::kBytes == Shape::kStageBytes);
     CUtensorMap map_a, map_b;
-    cudaError_t error = encode_tiles<Tile<T, Shape::kTileM, Form::kAAlongK>>(a, &map_a);
-    if (error == cudaSuccess) error = encode_tiles<Tile<T, Shape::kTileN, Form::kBAlongK>>(b, &map_b);
+    cudaError_t error = encode_tiles<TileA>(a, &map_a);
+    if (error == cudaSuccess) error = encode_tiles<TileB>(b, &map_b);
     if (error != cudaSuccess) return error;
 
     return launch(kernel_of(form), call.step(-1), map_a, map_b, grid_of(call.problem, Shape::kTileM, Shape::kTileN),

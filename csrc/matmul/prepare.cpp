@@ -1,7 +1,7 @@
 #include "prepare.h"
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 
 #include "choose.h"
 #include "staged.h"
@@ -234,6 +234,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const int64_t apart = out.apart ? out.groups : 1;
   if (out.few) {
     const bool of_a = as_read == AsRead::a;
+    (of_a ? out.view_a : out.view_b) = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
     out.shape = split_rows::choose(p, w_lines, x_lines, chip);
     const split_rows::Shape& s = split_rows::kShapes[out.shape];
@@ -293,17 +294,21 @@ std::string to_string(const Prepared& prepared) {
   std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
                      std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
                      (prepared.apart ? " apart" : "") + "\n";
-  for (const LaunchShape& launch : prepared.launches) {
-    text += std::string(launch.kernel) + ": grid " + std::to_string(launch.grid) + ", block " +
-            std::to_string(launch.block) + " x " + std::to_string(launch.block_y) + ", shared " +
-            std::to_string(launch.shared_bytes) + ", cluster " + std::to_string(launch.cluster) +
-            (launch.overlapping ? ", overlapping" : "") + "\n";
-  }
+  for (const LaunchShape& launch : prepared.launches) text += to_string(launch) + "\n";
   for (const Region& region : prepared.workspace.regions()) {
     text += std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
             std::to_string(region.offset) + "\n";
   }
   return text;
+}
+
+bool operator==(const Prepared& a, const Prepared& b) {
+  const auto decided = [](const Prepared& p) {
+    return std::make_tuple(p.row, p.shape, p.few, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
+                           p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.apart, p.finish_tile,
+                           p.operations, p.bytes_read, p.bytes_written);
+  };
+  return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }
 
 }  // namespace treduce::matmul

@@ -66,4 +66,6 @@ void prepare_block_a_tile(const Request& request, const Chip&, Prepared& out) {
 // A line for each thing that was decided.
 std::string to_string(const Prepared& prepared);
 
+bool operator==(const Prepared& a, const Prepared& b);
+
 }  // namespace treduce::matmul

@@ -274,7 +274,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
 // `of_a`: w is A.
 inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
                        const Operand16& split_x, float* partials) {
-  const Boxes boxes = view_of(w, true).boxes;
+  Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
+  boxes.data = w.data;
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
     const auto function = of_a            ? boxes.along_k ? &launch_shape<S, true, true> : &launch_shape<S, true, false>

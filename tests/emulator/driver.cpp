@@ -264,6 +264,7 @@ std::string matrix_product(std::istream& line) {
   Chip chip;
   chip.multiprocessors = emulator::kProcessors;
   const matmul::Prepared prepared = matmul::prepare(request, chip);
+  if (!(prepared == matmul::prepare(request, chip))) throw Error("a second call of prepare says something else");
   Buffer workspace(prepared.workspace.bytes());
   const matmul::Pointers pointers{a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr,
                                   workspace.data()};

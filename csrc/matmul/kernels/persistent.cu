@@ -125,6 +125,7 @@ template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;
+  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster == S::kStageBytes);
   CUtensorMap map_a, map_b;
   cudaError_t error = encode_tiles<TileA>(a, &map_a);
   if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
