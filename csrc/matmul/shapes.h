@@ -12,11 +12,11 @@ namespace treduce::matmul {
 struct TileShape {
   const char* name;         // of the launch, for who reads a plan
   int tile_m, tile_n;       // outputs
-  int threads;              // block; `naive` and `tiled` have as many rows of threads as `threads_y` says
-  int threads_y = 1;        //
-  int stages = 0;           // of the ring in dynamic shared memory; where the chip decides, at most
-  int stage_bytes = 0;      // of one
-  int shared_bytes = 0;     // dynamic, a block
+  int threads;              // of a block, in x
+  int threads_y = 1;        // and in y
+  int stages = 0;           // of the ring in dynamic shared memory: at most, where the chip decides
+  int stage_bytes = 0;      // of one stage
+  int shared_bytes = 0;     // dynamic, of a block
   int blocks = 1;           // on a multiprocessor
   int cluster = 1;          // blocks that share what they read
   bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
