@@ -217,7 +217,7 @@ def longest_loop(symbol):
 
 def test_the_loop_of_pipelined_multiplies():
     """In the largest tiles nearly every instruction is a multiply-add: what limits a chip that issues one a cycle."""
-    largest = [s for s in kernels_of("matmul", "pipelined", resources()) if "Li128ELi256E" in s and "kernelIf" in s]
+    largest = [s for s in kernels_of("matmul", "pipelined", resources()) if "5IndexE0E" in s and "kernelIf" in s]
     assert len(largest) == 9
     for symbol in largest:
         loop = longest_loop(symbol)

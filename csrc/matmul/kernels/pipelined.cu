@@ -12,8 +12,8 @@
 //          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller.
 // Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
-#include "../../primitives/ptx/copy.cuh"
 #include "../../primitives/shared.cuh"
+#include "../copies.cuh"
 #include "../outputs.cuh"
 
 namespace treduce::matmul::pipelined {
@@ -29,7 +29,8 @@ struct Config {
   static_assert(kThreads == 32 * kWarpsM * kWarpsN);
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kRows = kWarpM / WarpShape::kRows, kColumns = kWarpN / WarpShape::kColumns;  // a thread
-  static constexpr int kCopyEvery = 4;                                                              // places along k
+  // Places along k from one part of the copies to the next. Those that go through registers come more at a time: fewer waits.
+  static constexpr int kCopyEvery = sizeof(T) < sizeof(Acc<T>) ? 8 : 4;
   static constexpr int kGroup = 16;  // rows of tiles that are at work at once
   using Tiles = matmul::Tiles<kTileM, kTileN>;
   using Outputs =
@@ -41,99 +42,6 @@ template <class T>
 using Medium = Config<T, kMedium, 1, 4>;
 template <class T>
 using Small = Config<T, kSmall, 1, 4>;
-
-// This thread's copies of one operand's tile: kCopies of them a step, each of kWidth elements. The tile has element l of a
-// line at l * kRow + line, as in stage.cuh.
-template <class T, class C, int kLines, Way kWay>
-class Copies {
- public:
-  static constexpr int kRow = kLines + kFragment<T>;
-  static constexpr int kSize = C::kStep * kRow;
-
- private:
-  static constexpr bool kAlongK = kWay == Way::k;
-  static constexpr int kWidth = kWay == Way::lines_vectors ? kFragment<T> : 1;
-  // kAcross threads copy what lies side by side in memory; 8 elements along k are a sector of 32 bytes, and 8 by 4 of them,
-  // what a warp copies at once, meet all banks of a tile. The others go on where they end, kDown lines (elements) apart.
-  static constexpr int kAcross = kAlongK ? 8 : kLines / kWidth;
-  static constexpr int kDown = C::kThreads / kAcross;
-  static constexpr int kPasses = (kAlongK ? kLines : C::kStep) / kDown;
-  static constexpr int kCopiesAPass = kAlongK ? C::kStep / kAcross : 1;
-  static constexpr int kPointers = kAlongK ? kPasses : 1;
-  static_assert(kAcross * kDown == C::kThreads && kPasses * kDown == (kAlongK ? kLines : C::kStep));
-
-  static constexpr int kCopies = kPasses * kCopiesAPass;
-
- public:
-  TREDUCE_DEVICE explicit Copies(const Lines<T>& lines) {
-    const int across = threadIdx.x % kAcross, down = threadIdx.x / kAcross;
-    if constexpr (kAlongK) {
-      l_ = across;
-      to_ = static_cast<int>(sizeof(Acc<T>)) * (across * kRow + down);
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
-        from_[pass] = lines.at(last_of(lines, down + pass * kDown), l_);
-      }
-    } else {
-      l_ = down;
-      to_ = static_cast<int>(sizeof(Acc<T>)) * (down * kRow + across * kWidth);
-      from_[0] = lines.at(last_of(lines, across * kWidth), l_);
-      step_ = lines.step;
-      stride_ = kDown * lines.step;
-    }
-  }
-
-  // Where this thread begins in a tile, in bytes.
-  TREDUCE_DEVICE int offset() const { return to_; }
-
-  // The first `head` elements of each line. `to`: where this thread begins in the tile that is written; so also below.
-  TREDUCE_DEVICE void copy_head(ptx::SharedAddress to, int head) {
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int l = l_ + (kAlongK ? i % kCopiesAPass * kAcross : i * kDown);
-      if (l < head) start(to, i, kAlongK ? from_[i / kCopiesAPass] : from_[0] + i * stride_);
-    }
-#pragma unroll
-    for (int pass = 0; pass < kPointers; ++pass) from_[pass] += kAlongK ? head : head * step_;
-  }
-
-  // Part `part` of kParts of the copies of the next whole step, if there is one. Every step takes all parts, in order.
-  template <int kParts>
-  TREDUCE_DEVICE void copy_part(ptx::SharedAddress to, int part, bool wanted) {
-#pragma unroll
-    for (int i = part * kCopies / kParts; i < (part + 1) * kCopies / kParts; ++i) {
-      const T*& from = from_[kAlongK ? i / kCopiesAPass : 0];
-      if (wanted) start(to, i, from);
-      if constexpr (!kAlongK) {
-        from += stride_;
-      } else if (i % kCopiesAPass == kCopiesAPass - 1) {
-        from += C::kStep;
-      }
-    }
-  }
-
- private:
-  // The line, or the last one before the edge.
-  TREDUCE_DEVICE static int64_t last_of(const Lines<T>& lines, int line) {
-    return line < lines.count ? line : lines.count - kWidth;
-  }
-
-  TREDUCE_DEVICE static void start(ptx::SharedAddress to, int i, const T* from) {
-    const int l = kAlongK ? i % kCopiesAPass * kAcross : i * kDown;
-    const int line = kAlongK ? i / kCopiesAPass * kDown : 0;
-    if (kAlongK) from += l;
-    to += static_cast<int>(sizeof(Acc<T>)) * (l * kRow + line);
-    if constexpr (sizeof(T) == sizeof(Acc<T>)) {
-      ptx::copy_async<sizeof(T) * kWidth>(to, from);
-    } else {
-      ptx::store_shared(to, static_cast<Acc<T>>(*from));  // no copy widens: through a register, and at once
-    }
-  }
-
-  const T* from_[kPointers];
-  int64_t step_, stride_;
-  int l_, to_;
-};
 
 template <class T, class C, Way kWayA, Way kWayB>
 __global__ void __launch_bounds__(C::kThreads, 1)
@@ -235,25 +143,30 @@ cudaError_t launch_ways(const Call& call) {
   return launch_tiles<T, typename C::Tiles>(&kernel<T, C, kWayA, kWayB>, call);
 }
 
-// Only float32 has kernels for vectors as well.
 template <class T, class C, Way kWayA>
 cudaError_t launch_way_b(const Call& call) {
   const Way b = call.prepared.way_b;
-  if (b == Way::k) return launch_ways<T, C, kWayA, Way::k>(call);
-  if constexpr (std::is_same_v<T, float>) {
-    if (b == Way::lines_vectors) return launch_ways<T, C, kWayA, Way::lines_vectors>(call);
-  }
-  return launch_ways<T, C, kWayA, Way::lines>(call);
+  if (b == Way::lines_vectors) return launch_ways<T, C, kWayA, Way::lines_vectors>(call);
+  return b == Way::lines ? launch_ways<T, C, kWayA, Way::lines>(call) : launch_ways<T, C, kWayA, Way::k>(call);
 }
 
+// The ways that kernels are compiled for: all of float32 in large tiles; in smaller ones that of two matrices whose rows are
+// contiguous and aligned. `any` is for the rest.
 template <class T, class C>
 cudaError_t launch_config(const Call& call) {
-  const Way a = call.prepared.way_a;
-  if (a == Way::k) return launch_way_b<T, C, Way::k>(call);
   if constexpr (std::is_same_v<T, float>) {
-    if (a == Way::lines_vectors) return launch_way_b<T, C, Way::lines_vectors>(call);
+    const Way a = call.prepared.way_a;
+    if constexpr (std::is_same_v<C, Large<T>>) {
+      if (a == Way::k) return launch_way_b<T, C, Way::k>(call);
+      return a == Way::lines ? launch_way_b<T, C, Way::lines>(call) : launch_way_b<T, C, Way::lines_vectors>(call);
+    } else if (a == Way::k && call.prepared.way_b == Way::lines_vectors) {
+      return launch_ways<T, C, Way::k, Way::lines_vectors>(call);
+    } else {
+      return launch_ways<T, C, Way::any, Way::any>(call);
+    }
+  } else {
+    return launch_ways<T, C, Way::any, Way::any>(call);
   }
-  return launch_way_b<T, C, Way::lines>(call);
 }
 
 template <class T>

@@ -11,17 +11,9 @@
 // Source:  NVIDIA, CUDA Programming Guide: warp matrix functions.
 #include <mma.h>
 
-#include "../../primitives/shared.cuh"
-#include "../rung.h"
+#include "../padded_tile.cuh"
 
 namespace treduce::matmul::wmma {
-
-namespace fragments = nvcuda::wmma;
-
-// bfloat16 and tfloat32 came with sm_80; for an older chip the kernel is empty.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define TREDUCE_WMMA 1
-#endif
 
 struct Shape {
   static constexpr int kTileM = 128, kTileN = 128, kDepth = 32;
@@ -31,146 +23,33 @@ struct Shape {
   static constexpr int kBlocks = 2;  // a multiprocessor
 };
 
-constexpr int kAlignment = 32;  // bytes: of every fragment in shared memory
-struct alignas(kAlignment) Unit {
-  char bytes[kAlignment];
-};
-
-// How a fragment names the element type, and its k.
-template <class T>
-struct Kind;
-template <>
-struct Kind<float16> {
-  using Element = __half;
-  using Precision = __half;
-  static constexpr int kDepth = 16;
-};
-template <>
-struct Kind<bfloat16> {
-  using Element = __nv_bfloat16;
-  using Precision = __nv_bfloat16;
-  static constexpr int kDepth = 16;
-};
-template <>
-struct Kind<float> {  // read with ten bits of fraction
-  using Element = float;
-#ifdef TREDUCE_WMMA
-  using Precision = fragments::precision::tf32;
-#else
-  using Precision = float;
-#endif
-  static constexpr int kDepth = 8;
-};
-
-TREDUCE_DEVICE float rounded(float value) {
-#ifdef TREDUCE_WMMA
-  return fragments::__float_to_tf32(value);
-#else
-  return value;
-#endif
-}
-TREDUCE_DEVICE float16 rounded(float16 value) { return value; }
-TREDUCE_DEVICE bfloat16 rounded(bfloat16 value) { return value; }
-
-// One operand of a matrix product. Lines are rows of A, columns of B.
-template <class T>
-struct Source {
-  const T* data;
-  int64_t line_stride, depth_stride;
-  bool wide;  // chunks of 16 bytes, at multiples of kChunk along the unit stride, may be read at once
-};
-
-// kLines lines of Shape::kDepth elements in shared memory, the dimension that is contiguous in memory contiguous here.
-template <class T, int kLines, bool kAlongK>
-struct Tile {
-  static constexpr int kChunk = 16 / sizeof(T);
-  static constexpr int kInner = kAlongK ? Shape::kDepth : kLines, kOuter = kAlongK ? kLines : Shape::kDepth;
-  static constexpr int kPitch = kInner + kChunk;
-  static constexpr int kBytes = kOuter * kPitch * static_cast<int>(sizeof(T));
-  static_assert(kBytes % kAlignment == 0);
-
-  TREDUCE_DEVICE static int place(int line, int k) { return kAlongK ? line * kPitch + k : k * kPitch + line; }
-
-  // The rows of chunks that the block's threads copy at once, and this thread's place among them.
-  static constexpr int kChunksARow = kInner / kChunk, kRowsAtOnce = Shape::kThreads / kChunksARow;
-  TREDUCE_DEVICE static int inner() { return threadIdx.x % kChunksARow * kChunk; }
-  TREDUCE_DEVICE static int outer() { return threadIdx.x / kChunksARow; }
-
-  // Where this thread reads first, of the lines that begin at `line`.
-  TREDUCE_DEVICE static const T* first(const Source<T>& source, int64_t matrix, int64_t line) {
-    return source.data + matrix + (line + (kAlongK ? outer() : inner())) * source.line_stride +
-           (kAlongK ? inner() : outer()) * source.depth_stride;
-  }
-
-  // All threads of the block fill the tile; zeros where no `lines` or `depth` are left.
-  TREDUCE_DEVICE static void load(T* tile, const T* from, const Source<T>& source, int lines, int64_t depth_left) {
-    const int depth = static_cast<int>(min(depth_left, int64_t(Shape::kDepth)));
-    const int64_t inner_stride = kAlongK ? source.depth_stride : source.line_stride;
-    const int64_t outer_stride = kAlongK ? source.line_stride : source.depth_stride;
-    const int inner_left = (kAlongK ? depth : lines) - inner();
-    const int outer_left = (kAlongK ? lines : depth) - outer();
-    T* to = tile + outer() * kPitch + inner();
-    if (source.wide && lines == kLines && depth == Shape::kDepth) {
-      alignas(16) T values[kOuter / kRowsAtOnce][kChunk];
-#pragma unroll
-      for (auto& chunk : values) {
-        *reinterpret_cast<uint4*>(chunk) = *reinterpret_cast<const uint4*>(from);
-        from += kRowsAtOnce * outer_stride;
-      }
-#pragma unroll
-      for (auto& chunk : values) {
-#pragma unroll
-        for (T& value : chunk) value = rounded(value);
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(chunk);
-        to += kRowsAtOnce * kPitch;
-      }
-    } else {
-#pragma unroll 1
-      for (int row = 0; row < kOuter; row += kRowsAtOnce) {
-        const int left = row < outer_left ? inner_left : 0;
-        const T* at = from;
-#pragma unroll
-        for (int i = 0; i < kChunk; ++i, at += inner_stride) to[i] = i < left ? rounded(*at) : T{};
-        from += kRowsAtOnce * outer_stride;
-        to += kRowsAtOnce * kPitch;
-      }
-    }
-  }
-};
-
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     kernel(Source<T> a, Source<T> b, T* c, const T* bias, Problem p, Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_WMMA
-  using TileA = Tile<T, Shape::kTileM, kAAlongK>;
-  using TileB = Tile<T, Shape::kTileN, kBAlongK>;
-  using Element = typename Kind<T>::Element;
-  using Precision = typename Kind<T>::Precision;
-  constexpr int kK = Kind<T>::kDepth;
-  constexpr int kM = Shape::kWarpM / 16, kN = Shape::kWarpN / 16;  // fragments of a warp
-  constexpr int kPatch = 16, kPatchPitch = kPatch + 4;
-  constexpr int kPatchBytes = kPatch * kPatchPitch * sizeof(float);
-  static_assert(Shape::kThreads / 32 * kPatchBytes <= TileA::kBytes + TileB::kBytes);
+  using TileA = Tile<T, Shape::kTileM, Shape::kDepth, Shape::kThreads, kAAlongK>;
+  using TileB = Tile<T, Shape::kTileN, Shape::kDepth, Shape::kThreads, kBAlongK>;
+  constexpr int kM = Shape::kWarpM / kSide, kN = Shape::kWarpN / kSide;  // fragments of a warp
+  constexpr int kWarps = Shape::kThreads / 32, kWarpsN = Shape::kTileN / Shape::kWarpN;
+  static_assert(kWarps * Patch::kBytes <= TileA::kBytes + TileB::kBytes);
   SHARED_ARRAY(Unit, memory, (TileA::kBytes + TileB::kBytes) / kAlignment);
   T* const tile_a = reinterpret_cast<T*>(memory);
   T* const tile_b = reinterpret_cast<T*>(memory + TileA::kBytes / kAlignment);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_m = warp / (Shape::kTileN / Shape::kWarpN) * Shape::kWarpM;
-  const int warp_n = warp % (Shape::kTileN / Shape::kWarpN) * Shape::kWarpN;
+  const int warp = threadIdx.x / 32;
+  const int warp_m = warp / kWarpsN * Shape::kWarpM, warp_n = warp % kWarpsN * Shape::kWarpN;
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
     const Offsets at = offsets_of(p, place.batch);
-    const T* from_a = TileA::first(a, at.a, place.row);
-    const T* from_b = TileB::first(b, at.b, place.column);
-    T* const to = c + at.c + place.row * p.n + place.column;
     const int rows = static_cast<int>(min(p.m - place.row, int64_t(Shape::kTileM)));
     const int columns = static_cast<int>(min(p.n - place.column, int64_t(Shape::kTileN)));
-    fragments::fragment<fragments::accumulator, 16, 16, kK, float> acc[kM][kN];
+    const T* from_a = TileA::first(a, at.a, place.row);
+    const T* from_b = TileB::first(b, at.b, place.column);
+    SumFragment<T> sum[kM][kN];
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
-      for (int j = 0; j < kN; ++j) fragments::fill_fragment(acc[i][j], 0.0f);
+      for (int j = 0; j < kN; ++j) fill_fragment(sum[i][j], 0.0f);
     }
     for (int64_t depth = p.k; depth > 0; depth -= Shape::kDepth) {
       TileA::load(tile_a, from_a, a, rows, depth);
@@ -179,49 +58,34 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       from_b += Shape::kDepth * b.depth_stride;
       __syncthreads();
 #pragma unroll 1
-      for (int k = 0; k < Shape::kDepth; k += kK) {
-        using RowMajor = fragments::row_major;
-        using ColumnMajor = fragments::col_major;
-        fragments::fragment<fragments::matrix_a, 16, 16, kK, Precision,
-                            std::conditional_t<kAAlongK, RowMajor, ColumnMajor>>
-            fragment_a;
-        fragments::fragment<fragments::matrix_b, 16, 16, kK, Precision,
-                            std::conditional_t<kBAlongK, ColumnMajor, RowMajor>>
-            fragment_b[kN];
+      for (int k = 0; k < Shape::kDepth; k += Kind<T>::kDepth) {
+        FragmentA<T, kAAlongK> fragment_a;
+        FragmentB<T, kBAlongK> fragment_b[kN];
 #pragma unroll
         for (int j = 0; j < kN; ++j) {
-          const T* const corner = tile_b + TileB::place(warp_n + j * 16, k);
-          fragments::load_matrix_sync(fragment_b[j], reinterpret_cast<const Element*>(corner), TileB::kPitch);
+          load_matrix_sync(fragment_b[j], TileB::at(tile_b, warp_n + j * kSide, k), TileB::kPitch);
         }
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
-          const T* const corner = tile_a + TileA::place(warp_m + i * 16, k);
-          fragments::load_matrix_sync(fragment_a, reinterpret_cast<const Element*>(corner), TileA::kPitch);
+          load_matrix_sync(fragment_a, TileA::at(tile_a, warp_m + i * kSide, k), TileA::kPitch);
 #pragma unroll
-          for (int j = 0; j < kN; ++j) fragments::mma_sync(acc[i][j], fragment_a, fragment_b[j], acc[i][j]);
+          for (int j = 0; j < kN; ++j) mma_sync(sum[i][j], fragment_a, fragment_b[j], sum[i][j]);
         }
       }
       __syncthreads();
     }
 
-    float* const patch = reinterpret_cast<float*>(memory) + warp * (kPatchBytes / sizeof(float));
+    // A fragment at a time, by way of a patch of shared memory.
+    float* const patch = reinterpret_cast<float*>(memory) + warp * (Patch::kBytes / sizeof(float));
+    T* const to = c + at.c + place.row * p.n + place.column;
+    const T* const addends = bias == nullptr ? nullptr : bias + place.column;
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        fragments::store_matrix_sync(patch, acc[i][j], kPatchPitch, fragments::mem_row_major);
+        store_matrix_sync(patch, sum[i][j], Patch::kPitch, nvcuda::wmma::mem_row_major);
         __syncwarp();
-        const int column = warp_n + j * kPatch + lane % kPatch;
-        const bool adds = bias != nullptr && column < columns;
-        const float value = adds ? static_cast<float>(bias[place.column + column]) : 0.0f;
-#pragma unroll
-        for (int r = lane / kPatch; r < kPatch; r += 32 / kPatch) {
-          const int row = warp_m + i * kPatch + r;
-          if (row < rows && column < columns) {
-            const float sum = patch[r * kPatchPitch + lane % kPatch];
-            to[row * p.n + column] = round_to<T>(adds ? sum + value : sum);
-          }
-        }
+        Patch::store(patch, to, p.n, addends, warp_m + i * kSide, warp_n + j * kSide, rows, columns);
         __syncwarp();
       }
     }
