@@ -136,82 +136,98 @@ TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64
   }
 }
 
-// Waits until at most stages - 2 groups of this thread's copies are under way: `stages` is 2 to 4, or kStages if that is not 0.
-template <int kStages>
-TREDUCE_DEVICE void wait_for_next_stage(int stages) {
-  if constexpr (kStages > 0) {
-    ptx::wait_copies<kStages - 2>();
-  } else if (stages == 4) {
-    ptx::wait_copies<2>();
-  } else if (stages == 3) {
-    ptx::wait_copies<1>();
-  } else {
-    ptx::wait_copies<0>();
-  }
-}
-
-// Walks along k in two interleaved pipelines: copies run stages - 1 stages ahead, and the fragments of a multiplication are
-// loaded while the one before runs. load(buffer, stage, step) loads those of step 0 to kSteps - 1 of the stage at that
-// offset of shared memory into buffer 0 or 1, multiply(buffer) uses them. A stage is a tile of A, then one of B. Rings of
-// more than 4 stages say how many they are at compile time: kStages.
+// The ring of stages in shared memory, and this thread's copies into it, which run stages - 1 stages ahead of what is read. A
+// stage is a tile of A, then one of B, of one step along k; it is multiplied in kSteps steps, between which its successor's
+// copies are started. kStages: how many stages, where that is known when this is compiled; 0: 2 to 4.
 // Who calls: all threads of the block; nobody reads the ring after a barrier that follows.
-template <int kSteps, int kStages = 0, class CopiesA, class CopiesB, class Load, class Multiply>
-TREDUCE_DEVICE void pipeline(CopiesA copies_a, CopiesB copies_b, ptx::SharedAddress shared, int stages, int depth_steps,
-                             Load&& load, Multiply&& multiply) {
-  constexpr uint32_t kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
-  constexpr int kCopies = CopiesA::kCount + CopiesB::kCount;
-  constexpr int kCopiesAStep = (kCopies + kSteps - 2) / (kSteps - 1);  // none in the last step, which waits
-  if constexpr (kStages > 0) stages = kStages;
-  const uint32_t ring_bytes = stages * kStageBytes;
-  const auto after = [&](uint32_t stage) { return stage + kStageBytes == ring_bytes ? 0 : stage + kStageBytes; };
-  uint32_t filling = 0, reading = 0;  // the stages that copies go to and fragments come from
-  int filled = 0;
-  const auto copy = [&](int i) {
-    if (i < CopiesA::kCount) {
-      copies_a.start(i, shared + filling);
-    } else {
-      copies_b.start(i - CopiesA::kCount, shared + filling + CopiesA::kBytes);
-    }
-  };
-  const auto close = [&] {  // a group a stage, empty past the end of k, so that waiting may count them
-    copies_a.next();
-    copies_b.next();
-    ptx::commit_copies();
-    filling = after(filling);
-    ++filled;
-  };
+template <int kSteps, int kStages, class CopiesA, class CopiesB>
+class CopyRing {
+  static constexpr uint32_t kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
+  static constexpr int kCopies = CopiesA::kCount + CopiesB::kCount;
+  static constexpr int kCopiesAStep = (kCopies + kSteps - 2) / (kSteps - 1);  // none in the last step, which waits
 
-  while (filled < stages - 1) {
-    if (filled < depth_steps) {
+ public:
+  TREDUCE_DEVICE CopyRing(const CopiesA& copies_a, const CopiesB& copies_b, ptx::SharedAddress shared, int stages,
+                          int depth_steps)
+      : copies_a_(copies_a),
+        copies_b_(copies_b),
+        shared_(shared),
+        stages_(kStages > 0 ? kStages : stages),
+        ring_bytes_(stages_ * kStageBytes),
+        depth_steps_(depth_steps) {}
+
+  // Starts the copies of all stages but one, and waits for the first.
+  TREDUCE_DEVICE void fill() {
+    while (filled_ < stages_ - 1) {
+      if (filled_ < depth_steps_) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) copy(i);
-    }
-    close();
-  }
-  wait_for_next_stage<kStages>(stages);
-  __syncthreads();
-  load(0, reading, 0);
-  for (int left = depth_steps; left > 0; --left) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == kSteps - 1) {
-        // The next stage is there; and of this one all warps have what they need, so that the next round may fill it.
-        wait_for_next_stage<kStages>(stages);
-        __syncthreads();
-        reading = after(reading);
+        for (int i = 0; i < kCopies; ++i) copy(i);
       }
-      load((step + 1) % 2, reading, (step + 1) % kSteps);
-      if (step < kSteps - 1) {
-        if (filled < depth_steps) {
+      close();
+    }
+    wait();
+  }
+
+  // The offset in shared memory of the stage to read.
+  TREDUCE_DEVICE uint32_t reading() const { return reading_; }
+
+  // On to the next stage, when it is there, and all warps have what they need of this one: the copies that follow overwrite it.
+  TREDUCE_DEVICE void advance() {
+    wait();
+    reading_ = after(reading_);
+  }
+
+  // Starts the part of the copies that goes with a step.
+  TREDUCE_DEVICE void copy_part(int step) {
+    if (step == kSteps - 1) return;
+    if (filled_ < depth_steps_) {
 #pragma unroll
-          for (int i = step * kCopiesAStep; i < min((step + 1) * kCopiesAStep, kCopies); ++i) copy(i);
-        }
-        if (step == kSteps - 2) close();
-      }
-      multiply(step % 2);
+      for (int i = step * kCopiesAStep; i < min((step + 1) * kCopiesAStep, kCopies); ++i) copy(i);
+    }
+    if (step == kSteps - 2) close();
+  }
+
+ private:
+  TREDUCE_DEVICE uint32_t after(uint32_t stage) const {
+    return stage + kStageBytes == ring_bytes_ ? 0 : stage + kStageBytes;
+  }
+  TREDUCE_DEVICE void copy(int i) {
+    if (i < CopiesA::kCount) {
+      copies_a_.start(i, shared_ + filling_);
+    } else {
+      copies_b_.start(i - CopiesA::kCount, shared_ + filling_ + CopiesA::kBytes);
     }
   }
-}
+  // A group of copies a stage, empty past the end of k, so that waiting may count them.
+  TREDUCE_DEVICE void close() {
+    copies_a_.next();
+    copies_b_.next();
+    ptx::commit_copies();
+    filling_ = after(filling_);
+    ++filled_;
+  }
+  // For all but the youngest stages - 2 groups of copies, those of all threads.
+  TREDUCE_DEVICE void wait() {
+    if constexpr (kStages > 0) {
+      ptx::wait_copies<kStages - 2>();
+    } else if (stages_ == 4) {
+      ptx::wait_copies<2>();
+    } else if (stages_ == 3) {
+      ptx::wait_copies<1>();
+    } else {
+      ptx::wait_copies<0>();
+    }
+    __syncthreads();
+  }
+
+  CopiesA copies_a_;
+  CopiesB copies_b_;
+  ptx::SharedAddress shared_;
+  int stages_;
+  uint32_t ring_bytes_;
+  int depth_steps_, filled_ = 0;
+  uint32_t filling_ = 0, reading_ = 0;  // the stages that copies go to and fragments come from
+};
 
 // Calls body(kAAlongK, kBAlongK, source of A, source of B), the first two constants, which launches the kernel: the sources
 // are where the operands lie, or copies that are made in the call's workspace.

@@ -23,27 +23,10 @@ struct Shape {
   static constexpr int kSteps = 4;  // multiplications along the k of a stage, 32 bytes each
 };
 
-// Where this lane's row begins of the fragment of 16 lines and 32 bytes of k, whose first line is a multiple of 64.
 template <bool kAlongK>
-TREDUCE_DEVICE uint32_t place_of_lane(int line) {
-  const int lane = threadIdx.x % 32;
-  if (kAlongK) return (line + lane % 16) * kRowBytes + (lane / 16 ^ lane % 8) * kChunkBytes;
-  return (line + lane / 16 * 8 + lane % 8) * kRowBytes + (lane / 8 % 2 ^ lane % 8) * kChunkBytes;
-}
-
-// Fragment `index` (16 lines) of step `step`: matrices of lines 0 to 7 and 8 to 15, first half of k, then second.
+TREDUCE_DEVICE uint32_t place_of_lane(int line);
 template <class T, bool kAlongK>
-TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], ptx::SharedAddress tile, uint32_t place, int index, int step) {
-  if constexpr (kAlongK) {
-    ptx::load_matrices<false>(words, tile + (place ^ step * 32) + index * 16 * kRowBytes);
-  } else {
-    ptx::load_matrices<true>(words, tile + (place ^ index * 32) + step * 16 * kRowBytes);
-  }
-  if constexpr (std::is_same_v<T, float>) {
-#pragma unroll
-    for (uint32_t& word : words) word = ptx::round_to_tfloat32(word);
-  }
-}
+TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], ptx::SharedAddress tile, uint32_t place, int index, int step);
 
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
@@ -85,8 +68,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         }
       }
     };
-    pipeline<Shape::kSteps>(CopiesA(a, place.row, batch_x, batch_y), CopiesB(b, place.column, batch_x, batch_y), shared,
-                            stages, (a.depth + kDepth<T> - 1) / kDepth<T>, load, multiply);
+
+    // Two pipelines: copies run stages ahead, and the next step's fragments are loaded while this one's are multiplied.
+    const int depth_steps = (a.depth + kDepth<T> - 1) / kDepth<T>;
+    CopyRing<Shape::kSteps, 0, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
+                                                      CopiesB(b, place.column, batch_x, batch_y), shared, stages,
+                                                      depth_steps);
+    ring.fill();
+    load(0, ring.reading(), 0);
+    for (int left = depth_steps; left > 0; --left) {
+#pragma unroll
+      for (int step = 0; step < Shape::kSteps; ++step) {
+        if (step == Shape::kSteps - 1) ring.advance();
+        load((step + 1) % 2, ring.reading(), (step + 1) % Shape::kSteps);
+        ring.copy_part(step);
+        multiply(step % 2);
+      }
+    }
 
     const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
     add_bias(acc, bias, column, n);
@@ -102,6 +100,28 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies
   }
 #endif
+}
+
+// Where this lane's row begins of the fragment of 16 lines and 32 bytes of k, whose first line is a multiple of 64.
+template <bool kAlongK>
+TREDUCE_DEVICE uint32_t place_of_lane(int line) {
+  const int lane = threadIdx.x % 32;
+  if (kAlongK) return (line + lane % 16) * kRowBytes + (lane / 16 ^ lane % 8) * kChunkBytes;
+  return (line + lane / 16 * 8 + lane % 8) * kRowBytes + (lane / 8 % 2 ^ lane % 8) * kChunkBytes;
+}
+
+// Fragment `index` (16 lines) of step `step`: matrices of lines 0 to 7 and 8 to 15, first half of k, then second.
+template <class T, bool kAlongK>
+TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], ptx::SharedAddress tile, uint32_t place, int index, int step) {
+  if constexpr (kAlongK) {
+    ptx::load_matrices<false>(words, tile + (place ^ step * 32) + index * 16 * kRowBytes);
+  } else {
+    ptx::load_matrices<true>(words, tile + (place ^ index * 32) + step * 16 * kRowBytes);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (uint32_t& word : words) word = ptx::round_to_tfloat32(word);
+  }
 }
 
 template <class T>

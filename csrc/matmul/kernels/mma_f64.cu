@@ -86,9 +86,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         }
       }
     };
-    pipeline<S::kSteps, S::kStages>(CopiesA(a, place.row, batch_x, batch_y), CopiesB(b, place.column, batch_x, batch_y),
-                                    ptx::shared_address(shared), stages,
-                                    (a.depth + kDepth<double> - 1) / kDepth<double>, load_fragments, multiply);
+    const int depth_steps = (a.depth + kDepth<double> - 1) / kDepth<double>;
+    CopyRing<S::kSteps, S::kStages, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
+                                                           CopiesB(b, place.column, batch_x, batch_y),
+                                                           ptx::shared_address(shared), stages, depth_steps);
+    ring.fill();
+    load_fragments(0, ring.reading(), 0);
+    for (int left = depth_steps; left > 0; --left) {
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+        if (step == S::kSteps - 1) ring.advance();
+        load_fragments((step + 1) % 2, ring.reading(), (step + 1) % S::kSteps);
+        ring.copy_part(step);
+        multiply(step % 2);
+      }
+    }
 
     const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
     add_bias(acc, bias, column, n);
