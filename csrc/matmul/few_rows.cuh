@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   if (warp == consumers) {
     if (lane == 0) {
-      Turn<kMostStages> turn;
+      RingPosition<kMostStages> position;
       for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-        for (int step = 0; step < work.steps; ++step, turn.next(work.stages)) {
-          ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
-          uint64_t* const full = ring.full + turn.stage;
-          char* const tile_w = stages + turn.stage * stage_bytes;
+        for (int step = 0; step < work.steps; ++step, position.next(work.stages)) {
+          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          uint64_t* const full = ring.full + position.stage;
+          char* const tile_w = stages + position.stage * stage_bytes;
           const int k = step * kDepth<T>;
           ptx::mbarrier_arrive_expect(full, stage_bytes);
           ptx::load_box(tile_w, &map_w, {k, tile * work.columns, 0, 0}, full);
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     for (int i = 0; i < kColumnFragments; ++i) places_w[i] = place_of_columns(column + i * kFragmentColumns);
     const uint32_t place_x = w_bytes + (row + lane % 8) * kRowBytes + (lane / 8 ^ lane % 8) * 16;
 
-    Turn<kMostStages> turn;
+    RingPosition<kMostStages> position;
     uint32_t stage = 0;
     const auto wait_for_stage = [&] {
-      ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-      stage = stage_0 + turn.stage * stage_bytes;
+      ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+      stage = stage_0 + position.stage * stage_bytes;
     };
     const auto load = [&](Fragments<S>& to, int step) {
       if (step % 2 == 0) {
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // The stage that was loaded is this warp's no more.
     const auto release_loaded = [&] {
       __syncwarp();
-      release<1>(ring.empty + turn.stage);
-      turn.next(work.stages);
+      release<1>(ring.empty + position.stage);
+      position.next(work.stages);
     };
     // A warp issues in order, and a multiplication waits for the one before it: what the next stage needs is done in
     // between.

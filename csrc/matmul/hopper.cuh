@@ -1,9 +1,8 @@
-// What the warp-group rungs share (sm_90a): the ring of stages between copy engine and tensor cores, the order of tiles,
-// and how accumulators become outputs.
+// What the warp-group rungs share (sm_90a): the ring of stages between the copy engine and the tensor cores, the order of tiles,
+// and the launch. epilogue.cuh has what becomes of the sums.
 #pragma once
 
 #include "../primitives/cluster.cuh"
-#include "../primitives/ptx/matrix.cuh"
 #include "../primitives/shared.cuh"
 #include "pack.h"
 #include "rung.h"
@@ -16,9 +15,9 @@
 
 namespace treduce::matmul::hopper {
 
-// A place in the ring of kStages stages: which stage, and the parity of its current round.
+// Where a thread is in the ring of kStages stages: which stage, and the parity that its barriers have in this round.
 template <int kStages>
-struct Turn {
+struct RingPosition {
   int stage = 0;
   unsigned parity = 0;
   // `stages`: of the ring, where they are fewer than there is room for.
@@ -102,12 +101,8 @@ struct Grid {
     const int64_t a_matrix = int64_t(down) * across;
     const int matrix = static_cast<int>(tile / a_matrix);
     const int within = static_cast<int>(tile % a_matrix);
-    const int band = within / (kBand * across), rest = within % (kBand * across);
-    const int height = min(kBand, down - band * kBand);
-    return {(band * kBand + rest % height) * tile_m,
-            rest / height * tile_n,
-            {matrix / inner_batches, matrix % inner_batches},
-            matrix};
+    const auto at = place_in_band<kBand>(within, down, across);
+    return {at.row * tile_m, at.column * tile_n, {matrix / inner_batches, matrix % inner_batches}, matrix};
   }
 };
 
@@ -222,232 +217,10 @@ TREDUCE_DEVICE void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
-// Where a thread's accumulators of a tile that begins at (row, column) belong in C, two neighbours at a time: calls
-// visit(first of the two registers, pointer, how many of the two are there).
-template <int kN, class T, class Visit>
-TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, int64_t n, Visit&& visit) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  row += warp * 16 + lane / 4;
-  column += lane % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t r = row + half * 8;
-#pragma unroll
-    for (int i = 0; i < kN / 8; ++i) {
-      const int64_t j = column + i * 8;
-      if (r < m && j < n) visit(i * 4 + half * 2, c + r * n + j, j + 1 < n ? 2 : 1);
-    }
-  }
-}
-
-// Adds the bias, where there is one, to the accumulators of a tile that begins at that column of n.
-template <class Sum, int kCount, class Out>
-TREDUCE_DEVICE void add_bias(Sum (&acc)[kCount], const Out* bias, int64_t column, int64_t n) {
-  if (bias == nullptr) return;
-  const Out* const first = bias + column + threadIdx.x % 4 * 2;
-  const int left = static_cast<int>(min(n - column, int64_t(kCount * 2))) - threadIdx.x % 4 * 2;
-  const auto add = [&](auto whole) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      const int j = i / 2 * 8 + i % 2;
-      const Sum value = whole || j < left ? static_cast<Sum>(first[j]) : Sum(0);
-      acc[i / 2 * 4 + i % 2] += value;
-      acc[i / 2 * 4 + 2 + i % 2] += value;
-    }
-  };
-  if (column + kCount * 2 <= n) {
-    add(std::true_type{});  // nothing to ask, so that all loads are under way together
-  } else {
-    add(std::false_type{});
-  }
-}
-
-// The same for a tile of the transposed product, whose rows are columns of C.
-template <class Sum, int kCount, class Out>
-TREDUCE_DEVICE void add_bias_transposed(Sum (&acc)[kCount], const Out* bias, int64_t row, int64_t n) {
-  if (bias == nullptr) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  row += warp * 16 + lane / 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t j = row + half * 8;
-    const Sum value = j < n ? static_cast<Sum>(bias[j]) : Sum(0);
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      acc[i * 4 + half * 2] += value;
-      acc[i * 4 + half * 2 + 1] += value;
-    }
-  }
-}
-
-// The same without waiting: the other threads wait for these.
+// Arrives there without waiting: the other threads wait for these.
 template <int kThreads>
 TREDUCE_DEVICE void named_arrive(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
-}
-
-// Writes the accumulators of a warp group straight from the registers: pairs where pairs are aligned, and nothing past the
-// edges.
-template <class T, int kN, class Sum>
-TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m, int64_t n) {
-  const bool pairs = aligned_pairs(c, n);
-  for_each_pair<kN>(c, row, column, m, n, [&](int i, T* to, int count) {
-    const T pair[2] = {round_to<T>(acc[i]), round_to<T>(acc[i + 1])};
-    if (pairs) {
-      using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, uint2>;
-      Pair word;
-      memcpy(&word, pair, sizeof(word));
-      *reinterpret_cast<Pair*>(to) = word;
-    } else {
-      to[0] = pair[0];
-      if (count == 2) to[1] = pair[1];
-    }
-  });
-}
-
-// Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. A batch of pairs
-// at a time, so that it needs few registers while others are in use, and all of these are read before the first is written:
-// the compiler cannot know that they are not the same. `bias`: null unless these are the last that C waits for.
-template <int kN>
-TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
-                                    bool add, const float* bias) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  row += warp * 16 + lane / 4;
-  column += lane % 4 * 2;
-  const int rows_left = static_cast<int>(min(m - row, int64_t(64)));
-  const int columns_left = static_cast<int>(min(n - column, int64_t(kN)));
-  float* const first = c + row * n + column;
-  const auto with_last = [&](float sum, int j) {
-    return bias == nullptr ? sum : canonical(sum + __ldg(bias + column + j));
-  };
-  const auto flush = [&](auto aligned) {
-    constexpr int kBatch = aligned ? 8 : 4, kARow = kN / 8;  // pairs: of the first row, then of the one eight rows on
-#pragma unroll
-    for (int batch = 0; batch < kN / 4; batch += kBatch) {
-      const int down = batch / kARow * 8;
-      float* const to = first + down * n;
-      float2 pairs[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int j = (batch % kARow + i) * 8;
-        pairs[i] = {0, 0};
-        if (!add || down >= rows_left) continue;
-        if constexpr (aligned) {
-          if (j < columns_left) pairs[i] = *reinterpret_cast<const float2*>(to + j);
-        } else {
-          if (j < columns_left) pairs[i].x = to[j];
-          if (j + 1 < columns_left) pairs[i].y = to[j + 1];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int j = (batch % kARow + i) * 8;
-        if (down >= rows_left || j >= columns_left) continue;
-        const float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
-        const float2 sum = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
-        if constexpr (aligned) {
-          *reinterpret_cast<float2*>(to + j) = {with_last(sum.x, j), with_last(sum.y, j + 1)};
-        } else {
-          to[j] = with_last(sum.x, j);
-          if (j + 1 < columns_left) to[j + 1] = with_last(sum.y, j + 1);
-        }
-      }
-    }
-  };
-  aligned_pairs(c, n) ? flush(std::true_type{}) : flush(std::false_type{});
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
-}
-
-// The same for a tile of the transposed product: its rows are columns of C.
-template <class T, int kN, class Sum>
-TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
-                                     int64_t n) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  row += warp * 16 + lane / 4;
-  column += lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) {
-    const int64_t j = row + i / 2 % 2 * 8, r = column + i / 4 * 8 + i % 2;
-    if (r < m && j < n) c[r * n + j] = round_to<T>(acc[i]);
-  }
-}
-
-// The same through shared memory, kStagingColumns at a time in one of two buffers, so that what leaves is whole rows. Needs
-// kStagingBytes a warp group, and `barrier` of its own.
-
-// Rounds 64 columns of accumulators into a buffer, swizzled. Synchronises before; the caller after.
-template <class T>
-TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
-  const int lane = threadIdx.x % 32;
-  const int line = threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64, whose 16 bytes this lane names
-  named_barrier<kWarpGroup>(barrier);
-#pragma unroll
-  for (int i = 0; i < kStagingColumns / 16; ++i) {
-    uint32_t words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const T pair[2] = {round_to<T>(acc[i * 8 + w * 2]), round_to<T>(acc[i * 8 + w * 2 + 1])};
-      memcpy(words + w, pair, 4);
-    }
-    ptx::store_matrices(buffer + line * kRowBytes + ((i * 2 + lane / 16) ^ line % 8) * 16, words);
-  }
-}
-
-// The copy engine takes the buffers, while the next columns are being rounded.
-template <class T, int kN>
-TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* map, char* staging, int row, int column,
-                                int matrix, int barrier) {
-  const bool elected = threadIdx.x % kWarpGroup == 0;
-#pragma unroll
-  for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
-    char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    // This buffer's last store is the last but one, or where the tile begins maybe the very last.
-    if (elected) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
-    stage_columns<T>(acc + chunk * 32, buffer, barrier);
-    ptx::fence_async_proxy();
-    named_barrier<kWarpGroup>(barrier);
-    if (elected) {
-      ptx::store_box(map, {column + chunk * kStagingColumns, row, matrix, 0}, buffer);
-      ptx::commit_stores();
-    }
-  }
-}
-
-// Rows of C that the copy engine cannot address: a warp writes a row's 64 outputs as 32 words, which begin at an output
-// with an even address; then one output is left at either end.
-template <class T, int kN>
-TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, int64_t row, int64_t column, int64_t m,
-                               int64_t n, int barrier) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-#pragma unroll
-  for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
-    char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    stage_columns<T>(acc + chunk * 32, buffer, barrier);
-    __syncwarp();  // a warp reads back the rows that it wrote
-    const int64_t first = column + chunk * kStagingColumns;
-    const int count = static_cast<int>(min(int64_t(kStagingColumns), n - first));
-#pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const int line = warp * 16 + i;
-      if (row + line >= m) continue;
-      T* const to = c + (row + line) * n + first;
-      const auto staged = [&](int j) {
-        return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);
-      };
-      const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2;
-      const int j = skew + lane * 2;
-      if (j + 1 < count) {
-        const T pair[2] = {staged(j), staged(j + 1)};
-        uint32_t word;
-        memcpy(&word, pair, 4);
-        *reinterpret_cast<uint32_t*>(to + j) = word;
-      } else if (j < count) {
-        to[j] = staged(j);
-      }
-      if (skew == 1 && lane == 0 && count > 0) to[0] = staged(0);
-    }
-  }
 }
 
 // Rounds a pointer into shared memory up to where the swizzle begins; launches ask for kTileAlignment more.

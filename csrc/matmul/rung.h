@@ -38,7 +38,20 @@ struct Call : Pointers {
 template <cudaError_t (*kLauncher)(const Call&)>
 using Rung = RegisterRung<Call, kLauncher>;
 
-// The outputs, cut into tiles of kTileM x kTileN and numbered: along a row of tiles first, then down, then batch by
+// Where tile `tile` of a matrix of `down` x `across` tiles is, in tiles, where bands of kBand rows of tiles are walked one after
+// another, and each column by column.
+template <class Index>
+struct TilePlace {
+  Index row, column;
+};
+template <int kBand, class Index>
+TREDUCE_HOST_DEVICE TilePlace<Index> place_in_band(Index tile, Index down, Index across) {
+  const Index first = tile / (kBand * across) * kBand, within = tile % (kBand * across);
+  const Index height = down - first < kBand ? down - first : kBand;
+  return {first + within % height, within / height};
+}
+
+// The outputs, cut into tiles of kTileM x kTileN and numbered: within a matrix (see place), then batch by
 // batch. One number and not a 2-D grid, because gridDim.y ends at 65535.
 template <int kTileM, int kTileN>
 struct Tiles {
@@ -50,19 +63,13 @@ struct Tiles {
   struct Place {
     int64_t batch, row, column;  // of the tile's first output
   };
+  // Tiles are walked in bands of kBand rows of tiles, within a band down a column of tiles before the next: tiles that are
+  // computed at the same time then form a block and not a line, and read fewer rows of A and columns of B among them.
+  template <int kBand = 1>
   TREDUCE_HOST_DEVICE Place place(int64_t tile) const {
-    const int64_t line = tile / across;
-    return {line / down, line % down * kTileM, tile % across * kTileN};
-  }
-
-  // As place, but kGroup rows of tiles are walked down before the next column: tiles that are computed at the same time then
-  // form a block and not a line, and need fewer rows of A and columns of B among them.
-  template <int kGroup>
-  TREDUCE_HOST_DEVICE Place place_in_groups(int64_t tile) const {
-    const int64_t batch = tile / (down * across), within = tile % (down * across);
-    const int64_t first = within / (kGroup * across) * kGroup, in_group = within % (kGroup * across);
-    const int64_t rows = down - first < kGroup ? down - first : kGroup;
-    return {batch, (first + in_group % rows) * kTileM, in_group / rows * kTileN};
+    const int64_t batch = tile / (down * across);
+    const auto at = place_in_band<kBand>(tile % (down * across), down, across);
+    return {batch, at.row * kTileM, at.column * kTileN};
   }
 };
 
@@ -103,6 +110,21 @@ TREDUCE_DEVICE int64_t column_of(const T* output, const T* c, int64_t n) {
 template <class T>
 TREDUCE_DEVICE bool aligned_pairs(const T* c, int64_t n) {
   return n % 2 == 0 && reinterpret_cast<uint64_t>(c) % (2 * sizeof(T)) == 0;
+}
+
+// Writes two neighbouring sums of a row: at once where pairs are aligned, else the second only if it `exists`.
+template <class T, class Sum>
+TREDUCE_DEVICE void store_pair(T* to, Sum first, Sum second, bool aligned, bool exists) {
+  const T pair[2] = {round_to<T>(first), round_to<T>(second)};
+  if (aligned) {
+    using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, std::conditional_t<sizeof(T) == 4, uint2, uint4>>;
+    Pair word;
+    memcpy(&word, pair, sizeof(word));
+    *reinterpret_cast<Pair*>(to) = word;
+  } else {
+    to[0] = pair[0];
+    if (exists) to[1] = pair[1];
+  }
 }
 
 }  // namespace treduce::matmul

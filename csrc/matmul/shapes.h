@@ -236,19 +236,19 @@ constexpr TileShape kShapes[kShapeCount] = {
 // The kernel of `split_fp16` for few rows or columns of C.
 namespace split_rows {
 
-// rows: lines of the operand with few (X). The `groups` warp groups of a block either have 64 lines of the other (W) each, and
+// rows: lines of the operand with few (X). The warp groups of a block either have 64 lines of the other (W) each, and
 // share the lines of X (own_lines); or, where C has too few tiles for that, they take the segments of the same 64 lines by
 // turns: splitting and multiplying go on side by side, and only what they add to the sums, which pass from one to the next
 // through shared memory, is done in order. blocks: on a multiprocessor. Two hide each other's first copies and last stores.
 struct Shape {
   const char* name;
-  int rows, stages, groups, blocks;
+  int rows, stages, warp_groups, blocks;
   bool own_lines;
 
-  constexpr int lines() const { return own_lines ? groups * 64 : 64; }  // of W, a block
+  constexpr int lines() const { return own_lines ? warp_groups * 64 : 64; }  // of W, a block
   // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
   constexpr bool hands_over() const { return rows == 128; }
-  constexpr int threads() const { return groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32); }
+  constexpr int threads() const { return warp_groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32); }
   constexpr int bytes_w(int segment) const { return lines() * segment * 4; }  // the float32 tile
   constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half
   constexpr int stage_bytes(int segment) const { return bytes_w(segment) + 2 * bytes_x() + hopper::kTileAlignment; }

@@ -6,7 +6,7 @@
 // 22 bits and a sign, exact to 2^-22 of x for magnitudes down to 2^-28 of the largest.
 //
 // Where all of k is split before it is multiplied, the halves of a segment are brought to its group's unit where that
-// changes nothing but their exponents (see split.cuh): most segments then need no scale when they are added.
+// changes nothing but their exponents (see split_segment.cuh): most segments then need no scale when they are added.
 #pragma once
 
 #include "operand.h"

@@ -3,8 +3,8 @@
 // rows are 64 lines of W, its columns the few lines of the other operand (X): the product itself, or transposed.
 #pragma once
 
-#include "hopper.cuh"
-#include "split.cuh"
+#include "epilogue.cuh"
+#include "split_segment.cuh"
 
 namespace treduce::matmul::split_rows {
 
@@ -15,11 +15,12 @@ using split::Operand16;
 template <int kIndex>
 struct Tiling {
   static constexpr Shape kShape = kShapes[kIndex];
-  static constexpr int kRows = kShape.rows, kStages = kShape.stages, kGroups = kShape.groups, kBlocks = kShape.blocks;
+  static constexpr int kRows = kShape.rows, kStages = kShape.stages, kWarpGroups = kShape.warp_groups,
+                       kBlocks = kShape.blocks;
   static constexpr bool kOwnLines = kShape.own_lines;
-  static constexpr int kTurns = kOwnLines ? 1 : kGroups;        // from a warp group's segment to its next
-  static constexpr int kLines = kShape.lines();                 // of W
-  static constexpr int kReaders = kOwnLines ? kGroups * 4 : 4;  // warps that read a stage
+  static constexpr int kEvery = kOwnLines ? 1 : kWarpGroups;        // a warp group takes every kEvery-th segment
+  static constexpr int kLines = kShape.lines();                     // of W
+  static constexpr int kReaders = kOwnLines ? kWarpGroups * 4 : 4;  // warps that read a stage
   static constexpr bool kHandOver = kShape.hands_over();
   static_assert(!kHandOver || kBlocks == 1, "a block alone has the registers that are taken");
   static constexpr int kThreads = kShape.threads();
@@ -61,7 +62,7 @@ TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) 
 struct Work {
   int64_t m, n;
   int steps, tiles, batches, inner_batches;  // tiles: of W
-  int64_t outputs;                           // from one group's results to the next's
+  int64_t outputs;                           // from the results of one group of k to those of the next
   Broadcast box_w;
   split::Matrices w, x;
 };
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using TileX = Tile<float16, S::kRows, true>;
   using Multiply = ptx::WgmmaRegisters<S::kPart>;
   __shared__ Ring<S::kStages> ring;
-  __shared__ uint64_t turns[S::kTurns];  // the sums are that warp group's
+  __shared__ uint64_t may_add[S::kEvery];  // the sums in shared memory are that warp group's
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int first = blockIdx.x % work.tiles * S::kLines;
   const int batch = blockIdx.x / work.tiles % work.batches, group = blockIdx.x / work.tiles / work.batches;
@@ -88,22 +89,22 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
-    for (int t = 0; t < S::kTurns; ++t) ptx::mbarrier_init(turns + t, 4);
+    for (int t = 0; t < S::kEvery; ++t) ptx::mbarrier_init(may_add + t, 4);
     ring.init(S::kReaders);
   }
   __syncthreads();
 
-  constexpr int kCopier = S::kGroups * kWarpGroup;
+  constexpr int kCopier = S::kWarpGroups * kWarpGroup;
   if (threadIdx.x >= kCopier) {
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x != kCopier) return;
     const int2 batch_w = work.box_w.of(batches);
     const float* const x_scale = x.scale + matrix_x * work.steps * x.shape.lines_padded;
-    Turn<S::kStages> turn;
-    for (int step = begin; step < end; ++step, turn.next()) {
-      ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
-      uint64_t* const full = ring.full + turn.stage;
-      char* const to = stages + turn.stage * S::kStageBytes;
+    RingPosition<S::kStages> position;
+    for (int step = begin; step < end; ++step, position.next()) {
+      ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+      uint64_t* const full = ring.full + position.stage;
+      char* const to = stages + position.stage * S::kStageBytes;
       ptx::mbarrier_arrive_expect(full, S::kCopiedBytes);
       char* const x_tile = to + S::kBytesW;
       const int k = step * kSegment;
@@ -127,22 +128,22 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if constexpr (S::kHandOver) ptx::take_registers<232>();
   const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
   // The same for all lanes, which the compiler does not know: descriptors are then uniform registers.
-  const int own_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
-  const int own_turn = S::kOwnLines ? 0 : own_group;
+  const int warp_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
+  const int first_step = S::kOwnLines ? 0 : warp_group;
   // Of the block's lines: this one, and eight on.
-  const int mine = (S::kOwnLines ? own_group * 64 : 0) + thread / 32 * 16 + lane / 4;
+  const int mine = (S::kOwnLines ? warp_group * 64 : 0) + thread / 32 * 16 + lane / 4;
   // Lane 0 of four says what the segments of their two lines are like.
   unsigned char* const flags = w.flags + (matrix_w * work.steps + begin) * w.shape.lines_padded + first + mine;
   const bool there[2] = {lane % 4 == 0 && first + mine < lines, lane % 4 == 0 && first + mine + 8 < lines};
   const int padded = static_cast<int>(w.shape.lines_padded);
   float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
-  unsigned round = 0;  // parity of this warp group's next turn
+  unsigned may_add_parity = 0;
   float acc[S::kRows / 2] = {};
-  Turn<S::kStages> turn;
-  turn.skip(own_turn);
-  for (int step = begin + own_turn; step < end; step += S::kTurns) {
-    ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-    const char* const stage = stages + turn.stage * S::kStageBytes;
+  RingPosition<S::kStages> position;
+  position.skip(first_step);
+  for (int step = begin + first_step; step < end; step += S::kEvery) {
+    ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+    const char* const stage = stages + position.stage * S::kStageBytes;
     const char* const x_high = stage + S::kBytesW;
     const char* const x_low = x_high + S::kBytesX;
     const float* const x_scale = reinterpret_cast<const float*>(x_low + S::kBytesX);
@@ -198,8 +199,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_touch(rest);
       if (!S::kOwnLines && part == 0) {
         if (step > begin) {
-          ptx::mbarrier_wait(turns + own_turn, round);
-          round ^= 1;
+          ptx::mbarrier_wait(may_add + first_step, may_add_parity);
+          may_add_parity ^= 1;
         }
 #pragma unroll
         for (int i = 0; i < S::kRows / 2; ++i) acc[i] = step == begin ? 0.0f : sums[i * kWarpGroup + thread];
@@ -215,17 +216,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     }
     __syncwarp();  // every lane has read its scales
-    if (lane == 0) ptx::mbarrier_arrive(ring.empty + turn.stage);
-    turn.skip(S::kTurns);
+    if (lane == 0) ptx::mbarrier_arrive(ring.empty + position.stage);
+    position.skip(S::kEvery);
     if constexpr (!S::kOwnLines) {
-      if (step + 1 == end) break;  // the sums are complete, in this group's registers
+      if (step + 1 == end) break;  // the sums are complete, in this warp group's registers
 #pragma unroll
       for (int i = 0; i < S::kRows / 2; ++i) sums[i * kWarpGroup + thread] = acc[i];
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(turns + (own_turn + 1) % S::kTurns);
+      if (lane == 0) ptx::mbarrier_arrive(may_add + (first_step + 1) % S::kEvery);
     }
   }
-  if (!S::kOwnLines && own_turn != (end - 1 - begin) % S::kTurns) return;
+  if (!S::kOwnLines && first_step != (end - 1 - begin) % S::kEvery) return;
   const int line = first + mine - thread / 32 * 16 - lane / 4;  // the first of this warp group
   float* const to = c + group * work.outputs + batch * work.m * work.n;
   if constexpr (kOfA) {

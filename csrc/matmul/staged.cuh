@@ -122,17 +122,7 @@ TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64
 #pragma unroll
   for (int half = 0; half < 2; ++half, row += 8) {
     if (row >= m || column >= n) return;
-    T* const to = c + row * n + column;
-    const T pair[2] = {round_to<T>(acc[half * 2]), round_to<T>(acc[half * 2 + 1])};
-    if (pairs) {
-      using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, std::conditional_t<sizeof(T) == 4, uint2, uint4>>;
-      Pair word;
-      memcpy(&word, pair, sizeof(word));
-      *reinterpret_cast<Pair*>(to) = word;
-    } else {
-      to[0] = pair[0];
-      if (column + 1 < n) to[1] = pair[1];
-    }
+    store_pair(c + row * n + column, acc[half * 2], acc[half * 2 + 1], pairs, column + 1 < n);
   }
 }
 

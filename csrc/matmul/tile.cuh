@@ -61,12 +61,12 @@ struct Tile {
   // What a multiplication is told of the part that begins at `line` (a multiple of 64 unless kAlongK, then of 8) and at
   // multiplication `step` of the tile. PTX ISA, "Matrix descriptor": address, two strides, swizzle of 128 bytes.
   TREDUCE_DEVICE static uint64_t descriptor(const char* tile, int line, int step) {
-    constexpr uint64_t kGroup = 8 * kRowBytes >> 4;  // from eight rows to the next eight
+    constexpr uint64_t kEightRows = 8 * kRowBytes >> 4;
     constexpr uint64_t kSlab = kSlabBytes >> 4;
     const uint32_t offset =
         kAlongK ? line * kRowBytes + step * 32 : line / 64 * kSlabBytes + step * kStep<T> * kRowBytes;
     const uint64_t address = (ptx::shared_address(tile) + offset) >> 4 & 0x3fff;
-    return address | (kAlongK ? 1 : kSlab) << 16 | kGroup << 32 | uint64_t(1) << 62;
+    return address | (kAlongK ? 1 : kSlab) << 16 | kEightRows << 32 | uint64_t(1) << 62;
   }
 
   // The same in a block that is in no cluster, where k is contiguous: its addresses have fewer than 18 bits, so nothing is

@@ -19,7 +19,7 @@ struct Shape {
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
   static constexpr int kWarpM = mma::kWarpM, kWarpN = mma::kWarpN;  // outputs of a warp
   static constexpr int kThreads = kShape.threads;
-  static constexpr int kGroup = 8;  // rows of tiles that are walked down together
+  static constexpr int kBand = 8;   // rows of tiles that are walked down together
   static constexpr int kSteps = 4;  // multiplications along the k of a stage, 32 bytes each
 };
 
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t place_a = place_of_lane<kAAlongK>(warp_m), place_b = place_of_lane<kBAlongK>(warp_n);
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
+    const auto place = tiles.place<Shape::kBand>(tile);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     Acc<T> acc[kM][kN * 2][4] = {};
     uint32_t words_a[2][kM][4], words_b[2][kN][4];

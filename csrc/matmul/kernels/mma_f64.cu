@@ -24,7 +24,7 @@ struct Tiling {
   static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
   static constexpr int kThreads = kShape.threads, kBlocks = kShape.blocks;
   static constexpr int kStages = kShape.fits ? kShape.stages : 0;  // 0: as many as were prepared
-  static constexpr int kGroup = 8;                                 // rows of tiles that are walked down together
+  static constexpr int kBand = 8;                                  // rows of tiles that are walked down together
   static constexpr int kSteps = 4;                                 // multiplications along the k of a stage, 4 each
 };
 
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int place_a = place_of_lane<kAAlongK, S::kWarpM>(warp_m), place_b = place_of_lane<kBAlongK, S::kWarpN>(warp_n);
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.template place_in_groups<S::kGroup>(tile);
+    const auto place = tiles.template place<S::kBand>(tile);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     double acc[kM][kN][4] = {};
     double from_a[2][kM][2], from_b[2][kN];

@@ -11,6 +11,7 @@
 //          chain of dependent multiplications, which the order of k does not allow to cut.
 // Next:    split_fp16 gives float32 its full precision on tensor cores.
 // Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
+#include "../epilogue.cuh"
 #include "../few_rows.cuh"
 #include "../hopper.cuh"
 
@@ -46,24 +47,24 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using TileB = Tile<T, S::kTileN, kBAlongK>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
-  const int group = threadIdx.x / kWarpGroup;
+  const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
-  if (group == 0) {
+  if (warp_group == 0) {
     ptx::release_registers<40>();
     if (threadIdx.x == 0) {
-      Turn<S::kStages> turn;
+      RingPosition<S::kStages> position;
       for (int64_t tile = first; tile < grid.count; tile += stride) {
         const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
-        for (int step = 0; step < steps; ++step, turn.next()) {
-          ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
-          uint64_t* const full = ring.full + turn.stage;
-          char* const tile_a = stages + turn.stage * S::kStageBytes;
+        for (int step = 0; step < steps; ++step, position.next()) {
+          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          uint64_t* const full = ring.full + position.stage;
+          char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, S::kStageBytes);
           TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
@@ -75,20 +76,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
   } else {
     ptx::take_registers<S::kRegisters>();
-    const int consumer = group - 1;
-    Turn<S::kStages> turn;
+    const int consumer = warp_group - 1;
+    RingPosition<S::kStages> position;
     for (int64_t tile = first; tile < grid.count; tile += stride) {
       const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
       Acc<T> acc[S::kTileN / 2];
       int last = -1;
-      for (int step = 0; step < steps; ++step, turn.next()) {
-        ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-        const char* const tile_a = stages + turn.stage * S::kStageBytes;
+      for (int step = 0; step < steps; ++step, position.next()) {
+        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+        const char* const tile_a = stages + position.stage * S::kStageBytes;
         const char* const tile_b = tile_a + TileA::kBytes;
         multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step);
         ptx::wgmma_wait<1>();
         if (last >= 0) release<S::kCluster>(ring.empty + last);
-        last = turn.stage;
+        last = position.stage;
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
@@ -103,9 +104,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
         char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
         if (boxes_c) {
-          store_boxes<Out, S::kTileN>(acc, &map_c, staging, row, place.column, static_cast<int>(place.index), group);
+          store_boxes<Out, S::kTileN>(acc, &map_c, staging, row, place.column, static_cast<int>(place.index),
+                                      warp_group);
         } else {
-          store_rows<Out, S::kTileN>(acc, matrix, staging, row, place.column, grid.m, grid.n, group);
+          store_rows<Out, S::kTileN>(acc, matrix, staging, row, place.column, grid.m, grid.n, warp_group);
         }
       } else if constexpr (S::kTransposed) {
         store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);

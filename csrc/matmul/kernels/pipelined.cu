@@ -31,7 +31,7 @@ struct Config {
   static constexpr int kRows = kWarpM / WarpShape::kRows, kColumns = kWarpN / WarpShape::kColumns;  // a thread
   // Places along k from one part of the copies to the next. Those that go through registers come more at a time: fewer waits.
   static constexpr int kCopyEvery = sizeof(T) < sizeof(Acc<T>) ? 8 : 4;
-  static constexpr int kGroup = 16;  // rows of tiles that are at work at once
+  static constexpr int kBand = 16;  // rows of tiles that are walked down together
   using Tiles = matmul::Tiles<kTileM, kTileN>;
   using Outputs =
       matmul::Outputs<T, kRows, kColumns, WarpShape::kRows * kFragment<T>, WarpShape::kColumns * kFragment<T>>;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int64_t steps = p.k / kStep;
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.template place_in_groups<C::kGroup>(tile);
+    const auto place = tiles.template place<C::kBand>(tile);
     const Offsets at = offsets_of(p, place.batch);
     const Lines<T> rows = rows_of(a, p, at, place.row);
     const Lines<T> columns = columns_of(b, p, at, place.column);

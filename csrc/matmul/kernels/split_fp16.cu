@@ -12,7 +12,10 @@
 //          decided a line of A and a line of B at a time, so a row of C does not depend on the others.
 // Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
+#include "../epilogue.cuh"
 #include "../hopper.cuh"
+#include "../split_finish.cuh"
+#include "../split_operands.cuh"
 #include "../split_rows.cuh"
 
 namespace treduce::matmul::split_fp16 {
@@ -124,19 +127,19 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
-  const int group = threadIdx.x / kWarpGroup;
+  const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  // This block's tasks, by turns.
-  const auto task_index = [](int turn) { return int64_t(turn) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
+  // This block's `i`th task.
+  const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
 
-  if (group == 0) {
+  if (warp_group == 0) {
     if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
     if (threadIdx.x == 0) {
-      Turn<S::kStages> turn;
+      RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
         const auto task = work.task(task_index(n));
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -146,10 +149,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const int scale_row = row < scales_a.lines_padded ? row : 0;
         const float* scale_a = scales_a.of(matrix_a, task.begin, scale_row);
         const float* scale_b = scales_b.of(matrix_b, task.begin, column);
-        for (int step = task.begin; step < task.end; ++step, turn.next()) {
-          ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
-          uint64_t* const full = ring.full + turn.stage;
-          char* const a = stages + turn.stage * S::kStageBytes;
+        for (int step = task.begin; step < task.end; ++step, position.next()) {
+          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          uint64_t* const full = ring.full + position.stage;
+          char* const a = stages + position.stage * S::kStageBytes;
           char* const b = a + 2 * S::kBytesA;
           char* const scales = b + 2 * S::kBytesB;
           const bool last = work.ends_group(step);
@@ -177,13 +180,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
   } else {
     if constexpr (S::kConsumers == 2) ptx::take_registers<224>();
-    const int consumer = group - 1;
-    // The two consumers multiply by turns: while one adds to its accumulators, the tensor cores are the other's.
-    constexpr int kTurn = 1;
+    const int consumer = warp_group - 1;
+    // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
+    // kMayMultiply + consumer lets it.
+    constexpr int kMayMultiply = 1;
     if constexpr (S::kConsumers == 2) {
-      if (consumer == 1) named_arrive<2 * kWarpGroup>(kTurn);
+      if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
     }
-    Turn<S::kStages> turn;
+    RingPosition<S::kStages> position;
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -195,14 +199,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                    work.outputs == 0 && group_of_k > 0, bias);
       };
       float acc[S::kTileN / 2] = {};
-      for (int step = task.begin; step < task.end; ++step, turn.next()) {
-        ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-        const char* const a_high = stages + turn.stage * S::kStageBytes;
+      for (int step = task.begin; step < task.end; ++step, position.next()) {
+        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+        const char* const a_high = stages + position.stage * S::kStageBytes;
         const char* const a_low = a_high + S::kBytesA;
         const char* const b_high = a_low + S::kBytesA;
         const char* const b_low = b_high + S::kBytesB;
         float high[S::kTileN / 2], rest[S::kTileN / 2];
-        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kTurn + consumer);
+        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         ptx::wgmma_fence();
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
         }
         ptx::wgmma_commit();
-        if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kTurn + 1 - consumer);
+        if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
@@ -240,12 +244,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           LineScales<S>(scales + kTileAlignment, consumer).for_each([&](int i, float unit) { acc[i] *= unit; });
         }
         __syncwarp();  // every lane has read its scales
-        release<S::kCluster>(ring.empty + turn.stage);
+        release<S::kCluster>(ring.empty + position.stage);
       }
       flush(acc, (task.end - 1) / kGroupSegments, bias);
     }
     if constexpr (S::kConsumers == 2) {
-      if (consumer == 0) named_barrier<2 * kWarpGroup>(kTurn);
+      if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
     }
   }
   if constexpr (S::kCluster > 1) cluster::sync();

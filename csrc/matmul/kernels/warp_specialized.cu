@@ -10,6 +10,7 @@
 // Next:    persistent keeps the block and starts on the next tile's copies while the results leave.
 // Source:  M. Bauer, H. Cook, B. Khailany, CudaDMA: Optimizing GPU memory bandwidth via warp specialization;
 //          V. Thakkar et al., CUTLASS 3.
+#include "../epilogue.cuh"
 #include "../hopper.cuh"
 
 namespace treduce::matmul::warp_specialized {
@@ -35,38 +36,38 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
   __shared__ Ring<Shape::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
-  const int group = threadIdx.x / kWarpGroup;
+  const int warp_group = threadIdx.x / kWarpGroup;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const auto place = grid.place(blockIdx.x, Shape::kTileM, Shape::kTileN);
   if (threadIdx.x == 0) ring.init(Shape::kConsumers * 4);
   __syncthreads();
 
-  Turn<Shape::kStages> turn;
-  if (group == 0) {
+  RingPosition<Shape::kStages> position;
+  if (warp_group == 0) {
     ptx::release_registers<Shape::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
-    for (int step = 0; step < steps; ++step, turn.next()) {
-      ptx::mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);  // the first round waits for nobody
-      uint64_t* const full = ring.full + turn.stage;
-      char* const tile_a = stages + turn.stage * Shape::kStageBytes;
+    for (int step = 0; step < steps; ++step, position.next()) {
+      ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);  // the first round waits for nobody
+      uint64_t* const full = ring.full + position.stage;
+      char* const tile_a = stages + position.stage * Shape::kStageBytes;
       ptx::mbarrier_arrive_expect(full, Shape::kStageBytes);
       TileA::load(tile_a, &map_a, place.row, step * kDepth<T>, batch_a, full);
       TileB::load(tile_a + TileA::kBytes, &map_b, place.column, step * kDepth<T>, batch_b, full);
     }
   } else {
     ptx::take_registers<Shape::kConsumerRegisters>();
-    const int consumer = group - 1;
+    const int consumer = warp_group - 1;
     const bool speaks = threadIdx.x % 32 == 0;
     Acc<T> acc[Shape::kTileN / 2];
     int last = 0;  // the stage of the step before
-    for (int step = 0; step < steps; ++step, turn.next()) {
-      ptx::mbarrier_wait(ring.full + turn.stage, turn.parity);
-      const char* const tile_a = stages + turn.stage * Shape::kStageBytes;
+    for (int step = 0; step < steps; ++step, position.next()) {
+      ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+      const char* const tile_a = stages + position.stage * Shape::kStageBytes;
       multiply_stage<TileA, TileB>(acc, tile_a, tile_a + TileA::kBytes, consumer * 64, step);
       ptx::wgmma_wait<1>();
       if (speaks && step > 0) ptx::mbarrier_arrive(ring.empty + last);
-      last = turn.stage;
+      last = position.stage;
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_touch(acc);

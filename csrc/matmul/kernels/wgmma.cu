@@ -10,6 +10,7 @@
 //          blocks a multiprocessor fill some of that.
 // Next:    warp_specialized gives the copies a warp of their own, and the registers to those who multiply.
 // Source:  NVIDIA, PTX ISA: asynchronous warpgroup level matrix multiply-accumulate; V. Thakkar et al., CUTLASS 3.
+#include "../epilogue.cuh"
 #include "../hopper.cuh"
 
 namespace treduce::matmul::wgmma {
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
   __shared__ uint64_t full[Shape::kStages];
   char* const stages = aligned_tiles(dynamic_shared<char>());
-  const int group = threadIdx.x / kWarpGroup;
+  const int warp_group = threadIdx.x / kWarpGroup;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const auto place = grid.place(blockIdx.x, Shape::kTileM, Shape::kTileN);
 
@@ -52,24 +53,24 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   __syncthreads();
 
   Acc<T> acc[Shape::kTileN / 2];
-  Turn<Shape::kStages> turn;
+  RingPosition<Shape::kStages> position;
   int last = 0;  // the stage of the step before
   for (int step = 0; step < steps; ++step) {
-    ptx::mbarrier_wait(full + turn.stage, turn.parity);
-    const char* const tile_a = stages + turn.stage * Shape::kStageBytes;
-    multiply_stage<TileA, TileB>(acc, tile_a, tile_a + TileA::kBytes, group * 64, step);
+    ptx::mbarrier_wait(full + position.stage, position.parity);
+    const char* const tile_a = stages + position.stage * Shape::kStageBytes;
+    multiply_stage<TileA, TileB>(acc, tile_a, tile_a + TileA::kBytes, warp_group * 64, step);
     ptx::wgmma_wait<1>();
     __syncthreads();  // both warp groups are done with the step before
     const int next = step - 1 + Shape::kStages;
     if (threadIdx.x == 0 && step > 0 && next < steps) fetch(next, last);
-    last = turn.stage;
-    turn.next();
+    last = position.stage;
+    position.next();
   }
   ptx::wgmma_wait<0>();
   ptx::wgmma_touch(acc);
   add_bias(acc, bias, place.column, grid.n);
-  store_registers<typename Form::Out, Shape::kTileN>(acc, c + place.index * grid.m * grid.n, place.row + group * 64,
-                                                     place.column, grid.m, grid.n);
+  store_registers<typename Form::Out, Shape::kTileN>(acc, c + place.index * grid.m * grid.n,
+                                                     place.row + warp_group * 64, place.column, grid.m, grid.n);
 #endif
 }
 

@@ -19,7 +19,7 @@ struct Shape {
   static constexpr int kTileM = 128, kTileN = 128, kDepth = 32;
   static constexpr int kWarpM = 64, kWarpN = 32;  // outputs of a warp
   static constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32;
-  static constexpr int kGroup = 8;   // rows of tiles that are walked down together
+  static constexpr int kBand = 8;    // rows of tiles that are walked down together
   static constexpr int kBlocks = 2;  // a multiprocessor
 };
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int warp_m = warp / kWarpsN * Shape::kWarpM, warp_n = warp % kWarpsN * Shape::kWarpN;
 
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place_in_groups<Shape::kGroup>(tile);
+    const auto place = tiles.place<Shape::kBand>(tile);
     const Offsets at = offsets_of(p, place.batch);
     const int rows = static_cast<int>(min(p.m - place.row, int64_t(Shape::kTileM)));
     const int columns = static_cast<int>(min(p.n - place.column, int64_t(Shape::kTileN)));
