@@ -7,7 +7,7 @@
 
 namespace treduce::matmul::pipelined {
 
-// kWidth neighbours: the hardware copies them and no thread waits. No copy widens: then they go through a register, at once.
+// Copies kWidth neighbours: the hardware does it and no thread waits. A copy cannot widen; narrow elements go through a register.
 template <int kWidth, class T>
 TREDUCE_DEVICE void copy_elements(ptx::SharedAddress to, const T* from) {
   if constexpr (sizeof(T) == sizeof(Acc<T>)) {

@@ -1,5 +1,5 @@
-// How the sums that a warp group holds in registers become outputs: with the bias, straight to C, by way of shared memory, or
-// added to what is in C. Which sums a thread holds: see ptx/wgmma.cuh.
+// Epilogues of the warp-group rungs: how sums in registers get their bias and are stored, from registers, by way of shared
+// memory, or added to C. ptx/wgmma.cuh says which sums a thread holds.
 #pragma once
 
 #include "../primitives/ptx/matrix.cuh"
@@ -7,8 +7,8 @@
 
 namespace treduce::matmul::hopper {
 
-// Where a thread's accumulators of a tile that begins at (row, column) belong in C, two neighbours at a time: calls
-// visit(first of the two registers, pointer, how many of the two are there).
+// For each pair of neighbouring outputs that a thread holds of the tile at (row, column): calls
+// visit(index of the first sum, address in C, how many of the two exist).
 template <int kN, class T, class Visit>
 TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, int64_t n, Visit&& visit) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -25,7 +25,7 @@ TREDUCE_DEVICE void for_each_pair(T* c, int64_t row, int64_t column, int64_t m, 
   }
 }
 
-// Adds the bias, where there is one, to the accumulators of a tile that begins at that column of n.
+// Adds the bias, if there is one, to the sums of a tile whose first column is `column` of n.
 template <class Sum, int kCount, class Out>
 TREDUCE_DEVICE void add_bias(Sum (&acc)[kCount], const Out* bias, int64_t column, int64_t n) {
   if (bias == nullptr) return;
@@ -41,13 +41,13 @@ TREDUCE_DEVICE void add_bias(Sum (&acc)[kCount], const Out* bias, int64_t column
     }
   };
   if (column + kCount * 2 <= n) {
-    add(std::true_type{});  // nothing to ask, so that all loads are under way together
+    add(std::true_type{});  // no branches, so all loads are in flight together
   } else {
     add(std::false_type{});
   }
 }
 
-// The same for a tile of the transposed product, whose rows are columns of C.
+// The same for a tile of the transposed product: its rows are columns of C, the first of them `row` of n.
 template <class Sum, int kCount, class Out>
 TREDUCE_DEVICE void add_bias_transposed(Sum (&acc)[kCount], const Out* bias, int64_t row, int64_t n) {
   if (bias == nullptr) return;
@@ -65,8 +65,7 @@ TREDUCE_DEVICE void add_bias_transposed(Sum (&acc)[kCount], const Out* bias, int
   }
 }
 
-// Writes the accumulators of a warp group straight from the registers: pairs where pairs are aligned, and nothing past the
-// edges.
+// Stores the sums of a warp group from registers, in pairs if pairs are aligned. Nothing past the edges is written.
 template <class T, int kN, class Sum>
 TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m, int64_t n) {
   const bool pairs = aligned_pairs(c, n);
@@ -74,9 +73,9 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
                     [&](int i, T* to, int count) { store_pair(to, acc[i], acc[i + 1], pairs, count == 2); });
 }
 
-// Writes the accumulators, or adds them to what is in C, which the same threads wrote; then they are zero. A batch of pairs
-// at a time, so that it needs few registers while others are in use, and all of these are read before the first is written:
-// the compiler cannot know that they are not the same. `bias`: null unless these are the last that C waits for.
+// Stores the sums, or adds them to C, which the same threads wrote before, and clears them. Pairs go in batches: few, because the
+// caller needs its registers, and each batch is read before any of it is written, because the compiler cannot know that the
+// addresses differ. `bias`: null unless these are the last sums of these outputs.
 template <int kN>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                     bool add, const float* bias) {
@@ -128,7 +127,7 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
 }
 
-// The same for a tile of the transposed product: its rows are columns of C.
+// store_registers for a tile of the transposed product: its rows are columns of C.
 template <class T, int kN, class Sum>
 TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row, int64_t column, int64_t m,
                                      int64_t n) {
@@ -142,14 +141,15 @@ TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row
   }
 }
 
-// The same through shared memory, kStagingColumns at a time in one of two buffers, so that what leaves is whole rows. Needs
-// kStagingBytes a warp group, and `barrier` of its own.
+// Stores by way of shared memory, so that whole rows leave at once: kStagingColumns at a time, alternately through two buffers. A
+// warp group needs kStagingBytes, and a named barrier of its own.
 
 // Rounds 64 columns of accumulators into a buffer, swizzled. Synchronises before; the caller after.
 template <class T>
 TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
   const int lane = threadIdx.x % 32;
-  const int line = threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64, whose 16 bytes this lane names
+  const int line =
+      threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64: this lane gives the address of its 16 bytes
   named_barrier<kWarpGroup>(barrier);
 #pragma unroll
   for (int i = 0; i < kStagingColumns / 16; ++i) {
@@ -163,7 +163,7 @@ TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
   }
 }
 
-// The copy engine takes the buffers, while the next columns are being rounded.
+// The copy engine stores a buffer while the next columns are rounded into the other.
 template <class T, int kN>
 TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* map, char* staging, int row, int column,
                                 int matrix, int barrier) {
@@ -171,7 +171,7 @@ TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* m
 #pragma unroll
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    // This buffer's last store is the last but one, or where the tile begins maybe the very last.
+    // The buffer is free when its last store has read it: the last store but one, or at the start of a tile maybe the last.
     if (elected) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
     stage_columns<T>(acc + chunk * 32, buffer, barrier);
     ptx::fence_async_proxy();
@@ -183,8 +183,8 @@ TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* m
   }
 }
 
-// Rows of C that the copy engine cannot address: a warp writes a row's 64 outputs as 32 words, which begin at an output
-// with an even address; then one output is left at either end.
+// For rows of C that the copy engine cannot address. A warp stores 64 outputs of a row as 32-bit words. If a row begins between
+// two words, one output is left at either end and stored by itself.
 template <class T, int kN>
 TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, int64_t row, int64_t column, int64_t m,
                                int64_t n, int barrier) {
@@ -193,7 +193,7 @@ TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, 
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
     stage_columns<T>(acc + chunk * 32, buffer, barrier);
-    __syncwarp();  // a warp reads back the rows that it wrote
+    __syncwarp();  // a warp reads the rows that it wrote itself
     const int64_t first = column + chunk * kStagingColumns;
     const int count = static_cast<int>(min(int64_t(kStagingColumns), n - first));
 #pragma unroll 4

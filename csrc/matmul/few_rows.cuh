@@ -16,7 +16,7 @@ namespace treduce::matmul::few_rows {
 
 using namespace hopper;
 
-constexpr int kFragmentColumns = 16, kFragmentRows = 8;  // of C, that one multiplication makes
+constexpr int kFragmentColumns = 16, kFragmentRows = 8;  // outputs of one multiplication
 constexpr int kSteps = 4;                                // multiplications along the k of a stage, 16 each
 
 // One of the shapes of shapes.h.
@@ -35,21 +35,21 @@ struct Work {
   int columns, stages;  // of a block; of its ring
 };
 
-// Where a warp finds the 16 columns from `column` on in a tile of the weights: the 16 bytes that this lane names, of step 0.
-// Exclusive or finds those of the others in swizzled rows.
+// The offset of the 16 bytes that this lane addresses for ldmatrix: of the 16 columns from `column` on in a tile of the weights,
+// in step 0. An exclusive or gives the offsets of the other steps, because rows are swizzled.
 TREDUCE_DEVICE uint32_t place_of_columns(int column) {
   const int lane = threadIdx.x % 32, line = column + lane % 16;
   return line * kRowBytes + (lane / 16 ^ line % 8) * 16;
 }
 
-// What a warp multiplies of a stage.
+// The fragments that a warp multiplies in a stage.
 template <class S>
 struct Fragments {
   uint32_t columns[kSteps][S::kWarpColumns / kFragmentColumns][4];
   uint32_t rows[kSteps / 2][S::kWarpRows / kFragmentRows][4];  // of two steps
 };
 
-// Writes 16 columns from `column` on of 8 rows from `row` on, nothing past the edges.
+// Stores 16 columns from `column` on of 8 rows from `row` on. Nothing past the edges is written.
 template <class Out>
 TREDUCE_DEVICE void store(const float (&acc)[4], Out* c, const Out* bias, int row, int64_t column, int m, int64_t n) {
   const int lane = threadIdx.x % 32;
@@ -134,14 +134,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
       }
     };
-    // The stage that was loaded is this warp's no more.
+    // The warp has loaded all of the stage and needs it no more.
     const auto release_loaded = [&] {
       __syncwarp();
       release<1>(ring.empty + position.stage);
       position.next(work.stages);
     };
-    // A warp issues in order, and a multiplication waits for the one before it: what the next stage needs is done in
-    // between.
+    // A warp issues in order, and a multiplication waits for the one before it. The next stage's loads fill these waits.
     const auto multiply_and_load = [&](const Fragments<S>& from, Fragments<S>& to) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {

@@ -8,7 +8,7 @@
 #include "rung.h"
 #include "tile.cuh"
 
-// The code for these rungs is in the binary for that one chip; elsewhere a kernel is empty and never launched.
+// Kernels of these rungs have code for sm_90a alone; for other chips they are empty and never launched.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TREDUCE_SM90A 1
 #endif
@@ -20,7 +20,7 @@ template <int kStages>
 struct RingPosition {
   int stage = 0;
   unsigned parity = 0;
-  // `stages`: of the ring, where they are fewer than there is room for.
+  // `stages`: the stages of the ring, if fewer than kStages.
   TREDUCE_DEVICE void next(int stages = kStages) {
     if (++stage == stages) {
       stage = 0;
@@ -39,10 +39,10 @@ struct RingPosition {
 
 template <int kStages>
 struct Ring {
-  uint64_t full[kStages];   // the bytes of the stage have come
-  uint64_t empty[kStages];  // all who read it are done
+  uint64_t full[kStages];   // barriers that count the bytes that have arrived in a stage,
+  uint64_t empty[kStages];  // and the warps that have finished reading it
 
-  // One thread, before a barrier of the block (of the cluster, where other blocks arrive).
+  // Who calls: one thread, before a barrier of the block, or of the cluster if other blocks arrive at these barriers.
   TREDUCE_DEVICE void init(int readers, int stages = kStages) {
     for (int s = 0; s < stages; ++s) {
       ptx::mbarrier_init(full + s, 1);
@@ -52,8 +52,8 @@ struct Ring {
   }
 };
 
-// How the kernels with a producer begin: descriptions on their way, barriers of the ring there for all blocks that arrive at
-// them. One lane of each warp of kConsumers warp groups of each of these blocks releases a stage.
+// The start of a kernel with a producer: prefetches the tensor maps and initialises the ring. A stage is released by each warp of
+// the kConsumers warp groups of each block of the cluster.
 // Who calls: every thread of the block. Synchronises the block, or the cluster.
 template <int kCluster, int kConsumers, int kStages>
 TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const CUtensorMap& map_b) {
@@ -69,7 +69,7 @@ TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const C
   }
 }
 
-// Says that this warp is done with a stage, to each block of the cluster, whose copies fill this block's stage too.
+// Tells each block of the cluster, all of which fill this block's stages, that this warp has finished reading a stage.
 // Who calls: every lane of a consumer's warp, after its last read.
 template <int kCluster>
 TREDUCE_DEVICE void release(uint64_t* empty) {
@@ -81,8 +81,8 @@ TREDUCE_DEVICE void release(uint64_t* empty) {
   }
 }
 
-// The outputs as tiles, and the way through them: bands of kBand tiles down, within a band column by column, so that the
-// blocks that run together read few rows of A and few columns of B, which then come from the L2.
+// The outputs as tiles, and their order: bands of kBand rows of tiles, a band column by column (see place_in_band), so that
+// blocks that run at the same time read few rows of A and few columns of B, mostly from the L2.
 struct Grid {
   int64_t m, n;
   int depth;         // k
@@ -118,7 +118,7 @@ inline Grid grid_of(const Problem& p, int tile_m, int tile_n) {
   return grid;
 }
 
-// Batch coordinates of an operand: 0 along a dimension that it is broadcast along.
+// Maps batch coordinates to those of an operand: 0 in dimensions that it is broadcast along.
 struct Broadcast {
   bool outer, inner;
   TREDUCE_DEVICE int2 of(int2 batch) const { return {outer ? 0 : batch.x, inner ? 0 : batch.y}; }
@@ -154,8 +154,8 @@ inline cudaError_t clear(const Call& call) {
   return cudaMemsetAsync(call.c, 0, p.batches * p.m * p.n * size_of(result_dtype(call.dtype)), call.stream);
 }
 
-// Calls body(Form, boxes of A, boxes of B), which launches the kernel: the boxes are where the operands lie, or copies
-// that are made in the call's workspace. k is at least 1 there.
+// Calls body(Form, boxes of A, boxes of B), which launches the kernel. The boxes are in the operands, or in copies that this
+// makes in the workspace. k is at least 1.
 template <class Body>
 cudaError_t launch_form(const Call& call, Body&& body) {
   if (call.launch_count == 0) return clear(call);
@@ -167,7 +167,7 @@ cudaError_t launch_form(const Call& call, Body&& body) {
   }
 }
 
-// Describes the boxes of one operand for copies of whole tiles.
+// Makes the tensor map of an operand for copies of whole tiles.
 template <class Tile>
 cudaError_t encode_tiles(const Boxes& boxes, CUtensorMap* map) {
   return encode(boxes, kMapType<typename Tile::Element>, Tile::kBoxInner, Tile::kBoxOuter, map);

@@ -1,5 +1,5 @@
-// How the tensor-core rungs of sm_90 read an operand: as boxes of a tensor that the copy engine can address, straight from
-// where it lies or through a copy in the workspace. Host code, free of torch and CUDA.
+// How tensor-core rungs read an operand: as boxes of a tensor with aligned rows, which the copy engine of sm_90 and the 16-byte
+// copies of mma can address, where it lies or in a copy in the workspace. Host code, free of torch and CUDA.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,18 @@
-// The outputs that a thread keeps in registers, in fragments of 16 bytes: how it reads what they need, adds and stores.
+// The outputs that a thread keeps in registers: loading their factors from shared memory in fragments of 16 bytes, multiply-adds,
+// and the epilogue.
 #pragma once
 
 #include "stage.cuh"
 
 namespace treduce::matmul {
 
-// kRows x kColumns outputs, of which each kFragment rows are neighbours, and then come others kRowGap further down; so also
-// the columns, kColumnGap apart. Between its fragments lie those of the threads beside it.
+// kRows x kColumns outputs. Each kFragment rows of them are neighbours, and these fragments are kRowGap rows apart, with those of
+// other threads between them; columns likewise, kColumnGap apart.
 template <class T, int kRows, int kColumns, int kRowGap, int kColumnGap>
 struct Outputs {
   static_assert(kRows % kFragment<T> == 0 && kColumns % kFragment<T> == 0);
 
-  // What one step along k multiplies: an element of each row of A, and of each column of B.
+  // The factors of one place along k: an element of each row of A and of each column of B.
   struct Factors {
     Acc<T> a[kRows], b[kColumns];
 
@@ -90,8 +91,8 @@ struct Outputs {
   }
 };
 
-// A warp as 8 x 4 threads. Threads that differ in lane bit 0 read the same fragment of A, and those that differ in bit 1 the
-// same of B: only then does the hardware serve two quarters of a warp at once, and a 16-byte load takes two cycles, not four.
+// A warp as 8 x 4 threads. Lanes that differ in bit 0 read the same fragment of A, lanes that differ in bit 1 the same fragment
+// of B. Only so does the hardware serve two quarters of a warp at once, and a 16-byte load takes two cycles and not four.
 struct WarpShape {
   static constexpr int kRows = 8, kColumns = 4;
   TREDUCE_DEVICE static int row(int lane) { return lane >> 1 & 7; }

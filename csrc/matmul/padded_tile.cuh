@@ -1,4 +1,5 @@
-// How wmma's tiles come to shared memory, and how its sums leave: fragments are loaded and stored there, by row and column.
+// What wmma.cu needs beside its idea: the types of its fragments, tiles of the operands in shared memory, and the way of the sums
+// to C through shared memory.
 #pragma once
 
 #include <mma.h>

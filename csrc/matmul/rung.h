@@ -38,8 +38,9 @@ struct Call : Pointers {
 template <cudaError_t (*kLauncher)(const Call&)>
 using Rung = RegisterRung<Call, kLauncher>;
 
-// Where tile `tile` of a matrix of `down` x `across` tiles is, in tiles, where bands of kBand rows of tiles are walked one after
-// another, and each column by column.
+// Row and column, in tiles, of a matrix's `tile`th tile of `down` x `across`: bands of kBand rows of tiles are walked one after
+// another, each column by column. Tiles that are computed at the same time then form a block and not a line, and read fewer rows
+// of A and columns of B among them.
 template <class Index>
 struct TilePlace {
   Index row, column;
@@ -63,8 +64,6 @@ struct Tiles {
   struct Place {
     int64_t batch, row, column;  // of the tile's first output
   };
-  // Tiles are walked in bands of kBand rows of tiles, within a band down a column of tiles before the next: tiles that are
-  // computed at the same time then form a block and not a line, and read fewer rows of A and columns of B among them.
   template <int kBand = 1>
   TREDUCE_HOST_DEVICE Place place(int64_t tile) const {
     const int64_t batch = tile / (down * across);
@@ -99,8 +98,8 @@ cudaError_t with_shape(const Call& call, Body&& body) {
   return with_shape(std::make_integer_sequence<int, kCount>{}, call.prepared.shape, body);
 }
 
-// The column of an output, from its address: for those who cannot spare a register to keep it while k runs. Past the edge
-// it is some column.
+// The column of an output, from its address, for kernels that have no register to keep it in their main loop. Past the edge it is
+// some column.
 template <class T>
 TREDUCE_DEVICE int64_t column_of(const T* output, const T* c, int64_t n) {
   return (output - c) % n;

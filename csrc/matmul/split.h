@@ -1,37 +1,39 @@
 // float32 operands as pairs of float16 for the tensor cores: what lies where in the workspace. Host code, free of torch and
 // CUDA.
 //
-// Each run of 64 steps of k of a line is scaled by a power of two of its own, so that its largest magnitude lies in
-// [2^14, 2^15), and each scaled number x becomes high + low / 2^11 with high = float16(x), low = float16((x - high) 2^11):
-// 22 bits and a sign, exact to 2^-22 of x for magnitudes down to 2^-28 of the largest.
+// A line is a row of A or a column of B; a segment is 64 steps of k of a line; a group is 2048 steps. Each segment is scaled by
+// a power of two, so that its largest magnitude lies in [2^14, 2^15). A scaled number x becomes high + low / 2^11 with
+// high = float16(x) and low = float16((x - high) 2^11): 22 bits and a sign, exact to 2^-22 of x for magnitudes down to
+// 2^-28 of the largest.
 //
-// Where all of k is split before it is multiplied, the halves of a segment are brought to its group's unit where that
-// changes nothing but their exponents (see split_segment.cuh): most segments then need no scale when they are added.
+// A group has a unit, a power of two. Where operands are split before they are multiplied, the halves of a segment are shifted
+// from the segment's scale to the unit, if that changes only their exponents (see split_segment.cuh). Most segments then need no
+// scale when they are added.
 #pragma once
 
 #include "operand.h"
 
 namespace treduce::matmul {
 
-constexpr int kSegment = 64;  // steps of k that share a scale, and that one accumulator of the tensor core sums
+constexpr int kSegment = 64;  // steps of k that share a scale; the tensor core sums as many in one accumulator
 
-constexpr int kGroup = 2048;  // steps of k whose segments are added one after another; then groups are
+constexpr int kGroup = 2048;  // steps of k: segments are added in order within a group, then groups are added in order
 constexpr int kGroupSegments = kGroup / kSegment;
 
 inline int64_t groups_of(int64_t k) { return k == 0 ? 1 : ceil_div(k, kGroup); }
 
-// What a segment says of itself, and a line by what all its segments say.
+// Segment flags; a line has a flag if all its segments do.
 enum SegmentFlag : unsigned char {
-  kClean = 1,  // every number but zero kept its 22 bits
-  kDense = 2,  // more than half of the numbers are large: what small ones lose, the products of large ones hide
-  kFew = 4,    // at most two numbers are large: no sum in which the errors of pairs would vanish
-  kZero = 8,   // all are zero
+  kClean = 1,  // every nonzero number keeps its 22 bits
+  kDense = 2,  // more than half of the numbers are large: their products hide the error of the small ones
+  kFew = 4,    // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
+  kZero = 8,   // all numbers are zero
 };
 
-// Whether the output of a line of A and a line of B is as accurate from pairs as in float32. Else it is computed without
-// tensor cores: a question of the two lines alone.
+// Whether pairs make the output of a line of A and a line of B as accurate as float32 does. Where not, it is computed without
+// tensor cores. The answer depends on these two lines alone.
 TREDUCE_HOST_DEVICE bool pairs_suffice(unsigned a, unsigned b) {
-  const bool selects = (a & (kFew | kZero)) == kFew || (b & (kFew | kZero)) == kFew;  // as rows of the identity do
+  const bool selects = (a & (kFew | kZero)) == kFew || (b & (kFew | kZero)) == kFew;  // such as a row of the identity
   return (a & b & (kClean | kDense)) != 0 && !selects;
 }
 
@@ -48,7 +50,7 @@ struct Halves {
   int64_t flag_bytes() const { return round_up(scales, 16); }
 };
 
-constexpr int64_t kScaleLines = 128;  // scales come to a tile in runs of so many
+constexpr int64_t kScaleLines = 128;  // a tile copies the scales of so many lines at once
 
 inline Halves halves_of(const Operand& o) {
   Halves h;
@@ -67,8 +69,8 @@ enum class AsRead { neither, a, b };
 
 namespace split {
 
-// A segment is split by a team of kLanes lanes. What cannot be read by vectors goes through shared memory, a segment of as many
-// lines as there are teams at a time.
+// A team of kLanes lanes splits a segment. Operands that cannot be read by vectors go through shared memory: a segment of as many
+// lines at a time as the block has teams.
 constexpr int kThreads = 256, kLanes = 4, kTeams = kThreads / kLanes, kSplitLines = kTeams;
 
 }  // namespace split
@@ -96,8 +98,8 @@ struct SplitOperand {
   Halves shape;
   Half* high;
   Half* low;
-  float* scale;  // what the sum of a segment is multiplied by, for a sum in units where there are any
-  float* unit;   // of a group; null: one
+  float* scale;  // factor of a segment's sum; where groups have units, the factor that brings it to the unit
+  float* unit;   // of a group; null: no units
   unsigned char* flags;
 };
 

@@ -9,8 +9,8 @@
 
 namespace treduce::matmul::split {
 
-// The last step: adds the groups that were computed side by side, and computes the outputs for which pairs do not
-// suffice: fused multiply-adds in k order over each segment, whose sums are added as those of the tensor cores are.
+// Outputs for which halves do not suffice are sums of fused multiply-adds in k order over each segment; segments and groups are
+// added in the order in which the tensor cores' sums are.
 constexpr int kFixTile = 64, kFixDepth = 16;
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
@@ -20,7 +20,7 @@ struct Flags {
   int64_t lines_padded, segments;
   Matrices matrices;
 
-  // What 16 neighbouring lines say, over every `step`th segment; past the padding, nothing against it.
+  // The flags that 16 neighbouring lines have in every `step`th segment from `first` on. Past the padding: all flags.
   TREDUCE_DEVICE uint4 of_lines(int64_t line, int64_t batch0, int64_t batch1, int first, int step) const {
     const unsigned char* const from = data + matrices.of(batch0, batch1) * segments * lines_padded + line;
     uint4 all = {~0u, ~0u, ~0u, ~0u};
@@ -38,7 +38,7 @@ inline Flags flags_of(const Operand& o, const Operand16& split) {
   return {split.flags, split.shape.lines_padded, split.shape.segments(), matrices_of(o)};
 }
 
-// Outputs of a tile of 64 x 64 once more, for which pairs do not suffice.
+// Computes a tile of 64 x 64 outputs in float32, and writes those for which halves do not suffice.
 // Who calls: every thread of the block. Synchronises within.
 TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                              int64_t first_row, int64_t first_column, const unsigned char* flags_a,
@@ -47,7 +47,7 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const flo
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
   float acc[4][4] = {}, group[4][4] = {}, total[4][4] = {};
-  // Adds what was summed to what it is a part of.
+  // Adds a part's sums to the whole's, and clears them.
   const auto add = [](float (&to)[4][4], float (&part)[4][4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -98,8 +98,8 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const flo
   }
 }
 
-// Sums of the groups of one matrix's tile, and the bias where there is one: four outputs at a time where rows are aligned. All loads of a thread are under
-// way together.
+// Adds the groups of k of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are aligned, with
+// all loads of a thread in flight together.
 template <int kTile>
 TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
                                int64_t m, int64_t n, int groups, int64_t outputs) {
@@ -150,8 +150,8 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
-// What a word of four lines' flags, of which `present` are there, lacks for pairs to suffice: bit 0 where not all are clean,
-// bit 1 where not all are dense, bit 2 where one selects.
+// Of the flags of four lines, the first `present` of which exist: bit 0 is set if one is not clean, bit 1 if one is not dense,
+// bit 2 if one selects (see pairs_suffice).
 TREDUCE_DEVICE int lacking(uint32_t flags, int64_t present) {
   constexpr uint32_t kEach = 0x01010101;  // byte
   if (present < 4) flags = present > 0 ? flags | ~0u << static_cast<int>(present) * 8 : ~0u;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
            Tiles<kTile, kTile> tiles, TREDUCE_GRID_CONSTANT Flags flags_a, TREDUCE_GRID_CONSTANT Flags flags_b,
            int64_t inner_batches, const float* partials, int groups) {
   constexpr int kWords = 2 * kTile / 4;
-  SHARED_ARRAY(uint32_t, flags, kWords);  // a byte a line: those of A, then those of B
+  SHARED_ARRAY(uint32_t, flags, kWords);  // a byte for each line: the lines of A, then those of B
   __shared__ int lacks;
   ptx::wait_for_launch_before();
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
                           p.batches * p.m * p.n);
     }
     __syncthreads();
-    // Nearly always all lines of the tile are clean, or all dense, and nothing is to do.
+    // Nearly always all lines of the tile are clean, or all are dense, and nothing is left to do.
     static_assert(kWords <= kThreads && kWords % 32 == 0);
     if (threadIdx.x < kWords) {
       const bool is_a = threadIdx.x < kWords / 2;

@@ -8,18 +8,18 @@
 
 namespace treduce::matmul::split {
 
-// Each lane of a team has runs of kRun numbers of its segment, beside those of the others.
+// Each lane of a team has kNumbers of its segment, in runs of kRun; the runs of the lanes alternate.
 constexpr int kNumbers = kSegment / kLanes, kRun = 8;
 
-// Where in its segment a lane's `i`th number lies, of which kRun follow.
+// Where a lane's run begins in its segment, if its first number is the lane's `i`th.
 TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(threadIdx.x) % kLanes * kRun; }
 
-// One operand and where its halves go. Indices of lines and segments have 32 bits: the workspace of more would have 2^40
+// One operand and where its halves go. 32 bits are enough for indices of lines and segments: more would need a workspace of 2^40
 // bytes.
 struct Task {
   const float* data;
   int64_t line_stride, depth_stride, batch_size1, batch_stride[2];
-  int64_t depth;     // what is there of it
+  int64_t depth;     // k, without padding
   bool vectors;      // four steps of k are one aligned load
   bool along_lines;  // lines are contiguous
   int64_t blocks;
@@ -31,7 +31,7 @@ struct Task {
     const uint32_t inner = static_cast<uint32_t>(batch_size1);
     return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
-  // The largest of the magnitudes sampled, without its sign, of the line's group of which `segment` is one.
+  // The largest sampled magnitude of the group that `segment` of the line belongs to, as bits without the sign.
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE uint32_t sample(bool there, const float* line, uint32_t segment) const {
     if (to.unit == nullptr) return 0;
@@ -45,7 +45,8 @@ struct Task {
     for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
     return most;
   }
-  // Splits and writes the segment of which each lane has its numbers.
+  // Splits the segment whose numbers the lanes of a team hold, and writes its halves, scale and flags.
+  // Who calls: all lanes of a warp.
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             uint32_t sampled) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
@@ -72,7 +73,7 @@ struct Task {
         to.unit[(matrix * shape.groups() + segment / kGroupSegments) * shape.lines_padded + line] = power_of_two(unit);
       }
     }
-    // What a tile copies past the last line needs no scale.
+    // Tiles copy the scales of the padding too: these are one.
     if (line + 1 == shape.lines) {
 #pragma unroll 1
       for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[mark - line + i] = 1.0f;
@@ -80,7 +81,7 @@ struct Task {
   }
 };
 
-// Where vectors along k are aligned: a team reads its segment.
+// If vectors along k are aligned, a team reads its segment from global memory.
 TREDUCE_DEVICE void split_vectors(const Task& s, uint32_t block) {
   const Halves& shape = s.to.shape;
   const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
@@ -99,7 +100,7 @@ TREDUCE_DEVICE void split_vectors(const Task& s, uint32_t block) {
   s.write(x, there, matrix, line, segment, s.sample(there, from, segment));
 }
 
-// Elsewhere a segment of as many lines as there are teams goes through shared memory, read along the lines or along k.
+// If not, a segment of kSplitLines lines goes through shared memory, read along the lines or along k, whichever is contiguous.
 TREDUCE_DEVICE void split_tile(const Task& s, uint32_t block) {
   constexpr int kPitch = kSegment + 1, kStep = kThreads / kSegment, kLoads = kSplitLines / kStep;
   static_assert(kSegment == kSplitLines);
@@ -109,7 +110,7 @@ TREDUCE_DEVICE void split_tile(const Task& s, uint32_t block) {
   const uint32_t across = (lines + kSplitLines - 1) / kSplitLines, place = block / across;
   const uint32_t first = (block - place * across) * kSplitLines;
   const uint32_t matrix = place / segments, segment = place - matrix * segments;
-  // A thread has a line and every so many steps of k, or the other way round.
+  // A thread reads one line and every kStep-th step of k, or one step of k of every kStep-th line.
   const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
   const int64_t begin = int64_t(segment) * kSegment, left_k = s.depth - begin, left_lines = lines - first;
   const float* const from = s.line(matrix, first) + begin * s.depth_stride;

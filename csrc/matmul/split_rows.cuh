@@ -32,14 +32,14 @@ struct Tiling {
   static_assert(kCopiedBytes <= kStageBytes);
 };
 
-// This lane's numbers of line `line` of the float32 tile, in the order of a multiplication's first operand: steps of k
-// 16 s + 2 (lane % 4), and one, eight and nine more, for s = 0 to 3. The tile is boxes of 128-byte rows, swizzled.
-// kAlongK: 32 steps of k of all lines, twice; else 64 steps of k of 32 lines each.
+// Reads this lane's numbers of one line of the float32 tile, in the order in which a multiplication has its first operand in
+// registers: for s = 0 to 3 the steps of k 16 s + 2 (lane % 4), and one, eight and nine more. The tile is boxes of swizzled
+// 128-byte rows: if kAlongK two boxes, each of 32 steps of k of all lines; else boxes of 32 lines and 64 steps of k.
 template <bool kAlongK, int kLines>
 TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) {
   const int q = threadIdx.x % 4;
   if constexpr (kAlongK) {
-    // The 16 bytes of k lie at (k / 4 + q / 2) ^ line % 8: exclusive ors with the even k / 4 after those with the rest.
+    // The 16 bytes of k are chunk (k / 4 + q / 2) ^ line % 8. k / 4 is even here, so its exclusive or may come last.
     const char* const row = tile + line * kRowBytes + q % 2 * 8;
     const int first = (q / 2) ^ line % 8;
 #pragma unroll
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const int x = (kAlongK ? k : first) + box * 32, y = kAlongK ? first : k;
         ptx::load_box(to + box * (S::kBytesW / kBoxes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
       }
-      // What is split already comes from the launch before; the rest need not wait for that.
+      // X was split by the launch before this one; W need not wait for that.
       if (step == begin) ptx::wait_for_launch_before();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -127,12 +127,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   if constexpr (S::kHandOver) ptx::take_registers<232>();
   const int lane = threadIdx.x % 32, thread = threadIdx.x % kWarpGroup;
-  // The same for all lanes, which the compiler does not know: descriptors are then uniform registers.
+  // A shuffle tells the compiler that this is the same in all lanes: descriptors are then in uniform registers.
   const int warp_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
   const int first_step = S::kOwnLines ? 0 : warp_group;
-  // Of the block's lines: this one, and eight on.
+  // This lane has this line of the block, and the one eight further.
   const int mine = (S::kOwnLines ? warp_group * 64 : 0) + thread / 32 * 16 + lane / 4;
-  // Lane 0 of four says what the segments of their two lines are like.
+  // Four lanes share two lines; the first of them writes the flags of their segments.
   unsigned char* const flags = w.flags + (matrix_w * work.steps + begin) * w.shape.lines_padded + first + mine;
   const bool there[2] = {lane % 4 == 0 && first + mine < lines, lane % 4 == 0 && first + mine + 8 < lines};
   const int padded = static_cast<int>(w.shape.lines_padded);
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const float* const x_scale = reinterpret_cast<const float*>(x_low + S::kBytesX);
     const int present = min(kSegment, depth - step * kSegment);
 
-    // Four multiplications' worth of the two lines.
+    // Split: the first operands of four multiplications.
     uint32_t high_part[4][4], low_part[4][4];
     float scale[2];
 #pragma unroll
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         ptx::wgmma_touch(low_part[i]);
       }
       ptx::wgmma_fence();
-      // High of A by low of B, then low of A by high of B, in one accumulator; high by high, in another, between them: a
-      // multiplication waits for the one before it in its accumulator.
+      // Multiply: high of A by low of B, then low of A by high of B, in one accumulator, high by high in another. The two
+      // accumulators alternate, because a multiplication waits for the one before it in the same accumulator.
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i],

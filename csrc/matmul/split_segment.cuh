@@ -12,24 +12,24 @@ using Operand16 = SplitOperand<float16>;
 
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
-// Exponents of scales, and of the units of groups: so that whatever is added has the same bits, in units or without them,
-// because nothing overflows on the way, and nothing is rounded to float32's least place (see docs/numerics.md). Lines of
-// larger numbers have no flag.
+// Limits of the exponents of scales and units. Within them no sum overflows and no sum is rounded as a subnormal float32, so the
+// bits are the same with units and without (see docs/numerics.md). Lines with larger numbers get no flag.
 constexpr int kLowest = -45, kHighest = 12;
 constexpr int kLowestUnit = -30, kHighestUnit = 0;
-constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 lose bits of their 22
-constexpr float kLarge = 32;  // scaled
+constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 keep fewer than 22 bits
+constexpr float kLarge = 32;  // scaled magnitudes from here on count as large
 
 // 2^exponent, of a normal float32.
 TREDUCE_DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23); }
 
-// The exponent of the scale that brings a magnitude, given as its bits without the sign, to 2^kTop.
+// The exponent of the scale that brings a magnitude to 2^kTop. `most`: its bits without the sign.
 TREDUCE_DEVICE int exponent_for(uint32_t most) { return static_cast<int>(most >> 24) - 127 - kTop; }
 
-// Splits a segment of which each of kLanes neighbouring lanes has kCount numbers (zeros past the end), in pairs.
-// Who calls: all lanes of a warp. A line with a number that is infinite, NaN or too large gets no flag, and any halves:
-// its outputs are computed once more.
-// Returns the least magnitude that is not zero, as an integer without the sign, less one; all ones where there is none.
+// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets
+// the halves of these. A segment with an infinity, a NaN or too large a number gets no flag, and its halves mean nothing: the
+// outputs of its line are computed again in float32.
+// Who calls: all lanes of a warp.
+// Returns the smallest nonzero magnitude as bits without the sign, less one; all ones if there is none.
 template <int kCount, int kLanes>
 TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uint32_t (&high)[kCount / 2],
                                       uint32_t (&low)[kCount / 2], float& scale, unsigned char& flags) {
@@ -55,7 +55,7 @@ TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uin
   for (int i = 0; i < kCount / 2; ++i) {
     const __half2 top = __floats2half2_rn(x[i * 2] * down, x[i * 2 + 1] * down);
     const float2 back = __half22float2(top);
-    // Exact: what `top` leaves of a number has fewer bits than the number.
+    // Exact: the rest has fewer bits than the number.
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
     large = __hadd2(large, __hge2(__habs2(top), __float2half2_rn(kLarge)));
@@ -68,37 +68,38 @@ TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uin
   const uint32_t bound = (static_cast<uint32_t>(exponent + kSmall + 127) << 24) - 1;
   const bool zero = most == 0;
   const int clean = least < bound ? 0 : kClean, dense = 2 * count > present || zero ? kDense : 0;
-  // Where the scale is cut off, few are large for that alone.
+  // If the exponent was limited, few numbers are large for that reason alone.
   const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
   flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
   return least;
 }
 
-// What the tensor core summed over a segment, of both accumulators.
+// The sum of a segment, from both accumulators of the tensor core.
 TREDUCE_DEVICE float segment_sum(float high, float rest) { return fmaf(rest, 1.0f / (1 << kLowBits), high); }
 
 TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale) {
   acc = fmaf(segment_sum(high, rest), scale, acc);
 }
 
-// A group's unit is a guess from its first numbers, which costs no look at all of them: this many binary orders above those,
-// so that nearly every segment's scale is at most the unit. It decides how fast sums are added, and no bit of them.
+// A group's unit is estimated from its first kSampled values, to avoid a full scan, and lies kAbove binary orders above them, so
+// that nearly every segment's scale is at most the unit. The unit affects the speed of the additions and no bit of the result.
 constexpr int kSampled = 16, kAbove = 3;
 
-// `most`: the largest magnitude sampled, without its sign.
+// `most`: the largest sampled magnitude, as bits without the sign.
 TREDUCE_DEVICE int unit_exponent(uint32_t most) {
   return max(kLowestUnit, min(exponent_for(most) + kAbove, kHighestUnit));
 }
 
-// Brings the halves of a segment, of which each of kLanes neighbouring lanes has a part, from their scale to the unit
-// 2^exponent: `scale` becomes one. But only where that is exact, and where no half is among float16's subnormals, which the
-// tensor core aligns in another way, so that all sums are the same but for their unit. Else what remains is in `scale`.
+// Shifts the halves of a segment from its scale to the unit 2^exponent and sets `scale` to one, if that is exact and makes no
+// half a float16 subnormal, which the tensor core would align otherwise: sums then change by a power of two alone. If not, the
+// halves stay and `scale` is divided by the unit. Each of kLanes neighbouring lanes has a part of the halves.
 // `least`: as split_segment returns it.
 // Who calls: all lanes of a warp.
 template <int kWords, int kLanes>
 TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], float& scale, uint32_t least,
                             int exponent) {
-  // Two at a time: with the sign set, one less is a negative number, but for zero, which becomes the largest.
+  // The smallest nonzero magnitude, two at a time: with the sign bit set, less one, every value is negative but zero, which
+  // becomes the largest.
   uint32_t two = 0x7fff7fff;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) two = __vmins2(two, (low[i] | 0x80008000) - 0x00010001);
@@ -108,7 +109,7 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
 
   const int own = static_cast<int>(__float_as_uint(scale) >> 23) - 127, down = exponent - own;
   constexpr int kNormal = -14;  // the exponent of float16's least normal number
-  // What is large enough to be shifted so far down; and the factor itself is normal down to 2^-14.
+  // Magnitudes from these bounds on stay normal when shifted by `down`. The factor itself is normal down to 2^-14.
   const uint32_t bound = (static_cast<uint32_t>(own + kNormal + down + 127) << 24) - 1;
   const int bound_low = static_cast<int16_t>((1 + down) << 10 | 0x8000) - 1;
   if (least == ~0u) {
@@ -132,7 +133,7 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
   }
 }
 
-// Which matrix of an operand a batch reads.
+// Which matrix of an operand belongs to a batch index.
 struct Matrices {
   int64_t inner;  // matrices along the inner batch dimension; 1: broadcast
   bool outer;

@@ -1,4 +1,4 @@
-// How the tiles of A and B come to shared memory, for the rungs whose idea is another.
+// How vectorized and warp_tiled copy tiles of A and B to shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,12 +8,12 @@
 
 namespace treduce::matmul {
 
-// Accumulators in 16 bytes: what one shared-memory instruction of a thread reads.
+// Accumulators in 16 bytes, which a thread reads with one shared-memory instruction.
 template <class T>
 constexpr int kFragment = 16 / sizeof(Acc<T>);
 
-// An operand as a tile of C sees it. A line is a row of A, or a column of B: k elements that one row, or one column, of the
-// tile's outputs needs. With lines, A and B are the same thing.
+// The part of an operand that a tile of C needs. A line is a row of A or a column of B: the k elements that a row, or a column,
+// of outputs needs. In terms of lines, A and B are the same thing.
 template <class T>
 struct Lines {
   const T* data;         // element 0 of the tile's first line
@@ -32,8 +32,8 @@ TREDUCE_DEVICE Lines<T> columns_of(const T* b, const Problem& p, const Offsets& 
   return {b + at.b + column * p.b_column, p.b_column, p.b_row, p.n - column};
 }
 
-// body(l) for l = 0, 1, ... as far as the step of kStep, or the `left` elements, go. The last step is not filled up with
-// zeros: adding their products would turn an accumulator of -0, which underflow can leave, into +0.
+// Calls body(l) for l = 0, 1, ... up to kStep, or to `left` if fewer elements are left. The last step is not padded with zeros:
+// adding their products would turn an accumulator of -0, which underflow can leave, into +0.
 template <int kStep, class Body>
 TREDUCE_DEVICE void along_step(int64_t left, Body body) {
   if (left >= kStep) {
@@ -53,7 +53,7 @@ TREDUCE_HOST_DEVICE Way way_of(const T* data, int64_t stride, int64_t step, int6
   return aligned && stride == 1 && step % kSize == 0 && lines % kSize == 0 ? Way::lines_vectors : Way::lines;
 }
 
-// Elements along k of a step that copies 16 bytes at a time: of a line it takes whole loads.
+// Elements along k of a step: at least one 16-byte load of a line.
 template <class T>
 constexpr int kVectorStep = sizeof(T) == 1 ? 16 : 8;
 
@@ -70,8 +70,8 @@ class Stage {
   static constexpr int kVector = thread::Vector<T>::kSize;
   static_assert(kStep % kVector == 0 && kLines % kVector == 0);
 
-  // One plan for all ways: a thread begins at (line_, l_) of the tile and hops on until the tile is done. As variables, not
-  // constants of each way, of which the compiler would keep all in registers.
+  // One walk for all ways: a thread begins at (line_, l_) of the tile and hops on until the tile is done. The hops are variables;
+  // as constants of each way they would take more registers, because the compiler would keep those of all ways.
   Way way_;
   int line_, l_, line_hop_, l_hop_;
   int64_t hop_;    // both of them in memory
@@ -97,8 +97,9 @@ class Stage {
     next_ = lines.at(line_, l_);
   }
 
-  // Copies the next step. All threads call it; who reads `to` synchronises before and after. Lines past the edge and elements
-  // past `left` are not copied: what they would give is not stored, or not added.
+  // Copies the next step. Lines past the edge and elements past `left` are not copied: their outputs are not stored, or their
+  // products not added.
+  // Who calls: all threads of the block; the caller synchronises before and after.
   TREDUCE_DEVICE void copy(Acc<T>* to, int64_t left) {
     const int limit = static_cast<int>(left < kStep ? left : kStep);
     const bool vectors = way_ == Way::lines_vectors || (way_ == Way::k_vectors && limit == kStep);
@@ -115,7 +116,7 @@ class Stage {
         }
       });
     } else if (way_ == Way::k_vectors) {
-      // The last step, cut off within a vector.
+      // The last step may end within a vector.
       walk<kVector>([&](const T* from, int line, int l) {
         for (int e = 0; line < count && l + e < limit && e < kVector; ++e) {
           to[(l + e) * kRow + line] = static_cast<Acc<T>>(from[e]);
@@ -130,7 +131,7 @@ class Stage {
   }
 
  private:
-  // body(address, line, l) for all that this thread copies, kWidth elements at a time.
+  // Calls body(address, line, l) for everything that this thread copies, kWidth elements at a time.
   template <int kWidth, class Body>
   TREDUCE_DEVICE void walk(Body body) const {
     constexpr int kCopies = (kLines * kStep / kWidth + kThreads - 1) / kThreads;

@@ -1,10 +1,9 @@
-// What the rungs of one warp's matrix instructions share (sm_80 and later): tiles of the operands in shared memory, how
-// cp.async brings them there stage by stage, and how fragments become outputs. The counterpart of tile.cuh, without its
-// copy engine: here threads compute every address.
+// What mma and mma_f64 share (sm_80 and later): tiles of the operands in shared memory, the ring of stages that cp.async fills,
+// and the epilogue. The counterpart of tile.cuh without the copy engine: here threads compute every address.
 //
-// A tile is rows of 128 bytes, each of eight 16-byte chunks. Where an operand is contiguous along k, a row is a line and its
-// chunks are steps of k; else a row is a step of k over a slab of as many lines as fit it. Chunk c of row r lies at
-// c ^ swizzle(r), so that neither a row of chunks, as copies write, nor a column, as fragments are read, meets a bank twice.
+// A tile is rows of 128 bytes, each of eight 16-byte chunks. If an operand is contiguous along k, a row is a line and its chunks
+// are steps of k; else a row is a step of k of as many lines as fit into it, a slab. Chunk c of row r lies at c ^ swizzle(r), so
+// that neither a row of chunks, as copies write, nor a column, as fragments are read, meets a bank twice.
 #pragma once
 
 #include "../primitives/ptx/copy_part.cuh"
@@ -23,7 +22,7 @@ constexpr int kChunkBytes = 16;
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);
 
-// A fragment's read takes 16 bytes of each of 8 rows; of float64, 32 bytes of each of 4.
+// Loading a fragment reads 16 bytes of each of 8 rows; of float64, 32 bytes of each of 4.
 template <class T>
 TREDUCE_DEVICE int swizzle(int row) {
   return sizeof(T) == 8 ? row % 4 * 2 : row % 8;
@@ -46,8 +45,8 @@ inline Source source_of(const Boxes& boxes) {
   return source;
 }
 
-// One thread's share of the copies of a tile, of all steps along k in turn: chunk threadIdx.x % 8 of every kRowsAtOnce-th
-// row. What lies past an edge becomes zero.
+// One thread's share of the copies of a tile, for one step along k after another: chunk threadIdx.x % 8 of every kRowsAtOnce-th
+// row. Elements past an edge become zero.
 template <class T, int kLines, bool kAlongK, int kThreads>
 class Copies {
   static constexpr int kChunk = kChunkBytes / sizeof(T);
@@ -93,7 +92,7 @@ class Copies {
   uint32_t to_;
 };
 
-// The bias, where there is one, for the fragments of a warp. `column`: this lane's first, of n.
+// Adds the bias, if there is one, to the fragments of a warp. `column`: this lane's first, of n.
 template <class Acc, int kM, int kN, class Out>
 TREDUCE_DEVICE void add_bias(Acc (&acc)[kM][kN][4], const Out* bias, int64_t column, int64_t n) {
   if (bias == nullptr) return;
@@ -114,8 +113,9 @@ TREDUCE_DEVICE void add_bias(Acc (&acc)[kM][kN][4], const Out* bias, int64_t col
   }
 }
 
-// Writes one fragment of 16 x 8 outputs (see ptx/mma.cuh), whose element 0 is at (row, column) for this lane, and nothing
-// past the edges. `pairs`: the address of an even column is a multiple of two elements.
+// Stores one fragment of 16 x 8 outputs (see ptx/mma.cuh). (row, column): of this lane's element 0. Nothing past the edges is
+// written.
+// `pairs`: pairs of outputs are aligned.
 template <class T, class Acc>
 TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                    bool pairs) {

@@ -1,6 +1,6 @@
-// A tile of an operand in shared memory as warp-group multiplications read it, and how the copy engine brings it there
-// (sm_90a). Rows of 128 bytes, their 16-byte chunks swizzled by the hardware (chunk c of row r lies at c ^ r % 8), so
-// that a column of chunks touches every bank once.
+// A tile of an operand in shared memory, as warp-group multiplications read it and as the copy engine writes it (sm_90a). A tile
+// is rows of 128 bytes. The hardware swizzles their 16-byte chunks, chunk c of row r to c ^ r % 8, so that a column of chunks
+// touches every bank once.
 #pragma once
 
 #include <cuda.h>
@@ -58,8 +58,8 @@ struct Tile {
     }
   }
 
-  // What a multiplication is told of the part that begins at `line` (a multiple of 64 unless kAlongK, then of 8) and at
-  // multiplication `step` of the tile. PTX ISA, "Matrix descriptor": address, two strides, swizzle of 128 bytes.
+  // The descriptor of the part that begins at `line`, a multiple of 64 (of 8 if kAlongK), for multiplication `step` of the tile.
+  // PTX ISA, "Matrix descriptor": address, two strides, swizzle of 128 bytes.
   TREDUCE_DEVICE static uint64_t descriptor(const char* tile, int line, int step) {
     constexpr uint64_t kEightRows = 8 * kRowBytes >> 4;
     constexpr uint64_t kSlab = kSlabBytes >> 4;
@@ -69,8 +69,8 @@ struct Tile {
     return address | (kAlongK ? 1 : kSlab) << 16 | kEightRows << 32 | uint64_t(1) << 62;
   }
 
-  // The same in a block that is in no cluster, where k is contiguous: its addresses have fewer than 18 bits, so nothing is
-  // masked, and the descriptors of a tile differ by a constant.
+  // The same for a block in no cluster, where k is contiguous. Shared addresses have fewer than 18 bits there, so no mask is
+  // needed and the descriptors of a tile differ by constants.
   TREDUCE_DEVICE static uint64_t lone_descriptor(const char* tile, int line, int step) {
     static_assert(kAlongK);
     const uint32_t low = (ptx::shared_address(tile) >> 4 | 1 << 16) + (line * kRowBytes + step * 32 >> 4);
@@ -78,8 +78,8 @@ struct Tile {
   }
 };
 
-// Asks the driver to describe `boxes` for swizzled copies of box_inner x box_outer elements. The function is found at run time, so
-// that the extension needs no libcuda to be imported.
+// Asks the driver to describe `boxes` for swizzled copies of box_inner x box_outer elements. The function is found at run time,
+// so that the extension needs no libcuda to be imported.
 inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer,
                           CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,

@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
+  // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
   if (warp_group == 0) {
     ptx::release_registers<40>();
     if (threadIdx.x == 0) {
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     }
   } else {
+    // ---- consumers: multiply a tile, then store it, while the producer fills the ring for the next ----
     ptx::take_registers<S::kRegisters>();
     const int consumer = warp_group - 1;
     RingPosition<S::kStages> position;
@@ -94,6 +96,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
       release<S::kCluster>(ring.empty + last);
+
+      // ---- epilogue ----
       const int row = place.row + rank * S::kTileM + consumer * 64;
       Out* const matrix = c + place.index * grid.m * grid.n;
       if constexpr (S::kTransposed) {
@@ -115,14 +119,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
       }
     }
-    ptx::wait_stores_read<0>();  // a block must not leave while its results lie in its shared memory
+    ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
   }
-  // A block must not leave while others copy into its shared memory or arrive at its barriers.
+  // A block must not exit while others copy into its shared memory or arrive at its barriers.
   if constexpr (S::kCluster > 1) cluster::sync();
 #endif
 }
 
-// `a` and `b`: the operands of the kernel, exchanged where it computes the transposed product.
+// `a` and `b`: the operands of the kernel, swapped if it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;

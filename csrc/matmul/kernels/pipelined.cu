@@ -2,12 +2,13 @@
 // is multiplied, and the factors of the next place along k come to registers while those of this one are multiplied.
 //
 // After:   warp_tiled; the same multiply-adds in the same order, hence the same bits.
-// Mapping: a ring of kStages tiles of each operand. At step s the threads ask for step s + kStages - 1, a few copies between
-//          the multiply-adds of each place; one barrier a step, which says both that the next tile is there and that the
-//          oldest may be overwritten. The narrow step, where kStep does not divide k, comes first: the loop knows whole steps
-//          only and has no conditions in it. Threads past an edge copy its last line again, for outputs that nobody stores.
-//          A copy can move 16 bytes of neighbouring lines, but only one element where neighbours lie along k, because the
-//          tile is transposed. Tiles of C are taken in groups of rows, so that those at work at once share more of A and B.
+// Mapping: a ring of kStages tiles of each operand. At step s the threads start the copies for step s + kStages - 1, a few
+// between
+//          the multiply-adds of each place along k. One barrier a step says both that the next tile has arrived and that the
+//          oldest may be overwritten. If kStep does not divide k, the narrow step comes first, so that the loop has whole steps
+//          alone and no branch. Past an edge, threads copy the last line again; these outputs are not stored. A copy moves 16
+//          bytes of neighbouring lines, but one element of neighbours along k, because the tile is transposed. Tiles of C are
+//          taken in bands, so that those computed at the same time share more of A and B.
 // Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output
 //          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller.
 // Next:    wmma multiplies on tensor cores.
@@ -68,13 +69,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     typename C::Outputs outputs;
     typename C::Outputs::Factors factors[2];  // of this place along k, and of the next
     outputs.clear();
-    // Where this thread reads and writes. They move with every step, so that the loop computes no other address.
+    // This thread's addresses of reads and writes. They advance with every step, so the loop computes no others.
     const Acc<T>* read_a = reinterpret_cast<const Acc<T>*>(ring) + y;
     const Acc<T>* read_b = reinterpret_cast<const Acc<T>*>(ring + kTileBytes) + x;
     ptx::SharedAddress write_a = ptx::shared_address(ring) + copies_a.offset();
     ptx::SharedAddress write_b = ptx::shared_address(ring) + kTileBytes + copies_b.offset();
 
-    constexpr int kLast = (kStages - 1) * kStageBytes;  // where the last stage lies, which the loop fills last
+    // ---- start the copies of the narrow step, to the last stage, which the loop fills last, and of the first whole steps ----
+    constexpr int kLast = (kStages - 1) * kStageBytes;
     if (head > 0) {
       copies_a.copy_head(write_a + kLast, head);
       copies_b.copy_head(write_b + kLast, head);
@@ -88,6 +90,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       write_a += kStageBytes;
       write_b += kStageBytes;
     }
+
+    // ---- the narrow step ----
     if (head > 0) {
       ptx::wait_copies<kStages - 1>();
       __syncthreads();
@@ -101,6 +105,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::wait_copies<kStages - 2>();
     __syncthreads();
 
+    // ---- whole steps ----
     factors[0].load(read_a, read_b);
     int stage = 0, advance = -kLast;
 #pragma unroll 1
@@ -112,7 +117,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           ptx::commit_copies();
           ptx::wait_copies<kStages - 2>();
           __syncthreads();
-          // The stage that was read is written next: it lies where the last advance led.
+          // The stage that was read is written next. The last advance led to it.
           write_a += advance;
           write_b += advance;
           advance = stage == kStages - 1 ? -kLast : kStageBytes;
@@ -120,7 +125,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           read_a += advance / static_cast<int>(sizeof(Acc<T>));
           read_b += advance / static_cast<int>(sizeof(Acc<T>));
         }
-        // After the last step this reads a tile that nobody has asked for, and nobody uses what it reads.
+        // After the last step this loads factors that nobody uses.
         const int next = (l + 1) % kStep;
         factors[(l + 1) % 2].load(read_a + next * CopiesA::kRow, read_b + next * CopiesB::kRow);
         if (l % kCopyEvery == 0) {
@@ -130,6 +135,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         outputs.add(factors[l % 2]);
       }
     }
+
+    // ---- epilogue ----
     if (bias != nullptr) outputs.add_bias(bias, place.column + x, p.n);
     outputs.store(c + at.c + (place.row + y) * p.n + place.column + x, p.n, rows.count - y, columns.count - x);
     __syncthreads();  // the ring is free for the next tile

@@ -41,7 +41,7 @@ struct Shape {
   static_assert(kDepth<float16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
-// Where the scales and units of an operand lie.
+// The scales and units of an operand.
 struct Scales {
   const float *data, *units;
   int64_t lines_padded;
@@ -64,7 +64,7 @@ inline Scales scales_of(const Operand& o, const Operand16& split) {
       split::matrices_of(o)};
 }
 
-// The scales (or units) of a tile's rows, and then its columns, of which this lane needs those of its own outputs.
+// The scales (or units) of a tile's rows, then of its columns, for this lane's outputs.
 template <class S>
 struct LineScales {
   const float* rows;
@@ -85,7 +85,7 @@ struct LineScales {
       for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2] * (j % 2 == 0 ? column.x : column.y));
     }
   }
-  // Whether all that the warp needs are one. Who calls: all lanes of it.
+  // Whether all that the warp needs are one. Who calls: all lanes of the warp.
   TREDUCE_DEVICE bool are_one() const {
     const float4 four = reinterpret_cast<const float4*>(columns)[threadIdx.x % 32];
     return __all_sync(~0u, rows[0] == 1.0f && rows[8] == 1.0f && four.x == 1.0f && four.y == 1.0f && four.z == 1.0f &&
@@ -93,7 +93,7 @@ struct LineScales {
   }
 };
 
-// The tiles, and for each all groups of k or one.
+// What the blocks share: a task is a tile of C, with all groups of k or with one.
 struct Work {
   Grid grid;
   int steps;        // segments of k
@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
 
+  // ---- producer: both halves of both tiles, the scales of the segment, with a group's last segment its units ----
   if (warp_group == 0) {
     if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
     if (threadIdx.x == 0) {
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
         const int row = place.row + rank * S::kTileM, column = place.column;
         const int matrix_a = scales_a.matrix(place.batch), matrix_b = scales_b.matrix(place.batch);
-        // A block past the last row copies scales that are there, and its outputs are not stored.
+        // A block of the cluster may lie past the last row: it copies the scales of row 0, and its outputs are not stored.
         const int scale_row = row < scales_a.lines_padded ? row : 0;
         const float* scale_a = scales_a.of(matrix_a, task.begin, scale_row);
         const float* scale_b = scales_b.of(matrix_b, task.begin, column);
@@ -179,6 +180,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       }
     }
   } else {
+    // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
     if constexpr (S::kConsumers == 2) ptx::take_registers<224>();
     const int consumer = warp_group - 1;
     // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
@@ -193,7 +195,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
       const int row = place.row + rank * S::kTileM + consumer * 64;
       float* const matrix = c + place.index * grid.m * grid.n;
-      // A group ends at a place of its own, or on the groups before it; while the next one's first products are made.
+      // Stores a group's sums: to the group's own place, or added to those of the groups before it. Meanwhile the tensor cores
+      // multiply the next group's first segment.
       const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
         flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
                                    work.outputs == 0 && group_of_k > 0, bias);

@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
 
   RingPosition<Shape::kStages> position;
+  // ---- producer ----
   if (warp_group == 0) {
     ptx::release_registers<Shape::kProducerRegisters>();
     if (threadIdx.x != 0) return;
@@ -56,9 +57,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       TileB::load(tile_a + TileA::kBytes, &map_b, place.column, step * kDepth<T>, batch_b, full);
     }
   } else {
+    // ---- consumers ----
     ptx::take_registers<Shape::kConsumerRegisters>();
     const int consumer = warp_group - 1;
-    const bool speaks = threadIdx.x % 32 == 0;
+    const bool arrives = threadIdx.x % 32 == 0;  // for its warp
     Acc<T> acc[Shape::kTileN / 2];
     int last = 0;  // the stage of the step before
     for (int step = 0; step < steps; ++step, position.next()) {
@@ -66,11 +68,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const char* const tile_a = stages + position.stage * Shape::kStageBytes;
       multiply_stage<TileA, TileB>(acc, tile_a, tile_a + TileA::kBytes, consumer * 64, step);
       ptx::wgmma_wait<1>();
-      if (speaks && step > 0) ptx::mbarrier_arrive(ring.empty + last);
+      if (arrives && step > 0) ptx::mbarrier_arrive(ring.empty + last);
       last = position.stage;
     }
     ptx::wgmma_wait<0>();
     ptx::wgmma_touch(acc);
+
+    // ---- epilogue ----
     add_bias(acc, bias, place.column, grid.n);
     store_registers<typename Form::Out, Shape::kTileN>(acc, c + place.index * grid.m * grid.n,
                                                        place.row + consumer * 64, place.column, grid.m, grid.n);
