@@ -163,58 +163,58 @@ TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
   }
 }
 
-// The copy engine stores a buffer while the next columns are rounded into the other.
+// Stores 64 columns of a warp's 16 rows from a buffer, where the copy engine cannot address rows of C: 32-bit words of a row at a
+// time. If a row begins between two words, one output is left at either end and stored by itself. `to`: the first of the 64 rows.
+// Who calls: every lane of the warp that staged these rows, after __syncwarp().
+template <class T>
+TREDUCE_DEVICE void store_rows(const char* buffer, T* c, int64_t n, int64_t rows_left, int columns_left) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+#pragma unroll 4
+  for (int i = 0; i < 16; ++i) {
+    const int line = warp * 16 + i;
+    if (line >= rows_left) continue;
+    T* const to = c + line * n;
+    const auto staged = [&](int j) {
+      return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);
+    };
+    const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2;
+    const int j = skew + lane * 2;
+    if (j + 1 < columns_left) {
+      const T pair[2] = {staged(j), staged(j + 1)};
+      uint32_t word;
+      memcpy(&word, pair, 4);
+      *reinterpret_cast<uint32_t*>(to + j) = word;
+    } else if (j < columns_left) {
+      to[j] = staged(j);
+    }
+    if (skew == 1 && lane == 0 && columns_left > 0) to[0] = staged(0);
+  }
+}
+
+// Stores the sums of a warp group by way of shared memory. The copy engine takes a buffer while the next columns are rounded into
+// the other, if `boxes`, where `map` is C's; else the warps store its rows. (row, column) is in matrix `index` of C, which begins
+// at `c`.
 template <class T, int kN>
-TREDUCE_DEVICE void store_boxes(const float (&acc)[kN / 2], const CUtensorMap* map, char* staging, int row, int column,
-                                int matrix, int barrier) {
+TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const CUtensorMap* map, T* c, char* staging,
+                                 int row, int column, int64_t m, int64_t n, int index, int barrier) {
   const bool elected = threadIdx.x % kWarpGroup == 0;
 #pragma unroll
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
+    const int first = column + chunk * kStagingColumns;
     // The buffer is free when its last store has read it: the last store but one, or at the start of a tile maybe the last.
-    if (elected) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
+    if (elected && boxes) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
     stage_columns<T>(acc + chunk * 32, buffer, barrier);
-    ptx::fence_async_proxy();
-    named_barrier<kWarpGroup>(barrier);
-    if (elected) {
-      ptx::store_box(map, {column + chunk * kStagingColumns, row, matrix, 0}, buffer);
-      ptx::commit_stores();
-    }
-  }
-}
-
-// For rows of C that the copy engine cannot address. A warp stores 64 outputs of a row as 32-bit words. If a row begins between
-// two words, one output is left at either end and stored by itself.
-template <class T, int kN>
-TREDUCE_DEVICE void store_rows(const float (&acc)[kN / 2], T* c, char* staging, int64_t row, int64_t column, int64_t m,
-                               int64_t n, int barrier) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
-#pragma unroll
-  for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
-    char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    stage_columns<T>(acc + chunk * 32, buffer, barrier);
-    __syncwarp();  // a warp reads the rows that it wrote itself
-    const int64_t first = column + chunk * kStagingColumns;
-    const int count = static_cast<int>(min(int64_t(kStagingColumns), n - first));
-#pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const int line = warp * 16 + i;
-      if (row + line >= m) continue;
-      T* const to = c + (row + line) * n + first;
-      const auto staged = [&](int j) {
-        return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);
-      };
-      const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2;
-      const int j = skew + lane * 2;
-      if (j + 1 < count) {
-        const T pair[2] = {staged(j), staged(j + 1)};
-        uint32_t word;
-        memcpy(&word, pair, 4);
-        *reinterpret_cast<uint32_t*>(to + j) = word;
-      } else if (j < count) {
-        to[j] = staged(j);
+    if (boxes) {
+      ptx::fence_async_proxy();
+      named_barrier<kWarpGroup>(barrier);
+      if (elected) {
+        ptx::store_box(map, {first, row, index, 0}, buffer);
+        ptx::commit_stores();
       }
-      if (skew == 1 && lane == 0 && count > 0) to[0] = staged(0);
+    } else {
+      __syncwarp();
+      store_rows(buffer, c + row * n + first, n, m - row, static_cast<int>(min(int64_t(kStagingColumns), n - first)));
     }
   }
 }

@@ -66,9 +66,14 @@ struct Tiles {
   };
   template <int kBand = 1>
   TREDUCE_HOST_DEVICE Place place(int64_t tile) const {
-    const int64_t batch = tile / (down * across);
-    const auto at = place_in_band<kBand>(tile % (down * across), down, across);
-    return {batch, at.row * kTileM, at.column * kTileN};
+    if constexpr (kBand == 1) {  // as below, in fewer registers
+      const int64_t line = tile / across;
+      return {line / down, line % down * kTileM, tile % across * kTileN};
+    } else {
+      const int64_t batch = tile / (down * across);
+      const auto at = place_in_band<kBand>(tile % (down * across), down, across);
+      return {batch, at.row * kTileM, at.column * kTileN};
+    }
   }
 };
 

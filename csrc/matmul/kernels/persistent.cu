@@ -107,12 +107,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
         char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
-        if (boxes_c) {
-          store_boxes<Out, S::kTileN>(acc, &map_c, staging, row, place.column, static_cast<int>(place.index),
-                                      warp_group);
-        } else {
-          store_rows<Out, S::kTileN>(acc, matrix, staging, row, place.column, grid.m, grid.n, warp_group);
-        }
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, staging, row, place.column, grid.m, grid.n,
+                                     static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
         store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
       } else {
