@@ -1,4 +1,5 @@
-// matmul on the CPU: all variants are one, because all have the same bits.
+// matmul on the CPU: in k order whatever the variant. Those of order class k_order have the same bits on a GPU; tensor cores add in
+// an order of their own.
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
