@@ -5,6 +5,7 @@
 // Bound:   load instructions: two for each multiply-add. Every element of A is asked for n times and every element of B
 //          m times; the caches answer most of that, and their bandwidth is the limit.
 // Next:    tiled fetches each element once a block and shares it.
+// Source:  NVIDIA, CUDA Programming Guide: shared memory.
 #include "../rung.h"
 
 namespace treduce::matmul::naive {

@@ -7,7 +7,7 @@
 // Mapping: as persistent. Each 2048 steps of k (a group) are summed apart and then added to what came before, so that
 //          where tiles are few, their groups are the work of several blocks, and the additions are the same.
 // Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
-// Falls:   a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
+// Note:    a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
 //          have no flag in common are computed once more on the plain cores, with the same sums of segments. That is
 //          decided a line of A and a line of B at a time, so a row of C does not depend on the others.
 // Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32

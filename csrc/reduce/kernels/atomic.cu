@@ -8,6 +8,7 @@
 //          two more launches, of one thread each.
 // Note:    the hardware's float32 atomicAdd takes subnormal operands and results for zero (PTX ISA, atom.add.f32).
 // Next:    single_pass has one launch and a fixed order.
+// Source:  Nicholas Wilt, The CUDA Handbook (2013).
 #include "../../primitives/atomic.cuh"
 #include "../../primitives/block.cuh"
 #include "../../primitives/thread.cuh"

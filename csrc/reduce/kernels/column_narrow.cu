@@ -8,6 +8,7 @@
 //          to one node before.
 // Bound:   memory bandwidth.
 // Next:    compensated computes the same sums more accurately.
+// Source:  this project.
 #include "../column_folds.cuh"
 
 namespace treduce::reduce::column_narrow {

@@ -7,6 +7,7 @@
 //          four rows or fewer a thread takes four vectors, so that as many loads are in flight.
 // Bound:   memory bandwidth.
 // Next:    column_block, for columns that are fewer or longer.
+// Source:  Nicholas Higham, The accuracy of floating point summation (1993).
 #include "../column_nodes.cuh"
 
 namespace treduce::reduce::column_thread {

@@ -7,6 +7,7 @@
 // Bound:   memory traffic: a copy of the whole input, then log2 T steps that read and write through L1 and L2.
 // Next:    interleaved_modulo keeps the tree in shared memory.
 // Note:    the only rung whose scratch is as large as its input: one accumulator an element.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007).
 #include "../../primitives/thread.cuh"
 #include "../rung.h"
 

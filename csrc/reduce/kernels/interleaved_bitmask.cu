@@ -4,6 +4,7 @@
 // Mapping: as before: thread t owns slot t, and in step s = 1, 2, 4, ... every 2s-th thread adds.
 // Bound:   divergence. With s = 1 half of each warp's lanes are active, with s = 16 one lane, and all warps execute every step.
 // Next:    interleaved_strided packs the active threads into the first warps.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007).
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

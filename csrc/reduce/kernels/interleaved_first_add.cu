@@ -5,6 +5,7 @@
 // Mapping: thread t of block b loads elements 2bT + t and 2bT + t + T, both coalesced; then the modulo tree.
 // Bound:   the modulo and the divergence of that tree.
 // Next:    first_add combines the two loads with the tree of sequential.
+// Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007).
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../rung.h"

@@ -7,6 +7,7 @@
 //          finishes last; a counter a row finds out.
 // Bound:   memory bandwidth; for short rows the way through memory and back for counter and partials.
 // Next:    row_cluster, which spares that way.
+// Source:  Nicholas Wilt, The CUDA Handbook (2013).
 #include "../rows.cuh"
 
 namespace treduce::reduce::row_block {

@@ -7,6 +7,7 @@
 //          Rows of which a vector holds several need no team at all.
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
+// Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
 #include "../chunk.cuh"
 #include "../reads.h"
 #include "../store.cuh"

@@ -4,6 +4,7 @@
 // Bound:   latency. Each addition waits for the one before it, one thread keeps only a few loads in flight, and the rest of the
 //          chip idles. Slow on purpose: tens of milliseconds for a million elements.
 // Next:    global_memory lets all threads add at once, in a tree.
+// Source:  the loop of every CPU program.
 #include "../../primitives/thread.cuh"
 #include "../rung.h"
 

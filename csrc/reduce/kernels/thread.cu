@@ -5,6 +5,7 @@
 // Bound:   along the outer dim neighbouring threads read neighbouring columns, so loads coalesce, and what is missing is
 //          threads; along the inner dim they read a row apart, and every load brings 32 bytes for one element.
 // Next:    row_tile and row_lanes let neighbouring threads read neighbouring elements.
+// Source:  Nicholas Higham, The accuracy of floating point summation (1993).
 #include "../rows.cuh"
 
 namespace treduce::reduce::thread_per_output {
