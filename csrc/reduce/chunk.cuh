@@ -5,8 +5,11 @@
 #include "lanes.cuh"
 #include "layout.cuh"
 #include "pairwise.h"
+#include "shapes.h"
 
 namespace treduce::reduce {
+
+static_assert(kWarp == warp::kLanes);
 
 // A team of threads computes a chunk: thread t holds lanes (h * kThreads + t) * kSize and the next kSize - 1, for h below kPacks.
 //
@@ -20,7 +23,7 @@ struct Team {
   using Raw = typename Source::Raw;
   using OwnLanes = Lanes<O, Source, kSize>;
   static constexpr int kLanes = Pairwise::kLanes;
-  static constexpr int kThreads = kLanes / kSize < warp::kLanes ? kLanes / kSize : warp::kLanes;
+  static constexpr int kThreads = team_threads(kSize);
   static constexpr int kPacks = kLanes / (kThreads * kSize);
   static constexpr int kOfWarp = warp::kLanes / kThreads;  // teams in a warp
   static constexpr int kStep = kThreads * kSize;           // from one load of a thread to its next

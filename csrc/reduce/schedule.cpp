@@ -10,8 +10,6 @@
 namespace treduce::reduce {
 namespace {
 
-constexpr int kWarp = 32;
-
 // The smallest power of two that is at least n.
 int64_t power_of_two(int64_t n) {
   int64_t p = 1;
@@ -71,9 +69,8 @@ int64_t columns_of_thread(const Work& w) {
   return w.memory.common_sum() && w.geometry.reduced.count <= 1 ? single_columns(element_size(w)) : 1;
 }
 
-// Threads of a team: see Team in chunk.cuh.
 int64_t team_threads(const Work& w, const Schedule& s) {
-  return s.vectors || s.shifted ? std::min<int64_t>(Pairwise::kLanes / (16 / element_size(w)), kWarp) : kWarp;
+  return reduce::team_threads(s.vectors || s.shifted ? 16 / element_size(w) : 1);
 }
 
 int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); }

@@ -40,6 +40,12 @@ constexpr bool has_vectors(Kernels kernels, DType dtype, bool extremum) {
 constexpr bool has_shifted(Kernels kernels) { return kernels != Kernels::compensated; }
 constexpr bool has_several_dims(Kernels kernels) { return kernels == Kernels::every || kernels == Kernels::short_rows; }
 
+// A team of threads computes a chunk: lanes in vectors of `vector` elements, a warp of threads at the most.
+constexpr int kWarp = 32;
+constexpr int team_threads(int64_t vector) {
+  return Pairwise::kLanes / vector < kWarp ? static_cast<int>(Pairwise::kLanes / vector) : kWarp;
+}
+
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
