@@ -11,6 +11,7 @@
 namespace treduce::matmul::naive {
 
 constexpr int kTile = 16;
+static_assert(shape(DType::float32, 0).tile_m == kTile);
 
 template <class T>
 __global__ void __launch_bounds__(kTile* kTile)

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kTile* kTile)
 
 template <class T, int kTile>
 cudaError_t launch_tile(const Call& call) {
+  static_assert(shape(kDType<T>, kTile).tile_m == kTile);
   return launch_tiles<T, Tiles<kTile, kTile>>(&kernel<T, kTile>, call);
 }
 
