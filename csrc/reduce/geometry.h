@@ -12,7 +12,7 @@
 
 namespace treduce::reduce {
 
-// Dims of either kind after collapsing; a tensor that needs more is copied first (see reduce/binding.h).
+// Dims of either kind after collapsing; a tensor that needs more is copied first (see torch/reduce.h).
 constexpr int kMaxDims = 6;
 
 // Division by a number known on the host: a multiplication and a shift. For numerators below 2^63.
