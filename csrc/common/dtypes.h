@@ -29,7 +29,6 @@ using complex128 = Complex<double>;
 template <class T>
 constexpr bool is_complex = std::is_same_v<T, complex64> || std::is_same_v<T, complex128>;
 
-// The first ten are the dtypes of every rung; the rest are taken along dims and by `auto`.
 enum class DType : int8_t {
   float32,
   float64,
@@ -46,6 +45,13 @@ enum class DType : int8_t {
   complex64,
   complex128,
 };
+
+// The dtypes of every rung; the others are taken along dims and by `auto`.
+constexpr bool is_basic(DType dtype) { return dtype <= DType::boolean; }
+// Bool is one of them: sums count it.
+constexpr bool is_integer(DType dtype) { return dtype >= DType::int8 && dtype <= DType::boolean; }
+constexpr bool is_float8(DType dtype) { return dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2; }
+constexpr bool is_complex_dtype(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
 
 template <class T>
 struct Type {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,13 @@ constexpr DType kEveryDType[] = {DType::float32,   DType::float64,   DType::floa
                                  DType::int8,      DType::uint8,     DType::int16,         DType::int32,
                                  DType::int64,     DType::boolean,   DType::float8_e4m3fn, DType::float8_e5m2,
                                  DType::complex64, DType::complex128};
+
+inline std::optional<DType> dtype_named(std::string_view name) {
+  for (const DType dtype : kEveryDType) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
 
 inline bool runs_on(const Variant& variant, int capability) {
   return variant.one_chip ? capability == variant.capability : capability >= variant.capability;

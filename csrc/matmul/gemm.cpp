@@ -9,11 +9,11 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <new>
-#include <string_view>
 #include <utility>
+
+#include "../common/cpu_features.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define TREDUCE_X86 1
@@ -186,25 +186,6 @@ __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) voi
   run<Avx512, T>(gemm, begin, end);
 }
 #endif
-
-enum class InstructionSet { baseline, avx2, avx512 };
-
-// What this CPU has; TORCH_REDUCE_CPU=baseline or avx2 asks for less, so that a test can compare.
-InstructionSet instruction_set() {
-  static const InstructionSet best = [] {
-#ifdef TREDUCE_X86
-    const char* const variable = std::getenv("TORCH_REDUCE_CPU");
-    const std::string_view most = variable != nullptr ? variable : "";
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vl");
-    if (avx512 && most != "avx2" && most != "baseline") return InstructionSet::avx512;
-    if (avx2 && most != "baseline") return InstructionSet::avx2;
-#endif
-    return InstructionSet::baseline;
-  }();
-  return best;
-}
 
 }  // namespace
 

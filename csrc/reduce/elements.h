@@ -104,10 +104,7 @@ struct Converted {
 inline bool needs_conversion(DType from, DType to) {
   if (from == to) return false;
   if (is_integer(from) && is_integer(to)) return to == DType::boolean;
-  if (to == DType::float32) {
-    return from != DType::float16 && from != DType::bfloat16 && from != DType::float8_e4m3fn &&
-           from != DType::float8_e5m2;
-  }
+  if (to == DType::float32) return from != DType::float16 && from != DType::bfloat16 && !is_float8(from);
   return true;
 }
 

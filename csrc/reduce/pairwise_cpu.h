@@ -6,8 +6,9 @@
 
 namespace treduce::reduce {
 
-// Reduces input to geometry.outputs results; output o goes to element kept_out.offset(o) of `result`. `dtype` is what lies in
-// memory; if `converting`, each element becomes a `target` before it is combined.
+// Reduces the input to geometry.outputs results, in plain or compensated arithmetic; output o goes to element kept_out.offset(o)
+// of `result`. `dtype` is what lies in memory; if `converting`, each element becomes a `target` before it is combined. There is
+// at least one output, of at least one element.
 void reduce_on_cpu(Op op, Arithmetic arithmetic, DType dtype, DType target, bool converting, const void* input,
                    const Geometry& geometry, const Result& result);
 

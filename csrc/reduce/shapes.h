@@ -12,7 +12,6 @@ namespace treduce::reduce {
 constexpr bool is_common_float(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 || dtype == DType::bfloat16;
 }
-constexpr bool is_integer(DType dtype) { return dtype >= DType::int8 && dtype <= DType::boolean; }
 constexpr bool is_byte(DType dtype) { return dtype == DType::int8 || dtype == DType::uint8 || dtype == DType::boolean; }
 
 // Which kernels a rung is compiled with. What it lacks looks its dtype up at each element.
@@ -26,10 +25,9 @@ enum class Kernels : int8_t {
 // Whether there are kernels that read 16 bytes at once, for this dtype and for an extremum or a sum.
 constexpr bool has_vectors(Kernels kernels, DType dtype, bool extremum) {
   switch (kernels) {
-    case Kernels::every: return !extremum || (dtype != DType::float8_e4m3fn && dtype != DType::float8_e5m2);
+    case Kernels::every: return !extremum || !is_float8(dtype);
     case Kernels::short_rows:
-      return has_vectors(Kernels::every, dtype, extremum) && dtype != DType::float8_e4m3fn &&
-             dtype != DType::float8_e5m2 && dtype != DType::complex128;
+      return has_vectors(Kernels::every, dtype, extremum) && !is_float8(dtype) && dtype != DType::complex128;
     case Kernels::cluster:
       return is_byte(dtype) ||
              (extremum ? dtype == DType::float16 || dtype == DType::bfloat16 : is_common_float(dtype));

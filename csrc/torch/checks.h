@@ -50,10 +50,6 @@ inline std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
-// Whether every rung of every ladder that adds takes the dtype. The 8-bit floats and complex numbers are for reductions
-// along dims.
-inline bool is_basic(DType dtype) { return dtype <= DType::boolean; }
-
 inline void check_dense(const at::Tensor& tensor, const char* op) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "treduce::", op,
                               " takes dense tensors, got one of layout ", tensor.layout());

@@ -82,10 +82,8 @@ py::list as_list(const Items& items) {
   return list;
 }
 
-DType dtype_named(const std::string& name) {
-  for (const DType dtype : kEveryDType) {
-    if (name == name_of(dtype)) return dtype;
-  }
+DType checked_dtype(const std::string& name) {
+  if (const auto dtype = dtype_named(name)) return *dtype;
   throw py::value_error("unknown dtype '" + name + "'");
 }
 
@@ -130,7 +128,7 @@ py::dict reduce_plan(const std::string& variant, const std::string& dtype, int64
   TORCH_CHECK_VALUE(!found.row->along_dims, "variant '", found.row->name,
                     "' has no list of passes: its order of additions is that of csrc/reduce/pairwise.h");
   reduce::Request r;
-  r.dtype = r.target = dtype_named(dtype);
+  r.dtype = r.target = checked_dtype(dtype);
   r.geometry.length = n;
   r.take(found);
   const reduce::Prepared p = reduce::prepare(r, Chip());
@@ -165,7 +163,7 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   p.a_row = k, p.a_column = 1, p.b_row = n, p.b_column = 1;
   p.batches = 1;
   const matmul::Resolved asked = matmul::resolve("auto", std::nullopt);
-  return matmul::choose(asked, dtype_named(dtype), p, {capability, tfloat32}).row->name;
+  return matmul::choose(asked, checked_dtype(dtype), p, {capability, tfloat32}).row->name;
 }
 
 // What a call does on a chip, checked as the call is. Sizes, strides and the address stand for the tensor: nothing is read.

@@ -12,13 +12,9 @@ namespace {
 
 constexpr char kBasic[] = "float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, bool";
 
-bool is_eight_bit_float(DType dtype) { return dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2; }
-bool is_complex_dtype(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
-bool is_integer(DType dtype) { return dtype >= DType::int8 && dtype <= DType::boolean; }
-
 // The result's dtype where the caller names none. The 8-bit floats, in which torch does not reduce, give float32.
 at::ScalarType natural_result(Op op, DType dtype, at::ScalarType type) {
-  if (is_eight_bit_float(dtype)) return at::kFloat;
+  if (is_float8(dtype)) return at::kFloat;
   return op == Op::sum && is_integer(dtype) ? at::kLong : type;
 }
 
@@ -32,7 +28,7 @@ at::ScalarType checked_result(Op op, DType dtype, at::ScalarType type, const Arg
   }
   const at::ScalarType result = *a.dtype;
   const std::optional<DType> known = dtype_of(result);
-  TORCH_CHECK_TYPE(known.has_value() && !is_eight_bit_float(*known), "treduce::", name_of(op), " returns ", kBasic,
+  TORCH_CHECK_TYPE(known.has_value() && !is_float8(*known), "treduce::", name_of(op), " returns ", kBasic,
                    ", complex64 or complex128; got dtype=", result);
   TORCH_CHECK_NOT_IMPLEMENTED(op != Op::mean || !is_integer(*known),
                               "treduce::mean returns floating-point or complex numbers, got dtype=", result);

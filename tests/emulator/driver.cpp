@@ -90,10 +90,8 @@ std::optional<int64_t> next_size(std::istream& line) {
   return size == 0 ? std::nullopt : std::optional<int64_t>(size);
 }
 
-DType dtype_named(const std::string& name) {
-  for (DType dtype : kEveryDType) {
-    if (name == name_of(dtype)) return dtype;
-  }
+DType checked_dtype(const std::string& name) {
+  if (const auto dtype = dtype_named(name)) return *dtype;
   throw Error("no dtype " + name);
 }
 
@@ -188,7 +186,7 @@ std::string reduction(reduce::Op op, std::istream& line) {
   const auto variant = next<std::string>(line);
   reduce::Request request;
   request.op = op;
-  request.dtype = dtype_named(next<std::string>(line));
+  request.dtype = checked_dtype(next<std::string>(line));
   const bool integral = accumulator_size(request.dtype) == 8 && request.dtype != DType::float64;
   request.target = op == reduce::Op::sum && integral ? DType::int64 : request.dtype;
   request.geometry.length = next<int64_t>(line);
@@ -220,8 +218,8 @@ std::string reduction_along_dims(std::istream& line) {
   reduce::Request request;
   request.op = op_named(next<std::string>(line));
   const auto variant = next<std::string>(line);
-  request.dtype = dtype_named(next<std::string>(line));
-  request.target = dtype_named(next<std::string>(line));
+  request.dtype = checked_dtype(next<std::string>(line));
+  request.target = checked_dtype(next<std::string>(line));
   request.converting = reduce::needs_conversion(request.dtype, request.target);
   const auto block_size = next_size(line);
   const auto num_blocks = next_size(line);
@@ -238,7 +236,7 @@ std::string reduction_along_dims(std::istream& line) {
 std::string matrix_product(std::istream& line) {
   const auto variant = next<std::string>(line);
   matmul::Request request;
-  request.dtype = dtype_named(next<std::string>(line));
+  request.dtype = checked_dtype(next<std::string>(line));
   const matmul::Resolved resolved = matmul::resolve(variant, next_size(line));
   request.row = resolved.row;
   request.tile = resolved.tile;
@@ -277,7 +275,7 @@ std::string matrix_product(std::istream& line) {
 std::string addition(std::istream& line) {
   const auto variant = next<std::string>(line);
   elementwise::Request request;
-  request.dtype = dtype_named(next<std::string>(line));
+  request.dtype = checked_dtype(next<std::string>(line));
   request.n = next<int64_t>(line);
   const elementwise::Resolved resolved = elementwise::resolve(variant, next_size(line));
   request.row = resolved.row;
