@@ -57,8 +57,8 @@ Refusal refused_by(const Chip& chip, const Variant& variant) {
 int checked_size(const Variant& variant, const char* what, int64_t given, bool was_given) {
   if (!was_given) return variant.size_default;
   if (variant.size_max == 0) throw BadArgument{"variant '" + variant.name + "' takes no " + what};
-  const bool power_of_two = given > 0 && (given & (given - 1)) == 0;
-  if (!power_of_two || given < variant.size_min || given > variant.size_max) {
+  const bool is_power_of_two = given > 0 && (given & (given - 1)) == 0;
+  if (!is_power_of_two || given < variant.size_min || given > variant.size_max) {
     throw BadArgument{std::string(what) + " of variant '" + variant.name + "' must be a power of two from " +
                       std::to_string(variant.size_min) + " to " + std::to_string(variant.size_max) + ", got " +
                       std::to_string(given)};

@@ -8,7 +8,9 @@
 namespace treduce::atomic {
 
 // *address = Op::combine(*address, value), atomically, in no fixed order. Sums use the hardware's atomicAdd; the others
-// retry a compare-and-swap until nobody came between.
+// retry a compare-and-swap until no other thread has changed the value in between.
+// Who calls: any thread, alone. Valid in: global memory, after the launch. Needs: a value in *address before the launch. Nobody
+// synchronises.
 template <class Op>
 TREDUCE_DEVICE void combine(typename Op::Acc* address, typename Op::Acc value) {
   using Acc = typename Op::Acc;

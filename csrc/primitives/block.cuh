@@ -31,7 +31,7 @@ TREDUCE_DEVICE typename Op::Acc reduce(typename Op::Acc value) {
 
 // One block reduces `count` partial values: a loop with the block as its stride, then the tree above.
 // Who calls: every thread of one block. Valid in: thread 0. `partials` may have been written by other blocks of the same
-// launch, so they are read past the L1.
+// launch, so they are read past the L1. Shared memory, and who synchronises: as reduce.
 template <class Op>
 TREDUCE_DEVICE typename Op::Acc reduce_partials(const typename Op::Acc* partials, int64_t count) {
   typename Op::Acc value = Op::identity();
@@ -40,6 +40,8 @@ TREDUCE_DEVICE typename Op::Acc reduce_partials(const typename Op::Acc* partials
 }
 
 // A value that another block of the same launch may have written: read past the L1.
+// Who calls: any thread, after it knows that the value is there (grid::arrive_last). Needs: an address that is a multiple of the
+// value's size, up to 16 bytes. Nobody synchronises.
 template <class T>
 TREDUCE_DEVICE T load_partial(const T* address) {
   T value;

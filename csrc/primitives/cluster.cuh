@@ -10,7 +10,8 @@
 namespace treduce::cluster {
 
 // Waits for every thread of the cluster; shared memory written before is seen by its other blocks after.
-// A block must not leave while others may still read its shared memory: synchronise once more before the end.
+// Who calls: every thread of every block of the cluster. A block must not exit while others may still read its shared memory:
+// call it once more before the end.
 TREDUCE_DEVICE void sync() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __cluster_barrier_arrive();
@@ -18,7 +19,7 @@ TREDUCE_DEVICE void sync() {
 #endif
 }
 
-// The two halves of sync(): between them a thread may do what nobody waits for. Each thread calls both, in turn.
+// The two halves of sync(): between them a thread may do what no other thread waits for. Who calls: as sync(), arrive() first.
 TREDUCE_DEVICE void arrive() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __cluster_barrier_arrive();
@@ -30,7 +31,7 @@ TREDUCE_DEVICE void wait() {
 #endif
 }
 
-// The rank of this block in its cluster.
+// The rank of this block in its cluster. Any thread may ask.
 TREDUCE_DEVICE int rank() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   return static_cast<int>(__clusterRelativeBlockRank());
@@ -39,7 +40,8 @@ TREDUCE_DEVICE int rank() {
 #endif
 }
 
-// The address, in block `rank` of this cluster, of the shared variable that `here` names in this block.
+// The address, in block `rank` of this cluster, of the shared variable at `here` in this block.
+// Who calls: any thread. The caller synchronises the cluster before it reads there, and again before that block exits.
 template <class T>
 TREDUCE_DEVICE T* shared_of(T* here, int rank) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -9,14 +9,15 @@
 
 namespace treduce::grid {
 
-// Brings a counter near, so that the atomic at the end does not wait for memory: call it before the block's loads.
+// Prefetches a counter to the L2, so that the atomic at the end does not wait for memory.
+// Who calls: every thread of the block, before its loads; thread (0, 0) alone does it. Nobody synchronises.
 TREDUCE_DEVICE void expect_arrival(const unsigned* counter) {
   if (threadIdx.x == 0 && threadIdx.y == 0) ptx::prefetch_l2(counter);
 }
 
 // True in every thread of the block that arrives last of `arrivals`, false in the others. What each thread (0, 0) wrote to global
 // memory before the call, or others of its block before a barrier, is seen by the last block after it.
-// Who calls: every thread of each arriving block. Synchronises the block.
+// Who calls: every thread of each arriving block. Shared memory: one int, static. Synchronises the block once, after the atomic.
 // `counter` is zero before the launch and zero again after it: the increment wraps, so a replay needs no memset.
 TREDUCE_DEVICE bool arrive_last(unsigned* counter, unsigned arrivals) {
   SHARED_ARRAY(int, last, 1);

@@ -8,7 +8,8 @@
 
 namespace treduce::grid {
 
-// Waits for every thread of the grid; memory written before is seen after. Needs a cooperative launch.
+// Waits for every thread of the grid; global memory written before is seen after.
+// Who calls: every thread of every block. Needs: a cooperative launch, which fits the chip at once.
 TREDUCE_DEVICE void sync() { cooperative_groups::this_grid().sync(); }
 
 }  // namespace treduce::grid

@@ -1,4 +1,5 @@
-// A tree that adds neighbours, over values that come one after another. Host and device.
+// A tree that adds neighbours, over values that come one after another. One thread owns it; on the device its levels are
+// registers where they are few. Host and device.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 #ifdef TREDUCE_EMULATOR
 #include "emulator_shared.h"
 #else
-// SHARED_ARRAY(T, name, count): `T name[count]`, one a block, for types without constructors.
+// SHARED_ARRAY(T, name, count): `T name[count]`, one a block, for types without constructors. Not initialised; who writes it
+// synchronises before others read.
 #define SHARED_ARRAY(T, name, count) __shared__ T name[count]
 
 namespace treduce {

@@ -1,4 +1,5 @@
-// What one thread does by itself: index arithmetic in 64 bits, and walking an array in 16-byte loads.
+// What one thread does by itself: index arithmetic in 64 bits, folds in registers, and walking an array in 16-byte loads.
+// Any thread may call any of it, alone; results are valid in that thread. Nothing uses shared memory or synchronises.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,5 @@
-// Reductions within a warp. All 32 lanes must call, converged.
+// Reductions and exchanges within a warp. All 32 lanes must call, converged. Nothing uses shared memory; the shuffles
+// synchronise the lanes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +14,7 @@ namespace treduce::warp {
 constexpr int kLanes = 32;
 constexpr unsigned kFullMask = 0xffffffffu;
 
-// Tree by halves over the registers of `kWidth` consecutive lanes. Valid in lane 0 of each group. No shared memory.
+// Tree by halves over the values of `kWidth` consecutive lanes. Valid in the first lane of each `kWidth`.
 template <class Op, int kWidth = kLanes>
 TREDUCE_DEVICE typename Op::Acc reduce(typename Op::Acc value) {
 #pragma unroll
@@ -23,7 +24,7 @@ TREDUCE_DEVICE typename Op::Acc reduce(typename Op::Acc value) {
   return value;
 }
 
-// What `move` does to 32-bit words, done to a value of any size.
+// Applies `move`, which takes 32-bit words or numbers, to a value of any size, word by word.
 template <class T, class Move>
 TREDUCE_DEVICE T by_words(T value, Move move) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -39,7 +40,7 @@ TREDUCE_DEVICE T by_words(T value, Move move) {
   }
 }
 
-// The value of the lane whose number differs by `mask`.
+// The value of the lane whose number is this one's xor `mask`.
 template <class T>
 TREDUCE_DEVICE T exchange(T value, int mask) {
   return by_words(value, [&](auto word) { return __shfl_xor_sync(kFullMask, word, mask); });
@@ -51,8 +52,8 @@ TREDUCE_DEVICE T from(T value, int source) {
   return by_words(value, [&](auto word) { return __shfl_sync(kFullMask, word, source); });
 }
 
-// Tree by neighbours over groups of `width` lanes, a power of two: lanes 0 and 1, 2 and 3, then pairs of pairs. Valid in every
-// lane, for the combination of two values does not ask which comes first. No shared memory.
+// Tree by neighbours over `width` consecutive lanes, a power of two: lanes 0 and 1, 2 and 3, then pairs of pairs. Valid in every
+// lane, because combine(a, b) and combine(b, a) give the same bits.
 template <class Op>
 TREDUCE_DEVICE typename Op::Acc reduce_neighbours(typename Op::Acc value, int width = kLanes) {
   if (width == kLanes) {

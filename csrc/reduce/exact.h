@@ -105,12 +105,12 @@ struct Bins<float> {
         column[kDigits] += kind_of(sum);
         sum = 0;
       }
-      column[r] = static_cast<int64_t>(sum * power_of_two(-kUnit - r * kBits));
+      column[r] = static_cast<int64_t>(sum * two_to(-kUnit - r * kBits));
     }
   }
 
  private:
-  TREDUCE_HOST_DEVICE static double power_of_two(int exponent) {
+  TREDUCE_HOST_DEVICE static double two_to(int exponent) {
     return bit_cast<double>(static_cast<uint64_t>(1023 + exponent) << 52);
   }
   TREDUCE_HOST_DEVICE static void accumulate(int64_t& cell, double x) {
@@ -119,7 +119,7 @@ struct Bins<float> {
   // `sum` (below 2^51 units of cell `row`) rounded to a multiple of that unit: adding 1.5 * 2^52 units makes it the last
   // place of the double.
   TREDUCE_HOST_DEVICE static double multiple(double sum, int row) {
-    const double shift = 1.5 * power_of_two(52 + kUnit + row * kBits);
+    const double shift = 1.5 * two_to(52 + kUnit + row * kBits);
     return (sum + shift) - shift;
   }
 };

@@ -1,9 +1,9 @@
-// Idea: the order of pairwise.h has 128 lanes, which are lanes of vectors here. What is near in memory is read together: rows
-//       chunk by chunk, columns many at a time, few columns as one run. Elements that lie apart, or that must be converted, are
-//       gathered into a buffer first, a chunk at a time, and reduced from there.
+// Idea: the 128 lanes of pairwise.h are lanes of vectors here. What is near in memory is read together: rows chunk by chunk, many
+//       columns at a time, few columns as one run. Elements that lie apart, or that must be converted, are first gathered into a
+//       buffer, a chunk at a time.
 //
-// Mapping: a task is a row, or a tile of columns, or a unit of one: an aligned run of 2^k chunks. Its node is a node of the tree,
-//          so the number of threads changes no bit.
+// Mapping: a task is a row or a tile of columns, or a unit of one: an aligned run of 2^k chunks. The result of a unit is a node of
+//          the tree, so the number of threads changes no bit.
 #include "pairwise_cpu.h"
 
 #include <algorithm>
@@ -26,9 +26,9 @@ namespace {
 constexpr int64_t kChunk = Pairwise::kChunk;
 constexpr int64_t kGathered = 4096;  // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
-constexpr int64_t kLongRun = 128;      // elements of a run that need not be gathered
+constexpr int64_t kLongRun = 128;      // elements; longer runs are not gathered
 constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
-constexpr int64_t kTileBytes = 16384;  // of nodes, a row of them; several levels of the tree fit a second-level cache
+constexpr int64_t kTileBytes = 16384;  // of a row of nodes, so that several levels of the tree fit the L2
 constexpr int64_t kLeastTile = 256;    // columns
 
 // Memory that needs no constructor.
@@ -126,8 +126,9 @@ class Reduction {
 
   const char* at(int64_t offset) const { return x_ + offset * element_size_; }
 
-  // Tasks are `groups` of outputs, of `width` each, and the units of their elements. reduce(group, first element, elements, node)
-  // gives the nodes of one, store(group, nodes) takes those of a whole group.
+  // Runs tasks on all threads: each is a unit of one of `groups` groups of outputs, `width` of them in a group. A thread calls
+  // reduce.start() once for its scratch; reduce(scratch, group, first element, elements, nodes) writes the nodes of a unit, and
+  // store(group, nodes) takes the folded nodes of a group.
   template <class Reduce, class Store>
   void split(int64_t groups, int64_t width, const Reduce& reduce, const Store& store) const {
     int64_t unit = kUnit;
@@ -240,7 +241,7 @@ class Reduction {
 
   void columns() const {
     const int64_t across = kept_.inner_size(), runs = outputs_ / across;
-    // Memory is read fastest in long runs, but every core wants some.
+    // Memory is read fastest in long runs; halve the tiles until each core has some.
     int64_t tile = kTileBytes / ops_->node_size;
     const int64_t enough = 4 * thread_count();
     while (tile > kLeastTile && runs * ceil_div(length_, kChunk) * (across / tile) < enough) tile /= 2;

@@ -1,4 +1,5 @@
-// Sums of integers, maxima and minima: they are exact, so any order of additions gives the bits of the tree, and none is built.
+// Sums of integers, maxima and minima: they are exact, so any order gives the bits of the tree, and no tree is built. This is
+// most of the ops and dtypes, and short code keeps the time to compile them short.
 #pragma once
 
 #include "../common/round.h"
@@ -7,8 +8,8 @@
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
 
-// nodes[i] is the node over all lanes of v[i], i < count <= kWidth. L: of nodes. A function of its own: it is long, and element
-// types with the same accumulator share it.
+// nodes[i] is the node over all lanes of v[i], i < count <= kWidth. L: lanes of nodes. Not inlined: it is long, and element types
+// with the same accumulator share it.
 template <class L>
 __attribute__((noinline)) void fold_vectors(typename L::Value* v, int count, typename L::Acc* nodes) {
   for (int i = count; i < L::kWidth; ++i) v[i] = L::identity();
@@ -19,7 +20,7 @@ __attribute__((noinline)) void fold_vectors(typename L::Value* v, int count, typ
   for (int i = 0; i < count; ++i) nodes[i] = all[i];
 }
 
-// Elements of a vector of kCount, `kBy` further on.
+// Shuffles that rotate a vector of kCount elements by kBy.
 template <int kCount>
 struct Rotate {
   template <int kBy, int... k>
@@ -34,11 +35,11 @@ struct AnyOrder {
   using A = typename L::A;
   using Acc = typename L::Acc;
   using Value = typename L::Value;
-  using N = typename L::Nodes;
+  using N = typename L::NodeLanes;
   static constexpr int kWidth = L::kWidth;
   static constexpr int kElements = L::kElements;
   static constexpr int kAtOnce = 8;        // rows of columns
-  static constexpr int64_t kJoined = 256;  // columns, at least, where few become more
+  static constexpr int64_t kJoined = 256;  // columns of a longer row, at least: see narrow()
   using Wide = Lanes<O, Acc, Acc, false>;
 
   static void rows(const void* data, int64_t rows, int64_t stride, int64_t n, void* result) {
@@ -70,12 +71,12 @@ struct AnyOrder {
     for (int64_t c = 0; c < chunks; ++c) {
       const In* of_chunk[kStripes];
       for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
-      Value v[kHeld];
-      for (int i = 0; i < kHeld; ++i) v[i] = L::identity();
+      Value v[kAccumulators];
+      for (int i = 0; i < kAccumulators; ++i) v[i] = L::identity();
       for (int s = 0; s < kStripes; ++s) {
-        for (int e = 0; e < kLanes; e += kHeld * kElements) {
+        for (int e = 0; e < kLanes; e += kAccumulators * kElements) {
 #pragma GCC unroll 8
-          for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(of_chunk[s] + e + i * kElements));
+          for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(of_chunk[s] + e + i * kElements));
         }
       }
       nodes[c] = across(total(v));
@@ -86,8 +87,8 @@ struct AnyOrder {
     return n <= kAtOnce ? 0 : round_up(columns, kElements) * static_cast<int64_t>(sizeof(A));
   }
 
-  // Some rows at a time, which read and write a row of accumulators once. They lie far apart: each walks through memory, and
-  // is fetched ahead.
+  // Eight rows a step, so that accumulators are read and written once for eight rows. The rows of a step lie n / 8 apart: eight
+  // streams through memory, each of which the hardware prefetches.
   static void columns(const void* data, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns,
                       void* scratch, void* result) {
     A* const sums = static_cast<A*>(scratch);
@@ -104,14 +105,14 @@ struct AnyOrder {
         add_rows<kVectors>(step, c, sums + c, nodes + c);
       }
       for (; c < columns; c += kElements) {
-        // The last vector begins early, so that it ends in time; what it holds twice, it computes twice.
+        // The last vector begins early, so that it ends with the last column; the overlap is computed twice.
         const int64_t begin = c + kElements <= columns ? c : columns - kElements;
         add_rows<1>(step, begin, sums + c, nodes + begin);
       }
     }
   }
 
-  // Few columns: several rows are one longer row, whose columns meet in the end.
+  // Few columns: several rows are taken as one longer row, whose columns are combined at the end.
   static constexpr int64_t kNarrowScratch = 2 * kJoined * sizeof(A) + (2 * kJoined + Wide::kWidth) * sizeof(Acc);
   static void narrow(const void* data, int64_t n, int64_t columns, void* scratch, void* result) {
     const In* x = static_cast<const In*>(data);
@@ -141,10 +142,10 @@ struct AnyOrder {
   }
 
  private:
-  static constexpr bool kNarrow = sizeof(A) < 4;  // a square of so many lanes would be longer than a scalar loop
+  static constexpr bool kNarrow = sizeof(A) < 4;  // so many lanes that folding a vector of rows together would be long
   static constexpr int kOfStripe = kLanes / kElements;
   static constexpr int kRegisters = 8 / L::kParts;
-  static constexpr int kHeld = kRegisters < kOfStripe ? kRegisters : kOfStripe;
+  static constexpr int kAccumulators = kRegisters < kOfStripe ? kRegisters : kOfStripe;
 
   // The nodes of kWidth rows of up to kElements.
   TREDUCE_INLINE static typename N::Value of_short_rows(const In* x, int64_t stride, int n) {
@@ -181,20 +182,20 @@ struct AnyOrder {
     if constexpr (L::kSum) {
       return L::load(x + e, static_cast<int>(n - e), safe);
     } else {
-      return L::load(x + n - kElements);  // some of them again
+      return L::load(x + n - kElements);  // overlaps what was read, which changes no extremum
     }
   }
 
-  // As many elements as kHeld accumulators take together.
+  // The elements of whole groups of kAccumulators vectors.
   TREDUCE_INLINE static Value of_run(const In* x, int64_t n) {
-    Value held[kHeld];
+    Value sums[kAccumulators];
 #pragma GCC unroll 8
-    for (int i = 0; i < kHeld; ++i) held[i] = L::load(x + i * kElements);
-    for (int64_t e = kHeld * kElements; e + kHeld * kElements <= n; e += kHeld * kElements) {
+    for (int i = 0; i < kAccumulators; ++i) sums[i] = L::load(x + i * kElements);
+    for (int64_t e = kAccumulators * kElements; e + kAccumulators * kElements <= n; e += kAccumulators * kElements) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kHeld; ++i) held[i] = L::combine(held[i], L::load(x + e + i * kElements));
+      for (int i = 0; i < kAccumulators; ++i) sums[i] = L::combine(sums[i], L::load(x + e + i * kElements));
     }
-    return total(held);
+    return total(sums);
   }
 
   // x[e] for e < n. `safe`: elements behind them may be read.
@@ -202,29 +203,29 @@ struct AnyOrder {
     if (n < kElements) return L::load(x, static_cast<int>(n), safe);
     Value v = L::load(x);
     int64_t e = kElements;
-    if (n >= 2 * kHeld * kElements) {
+    if (n >= 2 * kAccumulators * kElements) {
       v = of_run(x, n);
-      e = n / (kHeld * kElements) * (kHeld * kElements);
+      e = n / (kAccumulators * kElements) * (kAccumulators * kElements);
     }
     for (; e + kElements <= n; e += kElements) v = L::combine(v, L::load(x + e));
     if (e < n) v = L::combine(v, rest_of_row(x, e, n, safe));
     return v;
   }
 
-  TREDUCE_INLINE static Value total(Value* held) {
+  TREDUCE_INLINE static Value total(Value* sums) {
 #pragma GCC unroll 3
-    for (int count = kHeld / 2; count > 0; count /= 2) {
+    for (int count = kAccumulators / 2; count > 0; count /= 2) {
 #pragma GCC unroll 4
-      for (int i = 0; i < count; ++i) held[i] = L::combine(held[i], held[i + count]);
+      for (int i = 0; i < count; ++i) sums[i] = L::combine(sums[i], sums[i + count]);
     }
-    return held[0];
+    return sums[0];
   }
 
   // The node over all lanes.
   TREDUCE_INLINE static Acc across(const Value& v) {
     typename N::Value all = L::nodes(v);
     if constexpr (kNarrow) {
-      // Halves of vectors in words, then halves of a word.
+      // Fold halves of the vector, moved as words; then halves of a word, by shifts.
       using Words = Vector<uint64_t, TREDUCE_VECTOR_BYTES / 8>;
       using Halves = Rotate<TREDUCE_VECTOR_BYTES / 8>;
       Words words = (Words)all.at[0];

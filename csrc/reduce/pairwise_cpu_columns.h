@@ -1,3 +1,4 @@
+// Columns side by side, in the order of pairwise.h.
 #pragma once
 
 #include "pairwise_cpu_lanes.h"
@@ -5,8 +6,8 @@
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
 
-// Columns, a few rows at a time: the leaves of some vector of columns are added in registers, and go up the tree at once. A
-// level of the tree holds one node a column.
+// A few rows at a time: for one vector of columns after another, leaves are added in registers, and so are the nodes that they
+// complete. The scratch has a row of nodes for each level of the tree, one node a column.
 template <class O, class L>
 struct Columns {
   using In = typename L::In;
@@ -78,7 +79,7 @@ struct Columns {
     A* nodes;
     int64_t columns, slots;
     A* level(int k, int64_t slot) const { return nodes + k * L::kPlanes * slots + slot; }
-    // The last vector of columns begins early, so that it ends in time; what it holds twice, it computes twice.
+    // The last vector begins early, so that it ends with the last column; the overlap is computed twice.
     int64_t begin(int64_t slot) const { return slot + kElements <= columns ? slot : columns - kElements; }
   };
 

@@ -7,11 +7,11 @@
 
 namespace treduce::reduce::cpu {
 
-// Elements along the reduced dims that one call takes at most, an aligned run of 2^5 chunks: its node is part of the tree.
-// Integers of up to 16 bits add up to less than 2^31 in it.
+// Elements along the reduced dims that one call takes at most: an aligned run of 2^5 chunks, which is a node of the tree. Sums of
+// so many integers of up to 16 bits are below 2^31.
 constexpr int64_t kUnit = 32 * Pairwise::kChunk;
 
-// The kernels of an op and a dtype. A node is the op's accumulator (Ends::acc_size bytes).
+// The kernels of an op and a dtype. A node is an accumulator of the op (NodeOps::node_size bytes).
 struct Kernels {
   int element_size;
   int width;               // the fewest columns that `columns` takes
@@ -31,8 +31,8 @@ struct Kernels {
   void (*narrow)(const void* x, int64_t n, int64_t columns, void* scratch, void* nodes);
 };
 
-// Null: compiled for the accumulator alone, so elements are to be widened first. The extrema of bools are those of their bytes.
-// Complex numbers have kernels of rows, for sums, but not everywhere; elsewhere they are two numbers side by side.
+// Null where there are no kernels for the dtype: elements must be widened to its accumulator first. The extrema of bools are those
+// of their bytes. Complex numbers have kernels for sums of rows, not in the baseline; elsewhere they are two numbers side by side.
 namespace baseline {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
 }

@@ -1,3 +1,4 @@
+// Vectors of elements and of accumulators: loads that widen, shuffles, and an op on whole vectors.
 #pragma once
 
 #include <cstring>
@@ -80,7 +81,7 @@ TREDUCE_INLINE Vector<A, kCount> widen_vector(const In* p) {
   }
 }
 
-// Elements of the result come from a where kFrom is below their number, and from b else.
+// Element i of the result is element kFrom[i] of a and b, one behind the other.
 template <class V, int... kFrom>
 TREDUCE_INLINE V shuffle(V a, V b, std::integer_sequence<int, kFrom...>) {
 #ifdef __clang__
@@ -170,8 +171,8 @@ TREDUCE_INLINE void copy_some(const void* p, int bytes, void* to) {
 
 // An op on vectors of A, for elements of type In.
 //
-// Half floats are widened without a shuffle if they are split: the even elements in one vector, the odd ones in another. Lanes
-// that are added to each other as they lie need no other order, and neighbours are an addition apart.
+// bfloat16 is widened without a shuffle: the even elements become one vector, the odd ones another (`split`). Stripes are added
+// lane by lane, in whatever order lanes are, and the nodes of neighbours are then the sum of the two vectors.
 template <class O, class In_, class A_, bool kSplit_ = std::is_same_v<In_, bfloat16>>
 struct Lanes {
   using In = In_;
@@ -185,14 +186,15 @@ struct Lanes {
   static constexpr int kWidth = TREDUCE_VECTOR_BYTES / sizeof(A);
   static constexpr int kElements = kWidth * (kSplit ? 2 : 1);  // that a value holds
   static constexpr int kBlock = 16 / sizeof(A);
-  // Neighbours come in order at once: where one instruction takes any elements of two vectors, and where elements are large.
+  // The nodes of neighbours come out in order: where one instruction takes any elements of two vectors, and where elements are
+  // large.
   static constexpr bool kInOrder = TREDUCE_VECTOR_BYTES == 64 || kComplex;
   using Scalar = typename ScalarOf<A>::type;
   using V = Vector<Scalar, TREDUCE_VECTOR_BYTES / sizeof(Scalar)>;
   using Word = SignedWord<sizeof(A)>;
   using Shuffle = Shuffles<kWidth, kBlock>;
   using InOrder = Lanes<O, In, A, false>;
-  using Nodes = Lanes<O, A, A, false>;  // what neighbours become
+  using NodeLanes = Lanes<O, A, A, false>;  // of what neighbours become
 
   struct Value {
     V at[kParts];
@@ -209,7 +211,7 @@ struct Lanes {
       return {{widen_vector<A, kWidth>(p)}};
     }
   }
-  // The first `count` elements, and the identity after them; more is read if `whole`.
+  // The first `count` elements, and the identity in the lanes after them. `whole`: the memory behind them may be read.
   TREDUCE_INLINE static Value load(const In* p, int count, bool whole) {
     In some[kElements];
 #ifdef TREDUCE_AVX512
@@ -239,12 +241,12 @@ struct Lanes {
     }
     return v;
   }
-  // The nodes of neighbours where they are in different vectors, else the value itself.
-  TREDUCE_INLINE static typename Nodes::Value nodes(const Value& v) {
+  // Of split values: the nodes of neighbours, which are in different vectors. Of others: the value itself.
+  TREDUCE_INLINE static typename NodeLanes::Value nodes(const Value& v) {
     if constexpr (kSplit) {
       return {{combine(v.at[0], v.at[1])}};
     } else {
-      typename Nodes::Value same;
+      typename NodeLanes::Value same;
       for (int k = 0; k < kParts; ++k) same.at[k] = v.at[k];
       return same;
     }

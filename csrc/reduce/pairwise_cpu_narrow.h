@@ -1,3 +1,4 @@
+// Columns that are fewer than a vector has lanes, or not many more, in the order of pairwise.h.
 #pragma once
 
 #include "pairwise_cpu_rows.h"
@@ -5,8 +6,8 @@
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
 
-// Few columns: a stripe of 128 rows is one run of memory, so stripes are added as runs, and neighbouring leaves of a column lie
-// `columns` apart. If L is split, they are a multiple of its elements.
+// A stripe of 128 rows is one run of memory, so stripes are added as runs. Neighbouring leaves of a column then lie `columns`
+// apart. Where L is split, `columns` is a multiple of its elements.
 template <class O, class L>
 struct NarrowColumns {
   using In = typename L::In;
@@ -59,23 +60,23 @@ struct NarrowColumns {
   // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements.
   static void add(const In* x, int64_t stripe, int stripes, int64_t count, A* sums) {
     int64_t p = 0;
-    constexpr int kHeld = L::kParts == 2 ? 4 : 8;
-    for (; p + kHeld * kElements <= count; p += kHeld * kElements) {
-      Value v[kHeld];
+    constexpr int kAccumulators = L::kParts == 2 ? 4 : 8;
+    for (; p + kAccumulators * kElements <= count; p += kAccumulators * kElements) {
+      Value v[kAccumulators];
 #pragma GCC unroll 8
-      for (int i = 0; i < kHeld; ++i) v[i] = L::load(x + p + i * kElements);
+      for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(x + p + i * kElements);
 #pragma GCC unroll 1
       for (int s = 1; s < stripes; ++s) {
 #pragma GCC unroll 8
-        for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kElements));
+        for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kElements));
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < kHeld; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
+      for (int i = 0; i < kAccumulators; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
     }
     while (p < count) {
       Value v;
       if (count >= kElements) {
-        if (p + kElements > count) p = count - kElements;  // some of them again
+        if (p + kElements > count) p = count - kElements;  // the last vector overlaps the one before
         v = L::load(x + p);
         for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p));
       } else {
@@ -88,7 +89,8 @@ struct NarrowColumns {
     }
   }
 
-  // Where the nodes of the columns are. What is written past a node is written again, by the next one or by nobody who counts.
+  // Folds `count` leaves of each column and returns where the nodes are. A vector store may write past the last column; the next
+  // store overwrites that, or nothing reads it.
   static const A* fold(A* from, A* to, int count, int64_t columns) {
     const auto get = [&](const A* p) __attribute__((always_inline)) { return L::get(p, kRoom); };
     while (count > 1) {

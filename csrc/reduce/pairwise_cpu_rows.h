@@ -1,3 +1,5 @@
+// Rows whose elements lie one after another, in the order of pairwise.h: stripes are added vector by vector, then the lanes of
+// several vectors are folded together.
 #pragma once
 
 #include "pairwise_cpu_lanes.h"
@@ -8,9 +10,9 @@ namespace {
 constexpr int kLanes = Pairwise::kLanes, kStripes = Pairwise::kStripes, kChunk = Pairwise::kChunk;
 constexpr int kUnitChunks = static_cast<int>(kUnit / kChunk);
 
-// Accumulators on their way up the tree: neighbours lie side by side. L: of nodes.
+// The nodes of one level of the tree, neighbours side by side. L: lanes of nodes.
 template <class L>
-struct Nodes {
+struct NodeBuffer {
   using A = typename L::A;
   static constexpr int kCapacity = kUnitChunks * (kLanes / L::kWidth > L::kWidth ? kLanes / L::kWidth : L::kWidth);
   static constexpr int kRoom = kCapacity + 2 * L::kWidth;
@@ -27,7 +29,7 @@ struct Nodes {
 
   // Each aligned run of `size` (a power of two) of the first `count` nodes becomes one.
   void fold(int64_t count, int size) {
-    put(count, L::identity());  // is read, and counts for nothing
+    put(count, L::identity());  // the last vectors read past `count`; the results of that are not used
     put(count + L::kWidth, L::identity());
     for (; size > 1; size /= 2) {
       count /= 2;
@@ -48,7 +50,7 @@ typename O::Acc fold_few(typename O::Acc* nodes, int count) {
   return nodes[0];
 }
 
-// Rows before this one may be read up to `past` elements behind their end: rows behind them reach further.
+// How many of the rows may be read up to `past` elements behind their end, because later rows lie there.
 inline int64_t safe_rows(int64_t rows, int64_t stride, int64_t past) {
   if (past == 0) return rows;
   return stride <= 0 ? 0 : rows - (past + stride - 1) / stride;
@@ -59,14 +61,14 @@ struct Rows {
   using In = typename L::In;
   using Acc = typename L::Acc;
   using Value = typename L::Value;
-  using N = typename L::Nodes;
-  using Held = Nodes<N>;
+  using N = typename L::NodeLanes;
+  using Buffer = NodeBuffer<N>;
   static constexpr int kWidth = L::kWidth;
   static constexpr int kElements = L::kElements;
   static constexpr int kOfElements = kElements / kWidth;  // elements of a node that a value leaves in each lane
   static constexpr int kValues = kLanes / kElements;      // of a stripe
   static constexpr int kTogether = kValues < kWidth ? kValues : kWidth;  // that become a vector of nodes
-  static constexpr int kOfChunk = kValues / kTogether * kWidth;          // nodes that a chunk leaves before Held::fold
+  static constexpr int kOfChunk = kValues / kTogether * kWidth;  // nodes that a chunk leaves before Buffer::fold
 
   static void run(const void* data, int64_t rows, int64_t stride, int64_t n, void* result) {
     const In* const x = static_cast<const In*>(data);
@@ -85,30 +87,30 @@ struct Rows {
     return n <= kElements / 2 && n >= kOfElements && (n & (n - 1)) == 0 && stride == n;
   }
   static void parts_of_values(const In* x, int64_t rows, int n, Acc* nodes) {
-    Held held;
+    Buffer buffer;
     const int64_t all = rows * n;
-    constexpr int64_t kAtOnce = Held::kCapacity * kOfElements;
+    constexpr int64_t kAtOnce = Buffer::kCapacity * kOfElements;
     for (int64_t begin = 0; begin < all; begin += kAtOnce) {
       const int64_t count = all - begin < kAtOnce ? all - begin : kAtOnce;
       int64_t i = 0;
-      for (; i + kElements <= count; i += kElements) held.put(i / kOfElements, L::nodes(L::load(x + begin + i)));
+      for (; i + kElements <= count; i += kElements) buffer.put(i / kOfElements, L::nodes(L::load(x + begin + i)));
       if (i < count) {
-        held.put(i / kOfElements, L::nodes(L::load(x + begin + i, static_cast<int>(count - i), false)));
+        buffer.put(i / kOfElements, L::nodes(L::load(x + begin + i, static_cast<int>(count - i), false)));
       }
-      held.fold(count / kOfElements, n / kOfElements);
-      held.copy(count / n, nodes + begin / n);
+      buffer.fold(count / kOfElements, n / kOfElements);
+      buffer.copy(count / n, nodes + begin / n);
     }
   }
 
   static void stripes(const void* const* begins, int64_t chunks, void* result) {
-    Held held;
+    Buffer buffer;
     for (int64_t c = 0; c < chunks; ++c) {
       const In* of_chunk[kStripes];
       for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
-      whole_chunk(of_chunk, held, c * kOfChunk);
+      whole_chunk(of_chunk, buffer, c * kOfChunk);
     }
-    held.fold(chunks * kOfChunk, kOfChunk);
-    held.copy(chunks, static_cast<Acc*>(result));
+    buffer.fold(chunks * kOfChunk, kOfChunk);
+    buffer.copy(chunks, static_cast<Acc*>(result));
   }
 
  private:
@@ -118,11 +120,11 @@ struct Rows {
     int shift = 0;
     while (1 << shift < values) ++shift;
     const int padded = 1 << shift;
-    const int64_t at_once = Held::kCapacity / padded;
+    const int64_t at_once = Buffer::kCapacity / padded;
     const int64_t safe = safe_rows(rows, stride, int64_t{values} * kElements - n);
     const int together = padded < kWidth ? kWidth / padded : 1;  // rows of a square
     const int squares = padded < kWidth ? 1 : padded / kWidth;   // of a row
-    Held held;
+    Buffer buffer;
     typename N::Value v[kLanes / kElements < kWidth ? kWidth : kLanes / kElements];
     for (auto& value : v) value = N::identity();
     for (int64_t begin = 0; begin < rows; begin += at_once) {
@@ -134,7 +136,7 @@ struct Rows {
           typename N::Value run[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) run[i] = L::nodes(L::load(row + (at + i) * kElements));
-          held.put(at, N::square(run));
+          buffer.put(at, N::square(run));
         }
         r = at / padded;
         row += r * stride;
@@ -143,7 +145,7 @@ struct Rows {
           typename N::Value few[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) few[i] = L::nodes(L::load(row + i * stride, n, true));
-          held.put(r, N::square(few));
+          buffer.put(r, N::square(few));
         }
       } else if (squares == 1) {
         for (; r + together <= count && begin + r + together <= safe; r += together, row += together * stride) {
@@ -158,7 +160,7 @@ struct Rows {
               few[i] = k < values ? L::nodes(L::load(p, rest, true)) : N::identity();
             }
           }
-          held.put(r * padded, N::square(few));
+          buffer.put(r * padded, N::square(few));
         }
       }
       at = r * padded;
@@ -172,10 +174,10 @@ struct Rows {
           for (int k = 0; k < values - 1; ++k) mine[k] = L::nodes(L::load(row + k * kElements));
           mine[values - 1] = L::nodes(L::load(row + (values - 1) * kElements, rest, begin + r < safe));
         }
-        for (int q = 0; q < squares; ++q, at += kWidth) held.put(at, N::square(v + q * kWidth));
+        for (int q = 0; q < squares; ++q, at += kWidth) buffer.put(at, N::square(v + q * kWidth));
       }
-      held.fold(count * padded, padded);
-      held.copy(count, nodes + begin);
+      buffer.fold(count * padded, padded);
+      buffer.copy(count, nodes + begin);
     }
   }
 
@@ -184,7 +186,7 @@ struct Rows {
     const int rest = static_cast<int>(n % kChunk);
     const int64_t at_once = kUnitChunks / of_row;
     const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
-    Held held;
+    Buffer buffer;
     for (int64_t begin = 0; begin < rows; begin += at_once) {
       const int64_t count = rows - begin < at_once ? rows - begin : at_once;
       int64_t at = 0;
@@ -193,78 +195,79 @@ struct Rows {
         for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
           const In* begins[kStripes];
           for (int s = 0; s < kStripes; ++s) begins[s] = chunk + s * kLanes;
-          whole_chunk(begins, held, at);
+          whole_chunk(begins, buffer, at);
         }
         if (rest > 0) {
-          part_of_chunk(chunk, rest, r < safe, held, at);
+          part_of_chunk(chunk, rest, r < safe, buffer, at);
           at += kOfChunk;
         }
       }
-      held.fold(at, kOfChunk);
+      buffer.fold(at, kOfChunk);
       for (int64_t r = 0; r < count; ++r) {
         if (of_row == 1) {
-          nodes[begin + r] = held.node(r);
+          nodes[begin + r] = buffer.node(r);
           continue;
         }
         Acc few[kUnitChunks];
-        few[0] = held.node(r * of_row);
-        for (int c = 1; c < of_row; ++c) few[c] = held.node(r * of_row + c);
+        few[0] = buffer.node(r * of_row);
+        for (int c = 1; c < of_row; ++c) few[c] = buffer.node(r * of_row + c);
         nodes[begin + r] = fold_few<O>(few, of_row);
       }
     }
   }
 
-  // Values whose stripes are added side by side, in registers.
+  // Accumulators that registers hold: vectors whose stripes are added side by side.
   static constexpr int kRegisters = (TREDUCE_VECTOR_BYTES == 64 ? 16 : 8) / L::kParts;
-  static constexpr int kHeld = kRegisters < kValues ? kRegisters : kValues;
-  static constexpr int kPasses = kHeld < kTogether ? kTogether / kHeld : 1;
+  static constexpr int kAccumulators = kRegisters < kValues ? kRegisters : kValues;
+  static constexpr int kPasses = kAccumulators < kTogether ? kTogether / kAccumulators : 1;
 
-  static TREDUCE_INLINE void put(Held& held, int64_t at, int lane, typename N::Value* nodes, int count) {
+  static TREDUCE_INLINE void put(Buffer& buffer, int64_t at, int lane, typename N::Value* nodes, int count) {
 #pragma GCC unroll 8
     for (int i = 0; i < count; i += kTogether) {
-      held.put(at + (lane / kElements + i) / kTogether * kWidth, N::template fold<kTogether>(nodes + i));
+      buffer.put(at + (lane / kElements + i) / kTogether * kWidth, N::template fold<kTogether>(nodes + i));
     }
   }
 
-  TREDUCE_INLINE static void whole_chunk(const In* const* begins, Held& held, int64_t at) {
+  TREDUCE_INLINE static void whole_chunk(const In* const* begins, Buffer& buffer, int64_t at) {
 #pragma GCC unroll 1
-    for (int lane = 0; lane < kLanes; lane += kPasses * kHeld * kElements) {
-      typename N::Value nodes[kPasses * kHeld];
+    for (int lane = 0; lane < kLanes; lane += kPasses * kAccumulators * kElements) {
+      typename N::Value nodes[kPasses * kAccumulators];
 #pragma GCC unroll 4
       for (int g = 0; g < kPasses; ++g) {
-        const int first = lane + g * kHeld * kElements;
-        // A chunk that is larger than a page is read faster if the one before it asks for it, from front to back.
+        const int first = lane + g * kAccumulators * kElements;
+        // Stripes are read 128 elements apart, which hardware does not prefetch across pages: where a chunk is larger than a
+        // page, prefetch the next one from front to back.
         const In* ahead = begins[0] + kChunk + first * kStripes;
         const auto ask = [&] {
           if constexpr (kChunk * sizeof(In) > 4096) {
             constexpr int kLine = 64 / sizeof(In);
 #pragma GCC unroll 8
-            for (int i = 0; i < kHeld * kElements; i += kLine) __builtin_prefetch(ahead + i);
-            ahead += kHeld * kElements;
+            for (int i = 0; i < kAccumulators * kElements; i += kLine) __builtin_prefetch(ahead + i);
+            ahead += kAccumulators * kElements;
           }
         };
-        Value v[kHeld];
+        Value v[kAccumulators];
         ask();
 #pragma GCC unroll 16
-        for (int i = 0; i < kHeld; ++i) v[i] = L::load(begins[0] + first + i * kElements);
+        for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(begins[0] + first + i * kElements);
 #pragma GCC unroll 1
         for (int s = 1; s < kStripes; ++s) {
           const In* const p = begins[s] + first;
           ask();
 #pragma GCC unroll 16
-          for (int i = 0; i < kHeld; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+          for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
         }
 #pragma GCC unroll 16
-        for (int i = 0; i < kHeld; ++i) nodes[g * kHeld + i] = L::nodes(v[i]);
+        for (int i = 0; i < kAccumulators; ++i) nodes[g * kAccumulators + i] = L::nodes(v[i]);
       }
-      put(held, at, lane, nodes, kPasses * kHeld);
+      put(buffer, at, lane, nodes, kPasses * kAccumulators);
     }
   }
 
-  // `safe`: more may be read.
-  static void part_of_chunk(const In* x, int n, bool safe, Held& held, int64_t at) {
+  // The first n elements of a chunk. `safe`: the memory behind them may be read.
+  static void part_of_chunk(const In* x, int n, bool safe, Buffer& buffer, int64_t at) {
     const int stripes = n / kLanes, rest = n % kLanes;
-    constexpr int kHere = kHeld < 8 ? kHeld : 8;
+    constexpr int kHere = kAccumulators < 8 ? kAccumulators : 8;
     constexpr int kAll = kHere < kTogether ? kTogether : kHere;
 #pragma GCC unroll 1
     for (int lane = 0; lane < kLanes; lane += kAll * kElements) {
@@ -305,7 +308,7 @@ struct Rows {
 #pragma GCC unroll 16
         for (int i = 0; i < kHere; ++i) nodes[g + i] = L::nodes(v[i]);
       }
-      put(held, at, lane, nodes, kAll);
+      put(buffer, at, lane, nodes, kAll);
     }
   }
 };

@@ -3,8 +3,8 @@
 // pick one of them for all.
 //
 // A leaf is a lane of a vector. Additions of stripes are additions of vectors; the tree over the lanes takes the vectors in
-// pairs, and leaves neighbouring nodes side by side. Accumulators between two steps lie in planes: a sum that carries its error
-// has two of them.
+// pairs, and leaves neighbouring nodes side by side. Between two steps accumulators lie in planes: a sum that carries its error
+// has two, one of sums and one of errors.
 #include "pairwise_cpu_any_order.h"
 #include "pairwise_cpu_columns.h"
 #include "pairwise_cpu_narrow.h"

@@ -24,6 +24,7 @@ TREDUCE_DEVICE void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
 // initialised them, before a barrier of the block or cluster.
 TREDUCE_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
+// One thread arrives at a barrier of its own block, and releases what it wrote before.
 TREDUCE_DEVICE void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -46,7 +47,8 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
                : "memory");
 }
 
-// Waits until the phase of that parity has ended. Acquires what came with it, copies included.
+// Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
+// that reads what the barrier guards waits for itself.
 TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   unsigned done;
   do {

@@ -1,5 +1,5 @@
 // Matrix multiply-accumulate by one warp, d += A B, with A, B and d spread over the registers of its lanes (sm_80 and
-// later). One wrapper an instruction.
+// later). All 32 lanes call, converged. One wrapper an instruction.
 //
 // Registers: lane l is g = l / 4, t = l % 4.
 //            d, m x 8:  0, 1: row g, columns 2 t and 2 t + 1; 2, 3: row g + 8, the same columns.

@@ -16,11 +16,13 @@ struct Coordinates {
   int x, y, z, w;
 };
 
+// Brings the description of a tensor to the cache of descriptors. One thread, at the start of the kernel.
 TREDUCE_DEVICE void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Copies the box at `at` to shared memory and counts its bytes at `barrier`.
+// Copies the box at `at` to shared memory and counts its bytes at `barrier`. One thread asks; who reads the box waits at the
+// barrier (mbarrier_wait).
 TREDUCE_DEVICE void load_box(void* to, const CUtensorMap* map, const Coordinates& at, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
@@ -56,6 +58,7 @@ TREDUCE_DEVICE void store_box(const CUtensorMap* map, const Coordinates& at, con
                : "memory");
 }
 
+// Closes a group: this thread's box stores since the last call.
 TREDUCE_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all but the last kPending groups of this thread's stores have read their shared memory.

@@ -17,6 +17,7 @@ namespace treduce::ptx {
 // Before the first multiplication, and whenever other code has written accumulators: orders those writes before it.
 TREDUCE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
+// Closes a group: the multiplications since the last call. All 128 threads.
 TREDUCE_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Waits until at most kPending committed groups are unfinished.
