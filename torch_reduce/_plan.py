@@ -15,17 +15,17 @@ from ._variants import REDUCTIONS, variant_named
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a schedule and the bound ask about a GPU."""
+    """The facts about a GPU on which schedules and the bound depend."""
 
     name: str
     multiprocessors: int
     capability: tuple[int, int]
     bandwidth: float | None
-    """Of its memory, in bytes a second."""
+    """Memory bandwidth in bytes a second."""
     source: str
-    """Of the bandwidth."""
+    """The source of the bandwidth."""
     read_ceiling: float | None = None
-    """The fastest that this project has read its memory, in bytes a second, where that was recorded."""
+    """The fastest read that this project recorded, in bytes a second."""
 
 
 _SHEET = "vendor's data sheet"
@@ -44,26 +44,26 @@ CHIPS: tuple[Chip, ...] = (
     Chip("RTX 4090", 128, (8, 9), 1.008e12, _SHEET),
     Chip("T4", 40, (7, 5), 0.32e12, _SHEET),
 )
-"""The chips that can be planned for by name, in their usual form (SXM and the larger memory where nothing is said)."""
+"""The chips that can be planned for by name; by default the SXM form with the larger memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """Which additions make an output. Nothing else changes its bits."""
+    """The additions that make an output. Nothing else changes its bits."""
 
     name: str
     text: str
     length: int
-    """Elements of an output."""
+    """How many elements are reduced into an output."""
     depth: int
-    """Roundings that an element goes through at most, for floats: the error bound grows with it."""
+    """The most roundings that an element passes through, for floats: the error bound grows with it."""
     chunks: int | None = None
-    """These four: of the pairwise tree alone."""
+    """These four: only for the pairwise tree."""
     lanes: int | None = None
     stripes: int | None = None
     leaves: int | None = None
     passes: str | None = None
-    """Of a rung that reduces whole tensors."""
+    """Only for rungs that reduce whole tensors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Launch:
     cooperative: bool = False
     """Whether the whole grid is resident. The grid is then the most: no more blocks are launched than the GPU holds."""
     overlapping: bool = False
-    """Whether it may begin before the launch before has ended."""
+    """Whether it may start before the previous launch has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,36 +94,36 @@ class Region:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Who makes the additions. It changes the time and never the bits, except for rungs that reduce whole tensors."""
+    """Who computes the additions. It changes the time and no bit, except for rungs that reduce whole tensors."""
 
     grid: int
-    """Blocks launched; of the first launch where there are several."""
+    """Blocks of the launch, or of the first one."""
     block: tuple[int, int]
     """Threads of a block, in x and y."""
     launches: int
-    """Kernels launched; a copy of the input comes on top."""
+    """Kernels launched, without those of a copy of the input."""
     workspace_bytes: int
     """Global memory for values between blocks."""
     counters: int
-    """Of blocks that have finished, in global memory."""
+    """Counters of finished blocks, in global memory."""
     copies: bool
-    """Whether the input is copied first, which only the least regular layouts need."""
+    """Whether the input is copied first; only very irregular layouts need it."""
     shapes: tuple[Launch, ...] = ()
     """The launches, one by one."""
     regions: tuple[Region, ...] = ()
     """Of the workspace."""
     tiles: int | None = None
-    """Units of work, over the outputs and the splits. The rest is None for rungs that reduce whole tensors."""
+    """Tiles of work, over outputs and splits. This and the rest are None for rungs that reduce whole tensors."""
     tile: int | None = None
-    """Outputs of a tile, where the rung has tiles of several."""
+    """Outputs of a tile."""
     span: int | None = None
-    """Nodes of the tree, or whatever else the rung counts, that one block or thread folds."""
+    """How many nodes of the tree (or other items that the rung counts) one block or thread folds."""
     splits: int | None = None
     """Blocks that share an output."""
     vectors: bool | None = None
-    """Whether elements are read 16 bytes at once."""
+    """Whether loads are 16 bytes wide."""
     shifted: bool | None = None
-    """Whether they are, of rows that begin anywhere: in aligned vectors, whose lanes are then moved to their places."""
+    """Whether they are although rows are not aligned: aligned vectors are read, and lanes moved to their places."""
     shared_bytes: int | None = None
     """Dynamic shared memory of a block."""
     cluster: int | None = None
@@ -132,7 +132,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `plan` finds. `str()` of it is a short text."""
+    """The result of `plan`. `str()` of it is a short text."""
 
     op: str
     shape: tuple[int, ...]
@@ -149,8 +149,8 @@ class Plan:
     order: Order
     schedule: Schedule
     reduced: tuple[tuple[int, int], ...] | None
-    """Size and stride of the reduced dims, outermost first, after those that lie one after another became one: the
-    order of the elements. None, like the next, for rungs that reduce whole tensors."""
+    """Size and stride of the reduced dims, outermost first, after contiguous neighbours were joined: the order of the
+    elements. This and the next are None for rungs that reduce whole tensors."""
     kept: tuple[tuple[int, int], ...] | None
     chip: Chip
     bytes_read: int
@@ -165,14 +165,14 @@ class Plan:
 
     @property
     def ceiling_us(self) -> float | None:
-        """The same at the measured ceiling, where there is one."""
+        """The same at the recorded ceiling, if there is one."""
         return self._microseconds(self.chip.read_ceiling)
 
     def _microseconds(self, bandwidth: float | None) -> float | None:
         return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
 
     def rows(self) -> list[tuple[str, str]]:
-        """What the text says, as names and values."""
+        """The text's lines, as names and values."""
         dim = "all dims" if self.dim is None else f"dim {', '.join(map(str, self.dim))}"
         found = [
             ("call", f"{self.op} of {_by(self.shape)} {self.input_dtype}, {dim}, variant {self.variant}"),
@@ -384,7 +384,7 @@ def _schedule(found: dict) -> Schedule:
 
 
 def _address(x: Tensor) -> int:
-    """Where it begins, or where it would in memory that a new tensor gets: a fake one has no address."""
+    """A tensor's address; for a fake tensor its offset, as in newly allocated memory."""
     if x.device.type in ("cpu", "cuda") and type(x) is Tensor:
         return x.data_ptr()
     return int(x.storage_offset()) * x.element_size()
