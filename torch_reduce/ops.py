@@ -72,7 +72,8 @@ def sum(
             CUDA.
 
     Determinism:
-        The same bits everywhere, except for `"atomic"`, which adds partial sums in the order in which blocks finish.
+        The same bits everywhere, except for `"atomic"`, which adds partial sums in the order in which blocks finish:
+        on a GPU, `torch.use_deterministic_algorithms(True)` makes its sums of floats raise.
         `"auto"` and the rungs along dims add the elements of an output in their order in memory, largest stride first,
         in a tree that the number of those elements alone determines: `sum(x, 1)[i]` is `sum(x[i])`, bit for bit.
 
