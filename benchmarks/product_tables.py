@@ -59,7 +59,7 @@ def headline(rows: Sequence[Row], escape: Any) -> tuple[list[str], list[list[str
     kinds = [kind for kind in cases.MATMUL_LADDER_KINDS if any(row.dtype == kind for row in rows)]
     summaries = {v.name: v.summary for v in torch_reduce.variants("matmul")}
     lines = []
-    for name in names_of(rows):
+    for name in [*summaries, "torch"]:  # those that were not measured yet too
         cells = []
         for kind in kinds:
             row = here.get((name, kind))
