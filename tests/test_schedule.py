@@ -76,7 +76,8 @@ def covers(p):
         case "row_lanes" if s.vectors and 1 < n < 16 // size and 16 // size % n == 0 and s.span == 1:
             return fit(s.tiles, 16 * 4 * s.block[0], outputs * n * size)
         case "row_lanes":
-            rows = 32 // s.span * (4 if n <= LANES else 2)
+            at_once = s.vectors and n > LANES and len(p.reduced) <= 1  # four stripes of a row in flight
+            rows = 32 // s.span * (2 if at_once else 4)
             return fit(s.tiles, s.block[0] // 32 * rows, math.ceil(outputs / rows) * rows)
         case "row_warp":
             return fit(s.tiles, s.block[0] // 32 * (32 // team), math.ceil(outputs / (32 // team)) * (32 // team))
