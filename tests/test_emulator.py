@@ -438,6 +438,8 @@ def test_a_plan_says_what_is_launched(driver, stored, variant):
         except ValueError as refusal:
             plans.append(f"refused {refusal}")
         else:
+            if variant.along_dims and p.schedule.shapes[0].kernel != variant.name:
+                continue  # nothing rounds: the kernel is another rung's, which has this test too
             plans.append(" ".join(["ok", *map(as_word, p.schedule.shapes)]))
         lines.append(" ".join(map(str, ["launches", *words, 0])))
     result = run([driver], "\n".join(lines) + "\n")
