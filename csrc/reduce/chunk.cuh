@@ -13,10 +13,10 @@ static_assert(kWarp == warp::kLanes);
 
 // A team of threads computes a chunk: thread t holds lanes (h * kThreads + t) * kSize and the next kSize - 1, for h below kPacks.
 //
-// Rows may begin anywhere, and are read in aligned vectors all the same. Where the order of elements does not matter
-// (layout.unaligned), chunks then begin at the row's first aligned vector, and the elements before it are taken one by one.
-// Where it matters (kShifted), each lane lies `shift` places further down, the first ones wrap around to the chunk's last, and
-// before the tree the leaves move back to where they belong.
+// kShifted: rows begin anywhere, and are read in aligned vectors all the same. Where the order of elements does not matter, chunks
+// then begin at the row's first aligned vector, and the elements before it are taken one by one. Where it matters, each lane lies
+// `shift` places further down, the first ones wrap around to the chunk's last, and before the tree the leaves move back to where they
+// belong.
 template <class O, class Source, int kSize, bool kShifted = false, int kLoads = 8>
 struct Team {
   using Acc = typename O::Acc;
@@ -42,23 +42,22 @@ struct Team {
   TREDUCE_DEVICE static Acc chunk(const Source& x, const Layout& layout, int64_t row, int64_t begin, int64_t length,
                                   int thread) {
     OwnLanes lanes[kPacks];
-    if constexpr (kShifted) {
+    if constexpr (kShifted && !is_order_free<O>) {
       const int shift = past_aligned(x, row);
       if (begin < length) shifted(x, layout.limit, row + begin, length - begin, thread, shift, lanes);
       move_back(lanes, thread, shift);
     } else {
-      constexpr bool kHasHead = kSize > 1 && is_order_free<O> && Layout::kHow == Walk::even;
-      const int head = kHasHead && layout.unaligned ? elements_before_aligned(x, row, length) : 0;
+      const int head = kShifted ? elements_before_aligned(x, row, length) : 0;
       const int64_t first = begin + thread * kSize;
       if (kHasFull<Layout> && __builtin_expect(begin + Pairwise::kChunk <= length - head, 1)) {
         full(x, layout, row + head, first, lanes);
       } else if (begin < length - head) {
         ragged(x, layout, row + head, first, static_cast<int>(length - head - first), lanes);
       }
-      if constexpr (kHasHead) {
+      if constexpr (kShifted) {
         // With the row's last chunk, which has few loads.
         const bool is_last = begin + Pairwise::kChunk >= length - head && (begin == 0 || begin < length - head);
-        if (layout.unaligned && is_last) take_head(x, row, length, thread, lanes[0]);
+        if (is_last) take_head(x, row, length, thread, lanes[0]);
       }
     }
     return tree(lanes);

@@ -1,8 +1,7 @@
 // How the nodes of columns meet: those of a block in shared memory, those of several blocks through global memory.
 //
 // A block's nodes lie in its dynamic shared memory, [node][column], and behind them is room for an eighth of them. These functions
-// are not inlined: they are compiled once for all dtypes with the same accumulator. They find the memory by themselves, so that
-// the compiler knows that it is shared memory, and take and return offsets into it.
+// take and return offsets into it.
 #pragma once
 
 #include "../primitives/block.cuh"
@@ -16,7 +15,7 @@ namespace treduce::reduce::columns {
 // Who calls: every thread of the block; `thread` numbers them. Synchronises on the way in and between rounds; __syncthreads()
 // before other threads than the writers read the values.
 template <class O>
-TREDUCE_DEVICE_CALL int fold_rounds(int from, int to, int count, int width, int thread, int threads) {
+TREDUCE_DEVICE int fold_rounds(int from, int to, int count, int width, int thread, int threads) {
   using Acc = typename O::Acc;
   constexpr int kRadix = 8;
   Acc* const shared = dynamic_shared<Acc>();
@@ -43,8 +42,8 @@ TREDUCE_DEVICE_CALL int fold_rounds(int from, int to, int count, int width, int 
 // power of two) nodes of each and an eighth. A thread takes an aligned run of partials of kSide columns, 16 bytes a load, and leaves
 // its node as [run][column]; then fold_rounds. Returns, who calls, synchronises: as fold_rounds.
 template <class O, int kSide>
-TREDUCE_DEVICE_CALL int fold_partials(const typename O::Acc* partials, int splits, int width, int slots, int thread,
-                                      int threads) {
+TREDUCE_DEVICE int fold_partials(const typename O::Acc* partials, int splits, int width, int slots, int thread,
+                                 int threads) {
   using Sides = Side<O, kSide>;
   constexpr int kAhead =
       16;  // loads in flight: partials come from the L2, some 0.7 us away, and nothing else runs meanwhile

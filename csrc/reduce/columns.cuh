@@ -71,15 +71,7 @@ struct Rows {
   }
 };
 
-// Not inlined, for a thread may need it at each of 16 rows.
-template <class Rows>
-TREDUCE_DEVICE_CALL int64_t offset_of_row(const Rows& rows, int64_t row) {
-  const int64_t q = rows.size.quotient(row);
-  return rows.begin(q) + (row - q * rows.size.divisor) * rows.stride;
-}
-
-// Several reduced dims: a division at the first row, and one more where the innermost dim begins again; at each row where that dim
-// is shorter than the rows that are asked for at once.
+// Several reduced dims: a division at the first row, and a multiplication wherever the innermost dim begins again.
 template <>
 struct Rows<false> {
   int64_t stride, outer_stride;
@@ -94,20 +86,21 @@ struct Rows<false> {
 
   template <int kCount>
   TREDUCE_DEVICE void find(int64_t first, int64_t (&offset)[kCount]) const {
-    if (size.divisor >= kCount) {
-      // The innermost dim begins again once at most, after `wrap` rows.
-      const int64_t q = size.quotient(first), rest = first - q * size.divisor;
-      const int wrap = size.divisor - rest < kCount ? static_cast<int>(size.divisor - rest) : kCount;
-      const int64_t here = begin(q) + rest * stride;
-      const int64_t next = wrap < kCount ? begin(q + 1) - wrap * stride : here;
+    int64_t q = size.quotient(first);
+    const int64_t rest = first - q * size.divisor;
+    int wrap = size.divisor - rest < kCount ? static_cast<int>(size.divisor - rest) : kCount;
+    offset[0] = begin(q) + rest * stride;
 #pragma unroll
-      for (int r = 0; r < kCount; ++r) offset[r] = (r < wrap ? here : next) + r * stride;
-    } else {
-#pragma unroll
-      for (int r = 0; r < kCount; ++r) offset[r] = offset_of_row(*this, first + r);
+    for (int r = 1; r < kCount; ++r) {
+      offset[r] = offset[r - 1] + stride;
+      if (r == wrap) {
+        offset[r] = begin(++q);
+        wrap = size.divisor < kCount ? r + static_cast<int>(size.divisor) : kCount;
+      }
     }
   }
 
+ private:
   TREDUCE_DEVICE int64_t begin(int64_t q) const {
     return outer.count <= 1 ? q * outer_stride : offset_of_dims(outer, q);
   }
@@ -206,10 +199,13 @@ cudaError_t dispatch(const Call& call, Body body) {
         return body(op, source, Columns<kSize, false>{}, placement);
       });
     }
-  } else if (vectors) {
+  } else if (reads_common_sum(call)) {
     if constexpr (has_several_dims(kKernels)) {
+      const Placement<false> placement(g);
       return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
-        return body(op, source, Columns<vector_columns<decltype(source)>, true>{}, Placement<false>(g));
+        constexpr int kSize = single_columns(sizeof(typename decltype(source)::Type));
+        return vectors ? body(op, source, Columns<vector_columns<decltype(source)>, true>{}, placement)
+                       : body(op, source, Columns<kSize, false>{}, placement);
       });
     }
   }

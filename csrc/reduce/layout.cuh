@@ -50,7 +50,6 @@ struct Layout : LayoutBase<kWalk> {
   int64_t row_stride;  // of even rows
   int64_t limit;       // elements from the first address to the last, both included
   bool even_rows, dense_outs;
-  bool unaligned;  // rows of contiguous elements begin anywhere, not on 16 bytes alone
   Extents kept, kept_out;
 
   TREDUCE_DEVICE int64_t row(int64_t o) const { return even_rows ? o * row_stride : offset_of(kept, o); }
@@ -68,7 +67,7 @@ struct Layout : LayoutBase<kWalk> {
 };
 
 template <Walk kWalk>
-Layout<kWalk> layout_of(const Geometry& g, bool unaligned = false) {
+Layout<kWalk> layout_of(const Geometry& g) {
   Layout<kWalk> layout;
   if constexpr (kWalk == Walk::even) {
     layout.element_stride = g.reduced.inner_stride();
@@ -83,7 +82,6 @@ Layout<kWalk> layout_of(const Geometry& g, bool unaligned = false) {
   layout.row_stride = g.kept.count == 1 ? g.kept.stride[0] : 0;
   layout.dense_outs = g.kept_out.is_dense();
   layout.limit = g.reach();
-  layout.unaligned = unaligned;
   layout.kept = g.kept;
   layout.kept_out = g.kept_out;
   return layout;

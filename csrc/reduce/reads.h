@@ -139,11 +139,11 @@ cudaError_t dispatch_reads(const Call& call, Body body) {
     return dispatch_vectors<kKernels, SumOp>(call,
                                              [&](auto op, auto source) { return body(op, source, in_vectors, even); });
   }
-  if (reads_common_sum(call) && (dims <= 1 || (kSeveral && (vectors || dims == 2)))) {
+  if (reads_common_sum(call) && (dims <= 1 || kSeveral)) {
     return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
       if (dims <= 1) return body(op, source, one_by_one, even);
       if constexpr (kSeveral) {
-        if (!vectors) return body(op, source, one_by_one, two);
+        if (!vectors) return dims == 2 ? body(op, source, one_by_one, two) : body(op, source, one_by_one, any);
         return dims == 2 ? body(op, source, in_vectors, two) : body(op, source, in_vectors, any);
       }
       return cudaErrorInvalidValue;

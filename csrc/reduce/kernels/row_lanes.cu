@@ -69,60 +69,72 @@ __global__ void __launch_bounds__(kRowThreads, kResident<typename O::Acc, kSize,
       for (int r = 0; r < kRows; ++r) row[r] = warp::from(one, lane - thread + r);
     }
 
-    // Loads of all rows, then their leaves.
-    Lanes<O, Source, kSize> lanes[kRows][kPacks];
-    const auto take_stripes = [&](int from) {
-      Pack<Raw, kSize> pack[kRows][kStripes][kPacks] = {};
-      const auto place = [&](int s, int h) { return from + s * Pairwise::kLanes + (h * team + thread) * kSize; };
+    // Loads of all rows, then their leaves; the tree begins in the lanes of a thread.
+    const auto place = [&](int from, int s, int h) {
+      return from + s * Pairwise::kLanes + (h * team + thread) * kSize;
+    };
+    using Packs = Pack<Raw, kSize>[kRows][kStripes][kPacks];
+    const auto load = [&](int from, Packs& pack) {
 #pragma unroll
       for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
         for (int h = 0; h < kPacks; ++h) {
-          if (place(s, h) + kSize > length) continue;
-          const int64_t e = kSize > 1 && Layout::kHow == Walk::even ? place(s, h) : layout.element(place(s, h));
+          const int at = place(from, s, h);
+          if (at + kSize > length) continue;
+          const int64_t e = kSize > 1 && Layout::kHow == Walk::even ? at : layout.element(at);
 #pragma unroll
           for (int r = 0; r < kRows; ++r) pack[r][s][h] = load_pack<kSize>(x, row[r] + e);
+        }
+      }
+    };
+    const auto take = [&](int from, int r, int h, const Packs& pack, auto& lanes) {
+#pragma unroll
+      for (int s = 0; s < kStripes; ++s) {
+        const int e = place(from, s, h);
+        if (e + kSize <= length) {
+          lanes.take(x, pack[r][s][h]);
+        } else if (kSize > 1 && Layout::kHow == Walk::even && e < length) {
+#pragma unroll
+          for (int c = 0; c + 1 < kSize; ++c) {
+            if (e + c < length) lanes.take(x, x.at(row[r] + e + c), c);
+          }
+        }
+      }
+    };
+    Acc node[kRows][kPacks];
+    if constexpr (kLoops) {
+      Lanes<O, Source, kSize> lanes[kRows][kPacks];
+#pragma unroll 1
+      for (int from = 0; from < length; from += kStripes * Pairwise::kLanes) {
+        Packs pack = {};
+        load(from, pack);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int h = 0; h < kPacks; ++h) take(from, r, h, pack, lanes[r][h]);
         }
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
+        for (int h = 0; h < kPacks; ++h) node[r][h] = lanes[r][h].fold();
+      }
+    } else {
+      Packs pack = {};
+      load(0, pack);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
         for (int h = 0; h < kPacks; ++h) {
-#pragma unroll
-          for (int s = 0; s < kStripes; ++s) {
-            const int e = place(s, h);
-            if (e + kSize <= length) {
-              lanes[r][h].take(x, pack[r][s][h]);
-            } else if (kSize > 1 && Layout::kHow == Walk::even && e < length) {
-              if constexpr (std::is_integral_v<Acc>) {
-#pragma unroll 1
-                for (int c = e; c < length; ++c) lanes[r][h].take(x, x.at(row[r] + c), 0);
-              } else {
-#pragma unroll
-                for (int c = 0; c + 1 < kSize; ++c) {
-                  if (e + c < length) lanes[r][h].take(x, x.at(row[r] + e + c), c);
-                }
-              }
-            }
-          }
+          Lanes<O, Source, kSize> lanes;
+          take(0, r, h, pack, lanes);
+          node[r][h] = lanes.fold();
         }
       }
-    };
-    if constexpr (kLoops) {
-#pragma unroll 1
-      for (int from = 0; from < length; from += kStripes * Pairwise::kLanes) take_stripes(from);
-    } else {
-      take_stripes(0);
     }
 
-    // The tree: in the lanes of a thread, between the threads of a team, one step of all rows after the other (a shuffle takes longer
-    // than it keeps the warp), and between the packs of a thread.
-    Acc node[kRows][kPacks];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int h = 0; h < kPacks; ++h) node[r][h] = lanes[r][h].fold();
-    }
+    // Between the threads of a team: one step of all rows after the other, for a shuffle takes longer than it keeps the warp. Then
+    // between the packs of a thread.
 #pragma unroll 1
     for (int s = 1; s < team; s *= 2) {
 #pragma unroll
@@ -136,32 +148,24 @@ __global__ void __launch_bounds__(kRowThreads, kResident<typename O::Acc, kSize,
     for (int r = 0; r < kRows; ++r) value[r] = thread::fold_neighbours<O>(node[r]);
 
     // The results. All lanes hold the values: thread r of a team writes row r, or its first thread all of them, where threads are few.
-    Acc finished[kRows];
-    finish<O>(value, result, finished);
-    const bool one_each = team >= kRows;
-    if (one_each) {
+    if (team < kRows) {
+      int64_t to[kRows];
 #pragma unroll
-      for (int r = 1; r < kRows; ++r) {
-        if (thread == r) finished[0] = finished[r];
-      }
-    }
-    int64_t to[kRows];
-    bool writes[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int o = (one_each ? thread : r) * teams + mine;
-      to[r] = first + o;
-      writes[r] = o < left && (one_each ? r == 0 && thread < kRows : thread == 0);
-    }
-    if (!layout.dense_outs) offsets_of(layout.kept_out, to);
-    as_stored<Source, Acc>(result.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      T* const out = static_cast<T*>(result.data);
+      for (int r = 0; r < kRows; ++r) to[r] = first + r * teams + mine;
+      if (!layout.dense_outs) offsets_of(layout.kept_out, to);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        if (writes[r]) out[to[r]] = round_to<T>(finished[r]);
+        if (thread == 0 && r * teams + mine < left) result.store<O>(value[r], to[r]);
       }
-    });
+    } else {
+      Acc one = value[0];
+#pragma unroll
+      for (int r = 1; r < kRows; ++r) {
+        if (thread == r) one = value[r];
+      }
+      const int o = thread * teams + mine;
+      if (thread < kRows && o < left) result.store<O>(one, layout.out(first + o));
+    }
   }
 }
 

@@ -66,8 +66,12 @@ __global__ void __launch_bounds__(kMaxBlock)
       for (int k = 0; k < 8; ++k) {
         if (k < there) raw.at[k] = from[k * step];
       }
+      // What is missing is zero, which a sum needs not ask about.
+      constexpr bool kZeroIsIdentity = std::is_same_v<Source, Stored<T>> && std::is_same_v<O, Sum<Acc>>;
       Acc value[8];
-      x.each(raw, [&](int k, auto element) { value[k] = k < there ? widen<Acc>(element) : O::identity(); });
+      x.each(raw, [&](int k, auto element) {
+        value[k] = kZeroIsIdentity || k < there ? widen<Acc>(element) : O::identity();
+      });
       return thread::fold_neighbours<O>(value);
     };
     if constexpr (kShort) {
