@@ -7,13 +7,10 @@
 // A kernel's parameter that is read where it lies: taking its address makes no copy in every thread's local memory.
 #define TREDUCE_GRID_CONSTANT const __grid_constant__
 #define TREDUCE_NOINLINE __host__ __device__ __noinline__
-// Device code that kernels call and do not contain: compiled once for all kernels of a file, where that costs no time.
-#define TREDUCE_DEVICE_CALL __device__ __noinline__
 #define TREDUCE_UNROLL _Pragma("unroll")
 #else
 #define TREDUCE_GRID_CONSTANT const
 #define TREDUCE_NOINLINE __attribute__((noinline))
-#define TREDUCE_DEVICE_CALL __attribute__((noinline))
 #define TREDUCE_UNROLL _Pragma("GCC unroll 32")
 #define TREDUCE_HOST_DEVICE inline
 #define TREDUCE_DEVICE inline

@@ -13,10 +13,9 @@ static_assert(kWarp == warp::kLanes);
 
 // A team of threads computes a chunk: thread t holds lanes (h * kThreads + t) * kSize and the next kSize - 1, for h below kPacks.
 //
-// kShifted: rows begin anywhere, and are read in aligned vectors all the same. Where the order of elements does not matter, chunks
-// then begin at the row's first aligned vector, and the elements before it are taken one by one. Where it matters, each lane lies
-// `shift` places further down, the first ones wrap around to the chunk's last, and before the tree the leaves move back to where they
-// belong.
+// kShifted: rows begin anywhere, and are read in aligned vectors all the same. Then each lane lies `shift` places further down, the
+// first ones wrap around to the chunk's last, and before the tree the leaves move back to where they belong, where their order
+// matters.
 template <class O, class Source, int kSize, bool kShifted = false, int kLoads = 8>
 struct Team {
   using Acc = typename O::Acc;
@@ -42,48 +41,22 @@ struct Team {
   TREDUCE_DEVICE static Acc chunk(const Source& x, const Layout& layout, int64_t row, int64_t begin, int64_t length,
                                   int thread) {
     OwnLanes lanes[kPacks];
-    if constexpr (kShifted && !is_order_free<O>) {
-      const int shift = past_aligned(x, row);
+    if constexpr (kShifted) {
+      const int shift = static_cast<int>((reinterpret_cast<uintptr_t>(x.data) / sizeof(Raw) + row) % kSize);
       if (begin < length) shifted(x, layout.limit, row + begin, length - begin, thread, shift, lanes);
-      move_back(lanes, thread, shift);
+      if constexpr (!is_order_free<O>) move_back(lanes, thread, shift);
     } else {
-      const int head = kShifted ? elements_before_aligned(x, row, length) : 0;
       const int64_t first = begin + thread * kSize;
-      if (kHasFull<Layout> && __builtin_expect(begin + Pairwise::kChunk <= length - head, 1)) {
-        full(x, layout, row + head, first, lanes);
-      } else if (begin < length - head) {
-        ragged(x, layout, row + head, first, static_cast<int>(length - head - first), lanes);
-      }
-      if constexpr (kShifted) {
-        // With the row's last chunk, which has few loads.
-        const bool is_last = begin + Pairwise::kChunk >= length - head && (begin == 0 || begin < length - head);
-        if (is_last) take_head(x, row, length, thread, lanes[0]);
+      if (kHasFull<Layout> && __builtin_expect(begin + Pairwise::kChunk <= length, 1)) {
+        full(x, layout, row, first, lanes);
+      } else if (begin < length) {
+        ragged(x, layout, row, first, static_cast<int>(length - first), lanes);
       }
     }
     return tree(lanes);
   }
 
  private:
-  // How many elements behind an aligned vector x[i] lies.
-  TREDUCE_DEVICE static int past_aligned(const Source& x, int64_t i) {
-    return static_cast<int>((reinterpret_cast<uintptr_t>(x.data) / sizeof(Raw) + i) % kSize);
-  }
-
-  // How many of a row's elements lie before its first aligned vector.
-  TREDUCE_DEVICE static int elements_before_aligned(const Source& x, int64_t row, int64_t length) {
-    const int past = past_aligned(x, row);
-    const int before = past == 0 ? 0 : kSize - past;
-    return length < before ? static_cast<int>(length) : before;
-  }
-
-  TREDUCE_DEVICE static void take_head(const Source& x, int64_t row, int64_t length, int thread, OwnLanes& lanes) {
-    const int head = elements_before_aligned(x, row, length);
-#pragma unroll
-    for (int e = 0; e < kSize - 1; e += kThreads) {
-      if (e + thread < head) lanes.take(x, x.at(row + e + thread), 0);
-    }
-  }
-
   // Where a thread's element of stripe s lies, counted from its first.
   TREDUCE_DEVICE static constexpr int place(int s, int h) { return s * kLanes + h * kStep; }
 

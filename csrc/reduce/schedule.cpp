@@ -66,7 +66,8 @@ bool column_vectors(const Work& w) {
 
 int64_t columns_of_thread(const Work& w) {
   if (column_vectors(w)) return column_bytes(w) / element_size(w);
-  return w.memory.common_sum() && w.geometry.reduced.count <= 1 ? single_columns(element_size(w)) : 1;
+  const bool has_kernel = w.geometry.reduced.count <= 1 || has_several_dims(w.memory.kernels);
+  return w.memory.common_sum() && has_kernel ? single_columns(element_size(w)) : 1;
 }
 
 int64_t team_threads(const Work& w, const Schedule& s) {
@@ -290,8 +291,7 @@ Scheduled schedule_column_thread(const Work& w) {
   }
   Schedule s;
   // Beyond one stripe there are few kernels, for `auto` does not come here.
-  const bool has_kernel = w.geometry.length <= Pairwise::kLanes || w.memory.order_free() ||
-                          (w.memory.common_sum() && w.geometry.reduced.count <= 1);
+  const bool has_kernel = w.geometry.length <= Pairwise::kLanes || w.memory.order_free() || w.memory.common_sum();
   s.vectors = has_kernel && column_vectors(w);
   s.columns = true;
   const bool few = w.geometry.length <= kFewRows && w.geometry.reduced.count <= 1 && w.memory.common_sum();

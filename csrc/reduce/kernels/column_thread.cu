@@ -99,7 +99,7 @@ cudaError_t launch_one(const Call& call) {
     auto chosen = &kernel<O, Pairwise::kLanes, Columns, Source, Placement>;
     if constexpr (Source::kConverts || is_common<Source>) {
       // The kernels that the schedule asks for alone.
-      if constexpr (!is_order_free<O> && (Source::kConverts || Placement::kIsEven)) {
+      if constexpr (!is_order_free<O>) {
         if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Columns, Source, Placement>;
       }
       if constexpr (!Source::kConverts && Placement::kIsEven) {

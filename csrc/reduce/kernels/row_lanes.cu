@@ -31,13 +31,9 @@ TREDUCE_DEVICE void offsets_of(const Extents& extents, int64_t (&i)[kCount]) {
   for (int r = 0; r < kCount; ++r) i[r] = sum[r] + i[r] * extents.stride[0];
 }
 
-// Blocks that an SM shall hold: vectors of what adds in float32 need no more registers than that leaves.
-template <class Acc, int kSize, bool kLoops>
-constexpr int kResident = sizeof(Acc) == 4 && kSize > 1 && kSize <= 8 && !kLoops ? 4 : 1;
-
 // kStripes stripes of a row are loaded at once; where a row has more, the kernel loops.
 template <class O, int kSize, int kRows, int kStripes, bool kLoops, class Source, class Layout>
-__global__ void __launch_bounds__(kRowThreads, kResident<typename O::Acc, kSize, kLoops>)
+__global__ void __launch_bounds__(kRowThreads)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team,
            TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
   using Acc = typename O::Acc;
