@@ -7,6 +7,7 @@ the tests all use this file.
 import contextlib
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -135,14 +136,17 @@ def as_bits(tensor: Tensor) -> Tensor:
 def poisoned() -> Iterator[None]:
     """Within it, new memory is filled: floats with NaN, integers with their largest value.
 
-    So an output or a partial that a kernel does not write is noticed.
+    So an output or a partial that a kernel does not write is noticed. torch fills memory while it is asked for
+    deterministic algorithms; what is not deterministic runs all the same, without a warning.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+            yield
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = fill
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

@@ -76,13 +76,16 @@ def run(command: list) -> None:
 def why_not() -> str | None:
     """Why nothing can be built or run here: the sanitizers are libraries of their own on some systems."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    probe = BUILD / "probe.cpp"
+    probe = BUILD / f"probe_{os.getpid()}.cpp"  # one for each worker
     probe.write_text("int main() {}\n")
     try:
         run([*COMPILER, *SANITIZE, probe, "-o", probe.with_suffix("")])
         run([probe.with_suffix("")])
     except (BuildError, OSError) as error:
         return f"{shlex.join(COMPILER)} cannot make a program with {SANITIZE[0]}: {error}"
+    finally:
+        probe.unlink()
+        probe.with_suffix("").unlink(missing_ok=True)
     return None
 
 

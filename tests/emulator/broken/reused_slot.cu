@@ -7,7 +7,7 @@
 namespace broken {
 
 __global__ void reused_slot(const float* x, int n, float* out) {
-  using Sum = treduce::reduce::Sum<float>;
+  using Sum = treduce::Sum<float>;
   const int t = threadIdx.x;
   float sum = 0;
   for (int round = 0; round < 2; ++round) {
