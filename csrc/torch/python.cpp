@@ -101,6 +101,16 @@ py::list record_launches(const py::object& body) {
 
 Chip chip_from(const std::tuple<int, int>& facts) { return {std::get<0>(facts), std::get<1>(facts)}; }
 
+// What every prepared call says of its launches, its memory and what it moves.
+template <class Prepared>
+void add_launches(py::dict& d, const Prepared& prepared) {
+  d["launches"] = as_list(prepared.launches);
+  d["regions"] = as_list(prepared.workspace.regions());
+  d["workspace_bytes"] = prepared.workspace.bytes();
+  d["bytes_read"] = prepared.bytes_read;
+  d["bytes_written"] = prepared.bytes_written;
+}
+
 void add_passes(py::dict& d, const reduce::Plan& plan) {
   py::list passes;
   for (int p = 0; p < plan.pass_count; ++p) {
@@ -208,12 +218,8 @@ py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, con
   } else {
     add_passes(d, p.plan);
   }
-  d["launches"] = as_list(p.launches);
-  d["regions"] = as_list(p.workspace.regions());
-  d["workspace_bytes"] = p.workspace.bytes();
+  add_launches(d, p);
   d["counters"] = p.counters;
-  d["bytes_read"] = p.bytes_read;
-  d["bytes_written"] = p.bytes_written;
   return d;
 }
 
@@ -300,12 +306,8 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   d["stages"] = prepared.stages;
   d["groups"] = prepared.groups;
   d["groups_apart"] = prepared.apart;
-  d["launches"] = as_list(prepared.launches);
-  d["regions"] = as_list(prepared.workspace.regions());
-  d["workspace_bytes"] = prepared.workspace.bytes();
+  add_launches(d, prepared);
   d["operations"] = prepared.operations;
-  d["bytes_read"] = prepared.bytes_read;
-  d["bytes_written"] = prepared.bytes_written;
   return d;
 }
 
