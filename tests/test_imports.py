@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("torch_reduce", "benchmarks", "examples", "tests")
+FOLDERS = ("torch_reduce", "torch_reduce/distributed", "benchmarks", "examples", "tests")
 
 
 def modules(folder):

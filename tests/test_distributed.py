@@ -1,0 +1,370 @@
+"""torch_reduce.distributed: DTensors and collectives, on gloo with 2, 3 and 4 processes, on NCCL with GPUs.
+
+What runs on the ranks are the functions named `on_...`; `ranks` starts the processes once.
+"""
+
+import itertools
+import math
+
+import cases
+import pytest
+import torch
+import torch.distributed as dist
+from bits import assert_same_bits
+from ranks import Ranks
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+
+import torch_reduce
+import torch_reduce.distributed as treduce
+from torch_reduce.distributed import _tree
+
+MOST = 4
+
+
+@pytest.fixture(scope="module")
+def gloo():
+    ranks = Ranks(MOST, "gloo")
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def nccl():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ranks = Ranks(min(torch.cuda.device_count(), MOST), "nccl")
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(params=["gloo-2", "gloo-3", "gloo-4", pytest.param("nccl", marks=pytest.mark.cuda)])
+def together(request):
+    """Calls a function on so many ranks, with the type of their device."""
+    backend, _, count = request.param.partition("-")
+    ranks = request.getfixturevalue(backend)
+    count = int(count or len(ranks.processes))
+    device = "cuda" if backend == "nccl" else "cpu"
+    return lambda function, *arguments: ranks.run(count, function, device, *arguments)
+
+
+# DTensor: reductions.
+
+SHAPES = {
+    (8192,): "each of 2 or 4 ranks has an aligned run: one node",
+    (9216,): "aligned for 3 ranks, in chunks",
+    (5001,): "chunks are cut",
+    (1500,): "chunks are cut twice by 4 ranks",
+    (3,): "a rank has nothing",
+    (0,): "nothing",
+    (4096, 6): "columns, aligned",
+    (4099, 5): "columns, cut",
+    (6, 4096): "rows; as a whole, runs of aligned nodes",
+    (5, 2050): "rows, cut; as a whole, elements must move",
+    (4, 1024, 3): "a middle dim; runs are multiples of a chunk",
+    (7, 5, 300): "nothing is aligned",
+}
+
+
+def line(device):
+    """A mesh of one dim."""
+    return init_device_mesh(device, (dist.get_world_size(),))
+
+
+def placed(x, mesh, *placements):
+    """A DTensor, of a tensor that every rank has."""
+    part = x
+    for i, p in enumerate(placements):
+        if p.is_shard():
+            size = -(-part.shape[p.dim] // mesh.size(i))
+            begin = min(mesh.get_local_rank(i) * size, part.shape[p.dim])
+            part = part.narrow(p.dim, begin, min(size, part.shape[p.dim] - begin))
+    return DTensor.from_local(part, mesh, placements, shape=x.shape, stride=x.stride())
+
+
+def assert_placed(actual, expected, what):
+    """The same bits as the whole tensor, with nothing left to add."""
+    assert isinstance(actual, DTensor), what
+    assert not any(p.is_partial() for p in actual.placements), what
+    assert actual.shape == expected.shape, what
+    local = placed(expected, actual.device_mesh, *actual.placements).to_local()
+    assert_same_bits(actual.to_local(), local, f"{what} to {actual.placements}")
+
+
+def reduced_dims(rank):
+    return [None, *(d for k in range(1, rank + 1) for d in itertools.combinations(range(rank), k))]
+
+
+def on_every_placement(device, dtype):
+    mesh = line(device)
+    for shape in SHAPES:
+        x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
+        for placement in (Replicate(), *map(Shard, range(len(shape)))):
+            shard = placed(x, mesh, placement)
+            for dim, op in itertools.product(reduced_dims(len(shape)), cases.REDUCTIONS):
+                if (op in ("amax", "amin") and x.numel() == 0) or (op == "mean" and not dtype.is_floating_point):
+                    continue
+                for keepdim in (False, True):
+                    actual = getattr(torch_reduce, op)(shard, dim, keepdim)
+                    expected = getattr(torch_reduce, op)(x, dim, keepdim)
+                    assert_placed(actual, expected, f"{op} {shape} {placement} along {dim}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+def test_reductions_of_every_placement(together, dtype):
+    together(on_every_placement, dtype)
+
+
+def square():
+    """The sides of a mesh of two dims with all ranks."""
+    ranks = dist.get_world_size()
+    return (2, ranks // 2) if ranks % 2 == 0 else (ranks, 1)
+
+
+def on_two_mesh_dims(device):
+    mesh = init_device_mesh(device, square())
+    for shape in ((8192, 4), (4100, 6), (4, 2048, 2), (7, 5, 300)):
+        x = cases.values(math.prod(shape), torch.float32, "wide", device=device).view(shape)
+        options = [Replicate(), *map(Shard, range(len(shape)))]
+        for placements in itertools.product(options, options):
+            shard = placed(x, mesh, *placements)
+            for dim in reduced_dims(len(shape)):
+                actual = torch_reduce.sum(shard, dim)
+                assert_placed(actual, torch_reduce.sum(x, dim), f"{shape} {placements} along {dim}")
+
+
+def test_meshes_of_two_dims(together):
+    together(on_two_mesh_dims)
+
+
+def on_other_calls(device):
+    """Conversions, strides, named variants, dtypes with rules of their own."""
+    mesh = line(device)
+
+    def check(x, placement, call, what):
+        assert_placed(call(placed(x, mesh, placement)), call(x), what)
+
+    for n in (8192, 5001):
+        for dtype in (torch.float64, torch.float16, torch.int8, torch.bool, torch.complex64, torch.float8_e5m2):
+            x = cases.values(n * 2, dtype, device=device).view(n, 2)
+            check(x, Shard(0), lambda x: torch_reduce.sum(x, 0), f"{dtype} {n}")
+            if dtype in (torch.float16, torch.complex64):
+                check(x, Shard(0), lambda x: torch_reduce.mean(x), f"mean of {dtype} {n}")
+        x = cases.values(n * 2, torch.float32, "wide", device=device).view(n, 2)
+        for to in (torch.float16, torch.float64, torch.int32, torch.int64, torch.complex64):
+            check(x, Shard(0), lambda x, to=to: torch_reduce.sum(x, 0, dtype=to), f"float32 to {to}")
+        check(x, Shard(0), lambda x: torch_reduce.sum(x.t(), 1), "transposed, along one dim")
+        check(x, Shard(0), lambda x: torch_reduce.sum(x.t()), "transposed, as a whole")
+        strided = x.t().contiguous().t()
+        other = DTensor.from_local(x, mesh, [Replicate()], shape=x.shape, stride=strided.stride())
+        assert_placed(torch_reduce.sum(other), torch_reduce.sum(strided), "the strides that the DTensor has count")
+        for variant in ("exact", "compensated", "thread", "sequential", "vectorized"):
+            check(x, Shard(0), lambda x, v=variant: torch_reduce.sum(x, variant=v), variant)
+    special = torch.tensor([math.nan, -0.0, math.inf, -math.inf, 0.0], device=device)
+    for value in special:
+        x = torch.full((6000, 2), -0.0, device=device)
+        x[4321, 0] = value
+        for op in cases.REDUCTIONS:
+            check(x, Shard(0), lambda x, op=op: getattr(torch_reduce, op)(x, 0), f"{op} with {value}")
+
+
+def test_other_calls(together):
+    together(on_other_calls)
+
+
+def on_partial_inputs(device):
+    """What torch has not added yet is added as a tree over ranks."""
+    mesh = line(device)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for op, ours in (("sum", "sum"), ("avg", "mean"), ("max", "max"), ("min", "min")):
+        parts = [cases.values(6000, torch.float32, "wide", r, device).view(2000, 3) for r in range(ranks)]
+        partial = DTensor.from_local(parts[rank], mesh, [Partial(op)])
+        whole = _tree.combine({"max": "amax", "min": "amin"}.get(ours, ours), torch.stack(parts))
+        assert_placed(torch_reduce.sum(partial, 0), torch_reduce.sum(whole, 0), op)
+
+
+def test_partial_inputs(together):
+    together(on_partial_inputs)
+
+
+def on_refusals(device):
+    mesh = line(device)
+    x = placed(torch.zeros(0, 4, device=device), mesh, Shard(0))
+    with pytest.raises(IndexError, match="empty"):
+        torch_reduce.amax(x, 0)
+    with pytest.raises(IndexError):
+        torch_reduce.sum(x, 2)
+    with pytest.raises(ValueError, match="unknown variant"):
+        torch_reduce.sum(x, variant="nonsense")
+    with pytest.raises(NotImplementedError, match="floating-point"):
+        torch_reduce.mean(placed(torch.zeros(8, 4, dtype=torch.int32, device=device), mesh, Shard(0)))
+    with pytest.raises(RuntimeError, match="distribute it first"):
+        torch_reduce.matmul(x, torch.zeros(4, 4, device=device))
+    with pytest.raises(ValueError):
+        torch_reduce.matmul(x, x)
+
+
+def test_refusals(together):
+    together(on_refusals)
+
+
+# DTensor: products and sums of two.
+
+
+def on_products(device, dtype):
+    mesh = line(device)
+
+    def operand(shape, seed):
+        x = cases.values(math.prod(shape), dtype, "normal", seed, device).view(shape)
+        return [(placed(x, mesh, p), x) for p in (Replicate(), *map(Shard, range(len(shape))))]
+
+    def check(call, *operands):
+        for chosen in itertools.product(*operands):
+            what = str([(shard.placements, tuple(shard.shape)) for shard, _ in chosen])
+            assert_placed(call(*(shard for shard, _ in chosen)), call(*(whole for _, whole in chosen)), what)
+
+    for a, b in (
+        ((9, 64), (64, 10)),
+        ((64,), (64, 5)),
+        ((6, 64), (64,)),
+        ((64,), (64,)),
+        ((4, 6, 33), (4, 33, 5)),
+        ((4, 6, 33), (33, 5)),
+        ((1, 6, 16), (4, 1, 16, 5)),
+    ):
+        check(torch_reduce.matmul, operand(a, 0), operand(b, 1))
+    for x, weight, bias in (
+        ((7, 32), (5, 32), (5,)),
+        ((2, 3, 32), (8, 32), (8,)),
+        ((32,), (8, 32), (8,)),
+        ((7, 32), (32,), ()),
+    ):
+        if bias:
+            check(torch_reduce.linear, operand(x, 0), operand(weight, 1), operand(bias, 2))
+        check(torch_reduce.linear, operand(x, 0), operand(weight, 1))
+    for a, b in (((10, 6), (10, 6)), ((10, 6), (6,)), ((10, 1), (1, 6)), ((3, 10, 6), (10, 6))):
+        check(torch_reduce.vector_add, operand(a, 0), operand(b, 1))
+
+
+def test_products(together):
+    together(on_products, torch.float32)
+
+
+def on_gradients(device):
+    """Forward and backward of a layer: the bits of one rank, whatever is sharded."""
+    mesh = line(device)
+    whole = [
+        cases.values(math.prod(s), torch.float32, "normal", i, device).view(s)
+        for i, s in enumerate(((48, 16), (8, 16), (8,)))
+    ]
+
+    def run(*tensors):
+        x, weight, bias = (t.detach().requires_grad_() for t in tensors)
+        y = torch_reduce.linear(x, weight, bias, variant="tiled")
+        loss = torch_reduce.sum(torch_reduce.mean(y * y, 0)) + torch_reduce.amax(
+            torch_reduce.matmul(y, y.t(), variant="tiled")
+        )
+        loss.backward()
+        return [loss.detach(), x.grad, weight.grad, bias.grad]
+
+    expected = run(*whole)
+    for placements in itertools.product(
+        (Replicate(), Shard(0), Shard(1)), (Replicate(), Shard(0), Shard(1)), (Replicate(), Shard(0))
+    ):
+        actual = run(*(placed(x, mesh, p) for x, p in zip(whole, placements, strict=True)))
+        for a, e in zip(actual, expected, strict=True):
+            assert_placed(a, e, str(placements))
+
+
+def test_gradients(together):
+    together(on_gradients)
+
+
+# Collectives.
+
+
+def on_collectives(device):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.int64, torch.bool, torch.complex64):
+        for shape in ((), (0,), (7,), (ranks * 3, 5), (ranks, 400_001)):
+            each = [cases.values(math.prod(shape), dtype, "normal", r, device).view(shape) for r in range(ranks)]
+            for op, ours in (("sum", "sum"), ("mean", "mean"), ("max", "amax"), ("min", "amin")):
+                if (op == "mean" and not (dtype.is_floating_point or dtype.is_complex)) or (
+                    ours != op and dtype.is_complex
+                ):
+                    with pytest.raises(NotImplementedError):
+                        treduce.all_reduce(each[rank].clone(), op)
+                    continue
+                arguments = {"dtype": dtype} if op == "sum" else {}
+                whole = torch.stack(each)
+                expected = whole[0] if whole.numel() == 0 else getattr(torch_reduce, ours)(whole, 0, **arguments)
+                x = each[rank].clone()
+                assert treduce.all_reduce(x, op, check=True) is x
+                assert_same_bits(x, expected, f"{op} {dtype} {shape}")
+                if shape and shape[0] % ranks == 0:
+                    assert_same_bits(
+                        treduce.reduce_scatter(each[rank], op), expected.chunk(ranks)[rank] if shape[0] else expected
+                    )
+    strided = torch.zeros(6, 4, device=device)[:, 1]
+    treduce.all_reduce(strided.add_(1))
+    assert strided.tolist() == [ranks] * 6
+
+
+def test_collectives(together):
+    together(on_collectives)
+
+
+def on_mismatches(device):
+    rank = dist.get_rank()
+    with pytest.raises(ValueError, match=r"rank 0: torch.float32 \(3,\), op 'sum'; rank"):
+        treduce.all_reduce(torch.zeros(3 + (rank > 0), device=device), check=True)
+    with pytest.raises(ValueError, match="same shape, dtype and op on every rank"):
+        treduce.all_reduce(torch.zeros(3, dtype=torch.float64 if rank else torch.float32, device=device), check=True)
+    with pytest.raises(ValueError, match="op 'max'"):
+        treduce.all_reduce(torch.zeros(3, device=device), "max" if rank else "sum", check=True)
+    with pytest.raises(ValueError, match="divide evenly"):
+        treduce.reduce_scatter(torch.zeros(dist.get_world_size() + 1, device=device))
+    with pytest.raises(ValueError, match="unknown op 'product'"):
+        treduce.all_reduce(torch.zeros(3, device=device), "product")
+    with pytest.raises(TypeError, match="8-bit"):
+        treduce.all_reduce(torch.zeros(3, device=device).to(torch.float8_e5m2))
+    treduce.all_reduce(torch.zeros(3, device=device), check=True)  # and ranks still agree
+
+
+def test_ranks_that_disagree(together):
+    together(on_mismatches)
+
+
+def on_ddp(device):
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.Linear(40, 5)).to(device)
+    inputs = [cases.values(8 * 30, torch.float32, "normal", r, device).view(8, 30) for r in range(ranks)]
+    each = []
+    for x in inputs:
+        each.append(torch.autograd.grad(model(x).square().sum(), tuple(model.parameters())))
+    expected = [torch_reduce.mean(torch.stack(grads), 0) for grads in zip(*each, strict=True)]
+    for megabytes in (25, 0.001):
+        parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=megabytes)
+        parallel.register_comm_hook(None, treduce.ddp_hook)
+        for _ in range(2):
+            model.zero_grad()
+            parallel(inputs[rank]).square().sum().backward()
+            for p, e in zip(model.parameters(), expected, strict=True):
+                assert_same_bits(p.grad, e, f"buckets of {megabytes} MB")
+
+
+def test_ddp(together):
+    together(on_ddp)
+
+
+def test_many_ranks():
+    """The tree over more ranks than this machine has processes."""
+    for ranks in (1, 2, 5, 127, 128, 129, 300, 1024):
+        for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int32):
+            x = cases.values(ranks * 3, dtype, "wide").view(ranks, 3)
+            level = x.to(_tree.accumulator(dtype))
+            while len(level) > 1:
+                if len(level) % 2:
+                    level = torch.cat([level, torch.zeros_like(level[:1])])
+                level = level[0::2] + level[1::2]
+            assert_same_bits(_tree.combine("sum", x), level[0].to(dtype), f"{ranks} ranks, {dtype}")

@@ -1,0 +1,201 @@
+"""Collectives whose results do not depend on how they are sent: the order of additions is a tree over rank numbers."""
+
+from typing import Literal, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import GradBucket, ProcessGroup
+
+from . import _exchange, _tree
+
+Op = Literal["sum", "mean", "max", "min"]
+_REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+# Up to so many bytes, of all ranks together, every rank takes everything and adds it: one exchange in place of two.
+ONE_EXCHANGE = 1 << 20
+# Pieces begin at multiples of this many bytes: kernels and NCCL read vectors of 16.
+PIECE = 128
+
+
+def _reduction(name: str, op: str, dtype: torch.dtype) -> str:
+    if op not in get_args(Op):
+        raise ValueError(f"{name}: unknown op {op!r}; the ops are {', '.join(get_args(Op))}")
+    if op == "mean" and not (dtype.is_floating_point or dtype.is_complex):
+        raise NotImplementedError(f"{name}: op 'mean' takes floating-point tensors, got {dtype}")
+    if op in ("max", "min") and dtype.is_complex:
+        raise NotImplementedError(f"{name}: op {op!r} takes numbers that have an order, got {dtype}")
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise TypeError(f"{name} takes no 8-bit floats, whose sums are float32; convert the tensor first")
+    return _REDUCTIONS[op]
+
+
+def _group(group: ProcessGroup | None) -> ProcessGroup:
+    return dist.group.WORLD if group is None else group
+
+
+_MOST_DIMS = 64
+
+
+def _check_alike(name: str, x: Tensor, op: str, group: ProcessGroup) -> None:
+    """Raises the same sentence on every rank where they disagree."""
+    dtypes = sorted({d for d in vars(torch).values() if isinstance(d, torch.dtype)}, key=str)
+    # Fixed in length, so that it can be sent whatever the tensors are.
+    facts = [list(get_args(Op)).index(op), dtypes.index(x.dtype), x.dim(), *x.shape]
+    facts = torch.tensor(facts + [0] * (3 + _MOST_DIMS - len(facts)), device=x.device)
+    said = {}
+    for rank, (op_number, dtype, rank_dims, *shape) in enumerate(_exchange.all_gather(facts, group).tolist()):
+        said.setdefault((get_args(Op)[op_number], dtypes[dtype], tuple(shape[:rank_dims])), []).append(rank)
+    if len(said) > 1:
+        each = "; ".join(
+            f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}: {dtype} {shape}, op {op!r}"
+            for (op, dtype, shape), ranks in said.items()
+        )
+        raise ValueError(f"{name} takes the same shape, dtype and op on every rank, got {each}")
+
+
+def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None, *, check: bool = False) -> Tensor:
+    """Replaces `tensor` by its sum, mean, largest or smallest values over all ranks, as `torch.distributed.all_reduce`.
+
+    Every rank receives a piece of the tensor from all ranks, adds it with this library's kernels, and all gather the
+    pieces: as many bytes as a ring sends. Up to 1 MB, of all ranks together, all gather the whole and add it.
+
+    Args:
+        tensor: of any shape and strides, the same shape and dtype on every rank: float32, float64, float16, bfloat16,
+            int8, uint8, int16, int32, int64, bool, and for sums and means complex64 and complex128. It is written.
+        op: "sum", "mean", "max" or "min".
+        group: the process group; None is the default group.
+        check: whether ranks compare shape, dtype and op first, which costs an exchange of its own. Without it a
+            mismatch is an error of the backend or a timeout.
+
+    Returns:
+        `tensor`. Floats of 16 bits are added in float32 and rounded once; integers wrap.
+
+    Raises:
+        ValueError: an unknown op, or, with `check`, ranks that disagree: on every rank, with what each of them has.
+        TypeError: a dtype that is not listed above.
+        NotImplementedError: the mean of integers, or the largest of complex numbers.
+
+    Determinism:
+        Rank numbers are the leaves of a tree: neighbours are added (0 and 1, 2 and 3), then neighbouring pairs, and so
+        on; what is missing at the end is left out. The bits depend on the values and the number of ranks, and not on
+        the backend, its algorithm or the topology. "max" and "min" are the same in any order, NaN and -0 included.
+
+    Source:
+        torch_reduce/distributed/_tree.py `combine`, on the kernels of `sum`.
+    """
+    reduction = _reduction("all_reduce", op, tensor.dtype)
+    group = _group(group)
+    if check:
+        _check_alike("all_reduce", tensor, op, group)
+    ranks = group.size()
+    if tensor.numel() == 0:
+        return tensor
+    with torch.no_grad():
+        if ranks * tensor.numel() * tensor.element_size() <= ONE_EXCHANGE:
+            tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
+            return tensor
+        flat = tensor.detach().reshape(-1)
+        unit = max(PIECE // tensor.element_size(), 1)
+        piece = -(-tensor.numel() // (ranks * unit)) * unit
+        padded = (
+            flat if piece * ranks == flat.numel() else torch.nn.functional.pad(flat, (0, piece * ranks - len(flat)))
+        )
+        mine = _reduced_piece(padded, reduction, piece, group)
+        whole = _exchange.all_gather(mine, group).flatten()
+        tensor.copy_(whole[: tensor.numel()].view(tensor.shape))
+    return tensor
+
+
+def _reduced_piece(flat: Tensor, reduction: str, piece: int, group: ProcessGroup) -> Tensor:
+    """This rank's piece of a flat tensor, reduced over the ranks."""
+    ranks = group.size()
+    pieces = _exchange.all_to_all(flat, [piece] * ranks, [piece] * ranks, group)
+    return _tree.combine(reduction, pieces.view(ranks, piece))
+
+
+def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None, *, check: bool = False) -> Tensor:
+    """This rank's part along dim 0 of `all_reduce`, as `torch.distributed.reduce_scatter_tensor`.
+
+    Args:
+        tensor: as for `all_reduce`, with a dim 0 that the number of ranks divides. It is read.
+        op: as for `all_reduce`.
+        group: as for `all_reduce`.
+        check: as for `all_reduce`.
+
+    Returns:
+        A new tensor: part r of dim 0 on rank r.
+
+    Raises:
+        ValueError: a dim 0 that the number of ranks does not divide; otherwise as `all_reduce`.
+        TypeError: as `all_reduce`.
+        NotImplementedError: as `all_reduce`.
+
+    Determinism:
+        As `all_reduce`, and the same bits.
+
+    Source:
+        As `all_reduce`.
+    """
+    reduction = _reduction("reduce_scatter", op, tensor.dtype)
+    group = _group(group)
+    if check:
+        _check_alike("reduce_scatter", tensor, op, group)
+    ranks = group.size()
+    if tensor.dim() == 0 or tensor.shape[0] % ranks != 0:
+        raise ValueError(
+            f"reduce_scatter takes a dim 0 that the {ranks} ranks divide evenly, got shape {tuple(tensor.shape)}"
+        )
+    shape = (tensor.shape[0] // ranks, *tensor.shape[1:])
+    if tensor.numel() == 0:
+        return tensor.new_empty(shape)
+    with torch.no_grad():
+        flat = tensor.detach().reshape(-1)
+        return _reduced_piece(flat, reduction, flat.numel() // ranks, group).view(shape)
+
+
+def ddp_hook(group: ProcessGroup | None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """A communication hook of DistributedDataParallel: gradients are averaged by `all_reduce`.
+
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        model.register_comm_hook(None, torch_reduce.distributed.ddp_hook)
+
+    On CUDA it runs on a stream of its own, beside the rest of the backward pass.
+
+    Args:
+        group: the process group; None is the default group.
+        bucket: of gradients, from DistributedDataParallel.
+
+    Returns:
+        A future of the bucket's buffer, in which the means stand.
+
+    Raises:
+        As `all_reduce`.
+
+    Determinism:
+        As `all_reduce`: for a number of ranks, the same bits on every run and topology, whatever the buckets.
+
+    Source:
+        As `all_reduce`.
+    """
+    buffer = bucket.buffer()
+    if not buffer.is_cuda:
+        done = torch.futures.Future()
+        done.set_result(all_reduce(buffer, "mean", group))
+        return done
+    done = torch.futures.Future(devices=[buffer.device])
+    stream = _stream(buffer.device)
+    stream.wait_stream(torch.cuda.current_stream(buffer.device))
+    with torch.cuda.stream(stream):
+        done.set_result(all_reduce(buffer, "mean", group))
+    return done
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for each device, for gradients on their way."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]

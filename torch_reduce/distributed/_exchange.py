@@ -1,0 +1,61 @@
+"""What is sent between ranks: torch.distributed's collectives, as functions that return tensors.
+
+While torch.compile traces, they are torch's functional collectives.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as traced
+
+# What every backend sends. Others travel as bytes: nothing is added on the way.
+_SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
+
+
+def _is_traced(x: Tensor) -> bool:
+    return type(x) not in (Tensor, torch.nn.Parameter)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """Contiguous, and of a dtype that every backend sends: with a last dim more where it is not one of them."""
+    x = x.contiguous()
+    return x if x.dtype in _SENT else x.unsqueeze(-1).view(torch.uint8)
+
+
+def _unpacked(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.view(dtype).squeeze(-1)
+
+
+def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
+    """(...) of each rank, of one shape, as (ranks, ...)."""
+    sent = _packed(x)
+    if _is_traced(x):
+        out = traced.all_gather_tensor(sent.unsqueeze(0), 0, group)
+    else:
+        out = sent.new_empty((group.size(), *sent.shape))
+        dist.all_gather_into_tensor(out.view(-1), sent.view(-1), group=group)
+    return _unpacked(out, x.dtype)
+
+
+def gather_parts(x: Tensor, sizes: list[int], group: ProcessGroup) -> Tensor:
+    """Parts along dim 0, of which rank r has sizes[r], one after another."""
+    most = max(sizes)
+    if len(x) < most:
+        x = torch.cat([x, x.new_empty(most - len(x), *x.shape[1:])])
+    parts = all_gather(x, group)
+    full = sizes.index(next((size for size in sizes if size < most), most)) if min(sizes) < most else len(sizes)
+    if not any(sizes[full + 1 :]):  # only the last one is short
+        return parts.flatten(0, 1)[: sum(sizes)]
+    return torch.cat([part[:size] for part, size in zip(parts.unbind(), sizes, strict=True)])
+
+
+def all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup) -> Tensor:
+    """Sends give[r] of the entries along dim 0 to rank r, one after another, and returns what it takes of each."""
+    sent = _packed(x)
+    if _is_traced(x):
+        out = traced.all_to_all_single(sent, take, give, group)
+    else:
+        out = sent.new_empty((sum(take), *sent.shape[1:]))
+        dist.all_to_all_single(out, sent, take, give, group=group)
+    return _unpacked(out, x.dtype)
