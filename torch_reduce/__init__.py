@@ -26,6 +26,14 @@ except ImportError as error:
 from . import _flops  # noqa: F401  (tells torch.utils.flop_counter what a product costs)
 from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built
 from ._info import device_info
+from ._invariant import (
+    InvariantOp,
+    InvariantReport,
+    batch_invariant,
+    disable_batch_invariant,
+    enable_batch_invariant,
+    is_batch_invariant,
+)
 from ._names import MatmulName, OpName, ReductionName, VectorAddName
 from ._plan import Plan
 from ._plan_products import ProductPlan
@@ -38,6 +46,8 @@ __all__ = [
     "Bandwidth",
     "BuildInfo",
     "DeviceInfo",
+    "InvariantOp",
+    "InvariantReport",
     "MatmulName",
     "OpName",
     "Plan",
@@ -49,9 +59,13 @@ __all__ = [
     "__version__",
     "amax",
     "amin",
+    "batch_invariant",
     "build_info",
     "cuda_built",
     "device_info",
+    "disable_batch_invariant",
+    "enable_batch_invariant",
+    "is_batch_invariant",
     "linear",
     "matmul",
     "mean",

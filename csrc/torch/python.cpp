@@ -12,6 +12,7 @@
 #include "../elementwise/ladder.h"
 #include "../matmul/prepare.h"
 #include "functions.h"
+#include "invariant.h"
 #include "matmul.h"
 #include "reduce.h"
 #include "treduce_build.h"
@@ -311,6 +312,24 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   return d;
 }
 
+// One dict an op that the mode knows: what it is, and how often it ran in the mode so far.
+std::vector<py::dict> invariant_entries() {
+  std::vector<py::dict> result;
+  for (const invariant::Entry& entry : invariant::entries()) {
+    py::dict d;
+    d["op"] = entry.name;
+    d["kind"] = entry.kind == invariant::Kind::ours     ? "ours"
+                : entry.kind == invariant::Kind::torchs ? "torch's"
+                                                        : "uncovered";
+    d["reason"] = entry.reason;
+    d["ours"] = entry.ours.load();
+    d["torchs"] = entry.torchs.load();
+    d["uncovered"] = entry.uncovered.load();
+    result.push_back(std::move(d));
+  }
+  return result;
+}
+
 template <class Find>
 std::string canonical_name(Find find, const std::string& name) {
   try {
@@ -350,6 +369,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product_plan", torch::wrap_pybind_function(product_plan), py::arg("linear"), py::arg("left"), py::arg("right"),
         py::arg("bias"), py::arg("type"), py::arg("variant"), py::arg("tile_size"), py::arg("tfloat32"),
         py::arg("chip"), py::arg("here"));
+  m.def("invariant_mode", [] { return static_cast<int>(invariant::mode()); });
+  m.def("set_invariant_mode", [](int mode) { invariant::set(static_cast<invariant::Mode>(mode)); }, py::arg("mode"));
+  m.def("invariant_entries", &invariant_entries);
   m.def("pairwise_depth", [](int64_t n) { return reduce::Pairwise(n).depth(); }, py::arg("n"));
 #ifdef TREDUCE_WITH_CUDA
   m.attr("cuda_version") = TREDUCE_CUDA_VERSION;

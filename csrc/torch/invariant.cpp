@@ -1,0 +1,230 @@
+// The mode's state, and the ops that it leaves to torch: those that keep the promise, with the reason, and those that do not.
+#include "invariant.h"
+
+namespace treduce::invariant {
+namespace {
+
+// Whoever never enters the mode never pays for it. The library stays to the end: it may outlive the dispatcher.
+void register_once() {
+  static const auto* const library = [] {
+    auto* m = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+    leave_to_torch(*m);
+    replace_reductions(*m);
+    replace_elementwise(*m);
+    return m;
+  }();
+  (void)library;
+}
+
+}  // namespace
+
+Mode mode() {
+  if (!active()) return Mode::off;
+  return c10::impl::tls_is_dispatch_key_included(kStrict) ? Mode::strict : Mode::warns;
+}
+
+void set(Mode mode) {
+  if (mode != Mode::off) register_once();
+  c10::impl::tls_set_dispatch_key_included(kActive, mode != Mode::off);
+  c10::impl::tls_set_dispatch_key_included(kStrict, mode == Mode::strict);
+}
+
+// A deque: entries stay where they are.
+std::deque<Entry>& entries() {
+  static std::deque<Entry> all;
+  return all;
+}
+
+Entry& add_entry(const char* name, Kind kind, const char* reason) {
+  return entries().emplace_back(std::string("aten::") + name, kind, reason);
+}
+
+void report_uncovered(Entry& entry) {
+  entry.uncovered.fetch_add(1, std::memory_order_relaxed);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      mode() != Mode::strict, entry.name,
+      " reduces in an order that may depend on the batch, and batch_invariant has nothing in its "
+      "place; batch_invariant(strict=False) runs torch's and warns");
+  if (entry.warned.exchange(true)) return;
+  TORCH_WARN(
+      entry.name,
+      " reduces in an order that may depend on the batch, and batch_invariant has nothing in its place: torch's ran. "
+      "batch_invariant(strict=True) raises instead");
+}
+
+namespace {
+
+struct Left {
+  const char* op;
+  const char* reason;  // why torch's keeps the promise; null: it does not
+};
+
+constexpr char kSelects[] = "selects or counts: no rounding";
+constexpr char kWindows[] = "adds each output's own window in one loop";
+constexpr char kElementwise[] = "elementwise";
+
+// What reduces and is not registered in invariant_ops.cpp. Integers are exact in any order, whatever the op.
+constexpr Left kLeft[] = {
+    {"any", kSelects},
+    {"any.dim", kSelects},
+    {"any.dims", kSelects},
+    {"all", kSelects},
+    {"all.dim", kSelects},
+    {"all.dims", kSelects},
+    {"argmax", kSelects},
+    {"argmin", kSelects},
+    {"max.dim", kSelects},
+    {"min.dim", kSelects},
+    {"aminmax", kSelects},
+    {"cummax", kSelects},
+    {"cummin", kSelects},
+    {"count_nonzero", kSelects},
+    {"count_nonzero.dim_IntList", kSelects},
+    {"sort", kSelects},
+    {"sort.stable", kSelects},
+    {"topk", kSelects},
+    {"kthvalue", kSelects},
+    {"median", kSelects},
+    {"median.dim", kSelects},
+    {"mode", kSelects},
+    {"max_pool2d_with_indices", kSelects},
+    {"max_pool3d_with_indices", kSelects},
+    {"adaptive_max_pool2d", kSelects},
+    {"adaptive_max_pool3d", kSelects},
+    {"avg_pool2d", kWindows},
+    {"avg_pool3d", kWindows},
+    {"_adaptive_avg_pool2d", kWindows},
+    {"_adaptive_avg_pool3d", kWindows},
+    {"nll_loss_backward", kElementwise},
+    {"nll_loss2d_backward", kElementwise},
+    {"prod", nullptr},
+    {"prod.dim_int", nullptr},
+    {"cumsum", nullptr},
+    {"cumprod", nullptr},
+    {"_logcumsumexp", nullptr},
+    {"trace", nullptr},
+    {"native_batch_norm", nullptr},
+    {"native_batch_norm_backward", nullptr},
+    {"cudnn_batch_norm", nullptr},
+    {"cudnn_batch_norm_backward", nullptr},
+    {"_native_batch_norm_legit", nullptr},
+    {"_native_batch_norm_legit.no_stats", nullptr},
+    {"_batch_norm_with_update", nullptr},
+    {"batch_norm_backward", nullptr},
+    {"batch_norm_stats", nullptr},
+    {"batch_norm_gather_stats_with_counts", nullptr},
+    {"multi_margin_loss", nullptr},
+    {"multilabel_margin_loss_forward", nullptr},
+    {"_ctc_loss", nullptr},
+    {"_cudnn_ctc_loss", nullptr},
+    {"_cudnn_rnn", nullptr},
+    {"mkldnn_rnn_layer", nullptr},
+    {"_embedding_bag", nullptr},
+    {"_embedding_bag_forward_only", nullptr},
+    {"_embedding_bag_dense_backward", nullptr},
+    {"scatter_reduce.two", nullptr},
+    {"scatter_reduce_.two", nullptr},
+    {"index_reduce", nullptr},
+    {"index_reduce_", nullptr},
+    {"segment_reduce", nullptr},
+    {"histc", nullptr},
+    {"bincount", nullptr},
+    {"_cdist_forward", nullptr},
+    {"_cdist_backward", nullptr},
+    {"_pdist_forward", nullptr},
+    {"_pdist_backward", nullptr},
+    {"renorm", nullptr},
+    {"_weight_norm_interface", nullptr},
+    {"grid_sampler_2d_backward", nullptr},
+    {"grid_sampler_3d_backward", nullptr},
+    {"_scaled_mm", nullptr},
+    {"_grouped_mm", nullptr},
+    {"_scaled_grouped_mm", nullptr},
+    {"_weight_int8pack_mm", nullptr},
+    {"_weight_int4pack_mm", nullptr},
+    {"_sparse_semi_structured_mm", nullptr},
+    {"_native_multi_head_attention", nullptr},
+    {"_transformer_encoder_layer_fwd", nullptr},
+    {"_flash_attention_forward", nullptr},
+    {"_flash_attention_backward", nullptr},
+    {"_efficient_attention_forward", nullptr},
+    {"_efficient_attention_backward", nullptr},
+    {"_scaled_dot_product_flash_attention", nullptr},
+    {"_scaled_dot_product_flash_attention_for_cpu", nullptr},
+    {"_scaled_dot_product_efficient_attention", nullptr},
+    {"_scaled_dot_product_cudnn_attention", nullptr},
+    {"_scaled_dot_product_fused_attention_overrideable", nullptr},
+    {"_fft_r2c", nullptr},
+    {"_fft_c2r", nullptr},
+    {"_fft_c2c", nullptr},
+    {"linalg_qr", nullptr},
+    {"linalg_eig", nullptr},
+    {"_linalg_eigh", nullptr},
+    {"_linalg_svd", nullptr},
+    {"_linalg_det", nullptr},
+    {"_linalg_slogdet", nullptr},
+    {"_linalg_solve_ex", nullptr},
+    {"linalg_solve_triangular", nullptr},
+    {"linalg_inv_ex", nullptr},
+    {"linalg_lu_factor_ex", nullptr},
+    {"linalg_lstsq", nullptr},
+    {"linalg_cholesky_ex", nullptr},
+    {"linalg_matrix_exp", nullptr},
+    {"cholesky_solve", nullptr},
+    {"cholesky_inverse", nullptr},
+};
+
+enum class Call { elsewhere, exact, rounds };
+
+// Integers are exact in any order; of a batch norm that does not train, nothing is summed.
+Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
+  const size_t first = stack.size() - schema.arguments().size();
+  bool here = false, floats = false, sums = true;
+  const auto look = [&](const at::Tensor& t) {
+    if (!t.defined() || !(t.is_cpu() || t.is_cuda())) return;
+    here = true;
+    floats |= t.is_floating_point() || t.is_complex();
+  };
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) look(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorList()) look(t);
+    }
+    const std::string& name = schema.arguments()[i].name();
+    if ((name == "training" || name == "train") && value.isBool()) sums = value.toBool();
+  }
+  return !here ? Call::elsewhere : floats && sums ? Call::rounds : Call::exact;
+}
+
+Entry& entry_of(const c10::OperatorHandle& op) {
+  const std::string& overload = op.operator_name().overload_name;
+  const std::string name = overload.empty() ? op.operator_name().name : op.operator_name().name + "." + overload;
+  for (Entry& entry : entries()) {
+    if (entry.name == name) return entry;
+  }
+  TORCH_INTERNAL_ASSERT(false, name, " is not in the table");
+}
+
+void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
+  if (!active()) return op.redispatchBoxed(keys & below(kKey), stack);
+  Entry& entry = entry_of(op);
+  const Call call = kind_of(op.schema(), *stack);
+  if (entry.kind == Kind::uncovered && call == Call::rounds) {
+    report_uncovered(entry);
+  } else if (call != Call::elsewhere) {
+    entry.torchs.fetch_add(1, std::memory_order_relaxed);
+  }
+  op.redispatchBoxed(keys & below(kKey), stack);
+}
+
+}  // namespace
+
+void leave_to_torch(torch::Library& m) {
+  for (const Left& row : kLeft) {
+    add_entry(row.op, row.reason ? Kind::torchs : Kind::uncovered, row.reason ? row.reason : "");
+    m.impl(row.op, torch::CppFunction::makeFromBoxedFunction<&left_to_torch>());
+  }
+}
+
+}  // namespace treduce::invariant

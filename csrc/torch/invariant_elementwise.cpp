@@ -1,0 +1,142 @@
+// Elementwise ops whose result depends, on the CPU, on where an element lies: torch computes the last elements of an array, and
+// strided ones, with other functions than full vectors. exp, log, tanh, erf, square roots and arithmetic are the same
+// everywhere, so these are composed of those, in float32.
+#include <ATen/ops/abs.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/expm1.h>
+#include <ATen/ops/gt.h>
+#include <ATen/ops/log1p.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/where.h>
+
+#include <cmath>
+
+#include "composed.h"
+#include "invariant_ops.h"
+
+namespace treduce::invariant {
+namespace {
+
+using at::Scalar;
+using at::Tensor;
+
+Tensor wide(const Tensor& x) { return x.to(composed::accumulator(x.scalar_type())); }
+
+Tensor sigmoid_of(const Tensor& x) { return at::neg(x).exp_().add_(1).reciprocal_(); }
+Tensor sigmoid(const Tensor& self) { return sigmoid_of(wide(self)).to(self.scalar_type()); }
+Tensor silu(const Tensor& self) {
+  const Tensor x = wide(self);
+  return at::div(x, at::neg(x).exp_().add_(1)).to(self.scalar_type());
+}
+Tensor silu_backward(const Tensor& grad, const Tensor& self) {
+  const Tensor x = wide(self), s = sigmoid_of(x);
+  return at::mul(wide(grad), at::mul(at::mul(x, at::rsub(s, 1)).add_(1), s)).to(self.scalar_type());
+}
+
+constexpr double kInner = 0.044715;
+const double kSquareRoot2OverPi = std::sqrt(2 / M_PI);
+
+// tanh of this is the approximation's step.
+Tensor gelu_inner(const Tensor& x) {
+  return at::mul(at::add(x, at::mul(at::mul(at::mul(x, x), x), kInner)), kSquareRoot2OverPi);
+}
+Tensor gelu(const Tensor& self, std::string_view approximate) {
+  const Tensor x = wide(self);
+  const Tensor step = approximate == "tanh" ? at::tanh(gelu_inner(x)) : at::erf(at::mul(x, M_SQRT1_2));
+  return at::mul(at::mul(x, 0.5), at::add(step, 1)).to(self.scalar_type());
+}
+Tensor gelu_backward(const Tensor& grad, const Tensor& self, std::string_view approximate) {
+  const Tensor x = wide(self);
+  Tensor slope;
+  if (approximate == "tanh") {
+    const Tensor t = at::tanh(gelu_inner(x));
+    const Tensor inner = at::mul(at::add(at::mul(at::mul(x, x), 3 * kInner), 1), kSquareRoot2OverPi);
+    slope = at::add(at::mul(at::add(t, 1), 0.5), at::mul(at::mul(at::mul(x, 0.5), at::rsub(at::mul(t, t), 1)), inner));
+  } else {
+    const Tensor density = at::mul(at::exp(at::mul(at::mul(x, x), -0.5)), M_2_SQRTPI * M_SQRT1_2 * 0.5);
+    slope = at::add(at::mul(at::add(at::erf(at::mul(x, M_SQRT1_2)), 1), 0.5), at::mul(x, density));
+  }
+  return at::mul(wide(grad), slope).to(self.scalar_type());
+}
+
+Tensor rsqrt(const Tensor& self) { return at::reciprocal(at::sqrt(wide(self))).to(self.scalar_type()); }
+
+Tensor exp2(const Tensor& self) { return at::exp(at::mul(wide(self), M_LN2)).to(self.scalar_type()); }
+
+Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
+  const Tensor x = wide(self), scaled = at::mul(x, beta);
+  return at::where(at::gt(scaled, threshold), x, at::div(at::log1p(at::exp(scaled)), beta)).to(self.scalar_type());
+}
+Tensor softplus_backward(const Tensor& grad, const Tensor& self, const Scalar& beta, const Scalar& threshold) {
+  const Tensor g = wide(grad), scaled = at::mul(wide(self), beta);
+  return at::where(at::gt(scaled, threshold), g, at::mul(g, sigmoid_of(scaled))).to(self.scalar_type());
+}
+
+Tensor mish_of(const Tensor& x) { return at::tanh(at::log1p(at::exp(x))); }
+Tensor mish(const Tensor& self) {
+  const Tensor x = wide(self);
+  return at::mul(x, mish_of(x)).to(self.scalar_type());
+}
+Tensor mish_backward(const Tensor& grad, const Tensor& self) {
+  const Tensor x = wide(self), t = mish_of(x);
+  const Tensor slope = at::add(t, at::mul(at::mul(x, sigmoid_of(x)), at::rsub(at::mul(t, t), 1)));
+  return at::mul(wide(grad), slope).to(self.scalar_type());
+}
+
+Tensor elu(const Tensor& self, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale) {
+  const Tensor x = wide(self);
+  const Tensor below = at::mul(at::expm1(at::mul(x, input_scale)), alpha.toDouble() * scale.toDouble());
+  return at::where(at::gt(x, 0), at::mul(x, scale), below).to(self.scalar_type());
+}
+
+Tensor elu_backward(const Tensor& grad, const Scalar& alpha, const Scalar& scale, const Scalar& input_scale,
+                    bool is_result, const Tensor& self_or_result) {
+  const Tensor x = wide(self_or_result), g = wide(grad);
+  const double slope = alpha.toDouble() * scale.toDouble();
+  const Tensor grown = is_result ? at::add(x, slope) : at::mul(at::exp(at::mul(x, input_scale)), slope);
+  return at::where(at::gt(x, 0), at::mul(g, scale), at::mul(g, at::mul(grown, input_scale)))
+      .to(self_or_result.scalar_type());
+}
+
+}  // namespace
+
+void replace_elementwise(torch::Library& m) {
+  constexpr char kCuda[] = "on CUDA torch's is elementwise";
+  replace<&sigmoid, FloatsOnCpu>(m, "sigmoid", kCuda);
+  replace<&Into<&sigmoid>::out, FloatsOnCpu>(m, "sigmoid.out", kCuda);
+  replace<&Into<&sigmoid>::self, FloatsOnCpu>(m, "sigmoid_", kCuda);
+  replace<&silu, FloatsOnCpu>(m, "silu", kCuda);
+  replace<&Into<&silu>::out, FloatsOnCpu>(m, "silu.out", kCuda);
+  replace<&Into<&silu>::self, FloatsOnCpu>(m, "silu_", kCuda);
+  replace<&silu_backward, FloatsOnCpu>(m, "silu_backward", kCuda);
+  replace<&gelu, FloatsOnCpu>(m, "gelu", kCuda);
+  replace<&Into<&gelu>::out, FloatsOnCpu>(m, "gelu.out", kCuda);
+  replace<&Into<&gelu>::self, FloatsOnCpu>(m, "gelu_", kCuda);
+  replace<&gelu_backward, FloatsOnCpu>(m, "gelu_backward", kCuda);
+  replace<&rsqrt, FloatsOnCpu>(m, "rsqrt", kCuda);
+  replace<&Into<&rsqrt>::out, FloatsOnCpu>(m, "rsqrt.out", kCuda);
+  replace<&Into<&rsqrt>::self, FloatsOnCpu>(m, "rsqrt_", kCuda);
+  replace<&exp2, FloatsOnCpu>(m, "exp2", kCuda);
+  replace<&Into<&exp2>::out, FloatsOnCpu>(m, "exp2.out", kCuda);
+  replace<&Into<&exp2>::self, FloatsOnCpu>(m, "exp2_", kCuda);
+  replace<&softplus, FloatsOnCpu>(m, "softplus", kCuda);
+  replace<&Into<&softplus>::out, FloatsOnCpu>(m, "softplus.out", kCuda);
+  replace<&softplus_backward, FloatsOnCpu>(m, "softplus_backward", kCuda);
+  replace<&mish, FloatsOnCpu>(m, "mish", kCuda);
+  replace<&Into<&mish>::out, FloatsOnCpu>(m, "mish.out", kCuda);
+  replace<&mish_backward, FloatsOnCpu>(m, "mish_backward", kCuda);
+  replace<&elu, FloatsOnCpu>(m, "elu", kCuda);
+  replace<&Into<&elu>::out, FloatsOnCpu>(m, "elu.out", kCuda);
+  replace<&Into<&elu>::self, FloatsOnCpu>(m, "elu_", kCuda);
+  replace<&elu_backward, FloatsOnCpu>(m, "elu_backward", kCuda);
+}
+
+}  // namespace treduce::invariant

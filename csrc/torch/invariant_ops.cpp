@@ -1,0 +1,370 @@
+// What the batch-invariant mode computes in place of aten's ops: products, sums and rows of them.
+#include "invariant_ops.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+
+#include "composed.h"
+#include "ours.h"
+
+namespace treduce::invariant {
+namespace {
+
+using at::OptionalIntArrayRef;
+using at::Scalar;
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using OptionalType = std::optional<at::ScalarType>;
+
+Tensor defined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
+
+// ---- products
+
+bool is_one(const Scalar& s) { return s.equal(1); }
+
+// beta self + alpha product, in the dtype of the product; self is not read where beta is 0.
+Tensor combined(const Tensor& self, Tensor product, const Scalar& beta, const Scalar& alpha) {
+  if (!is_one(alpha)) product = at::mul(product, alpha);
+  if (beta.equal(0)) return product;
+  return at::add(product, is_one(beta) ? self : at::mul(self, beta));
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
+
+Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  const bool bias = self.dim() == 1 && b.dim() == 2 && self.size(0) == b.size(1);
+  if (bias && is_one(beta) && is_one(alpha)) return ours::linear(a, b.t(), self);
+  return combined(self, ours::matmul(a, b), beta, alpha);
+}
+
+// Of attention, k may be a length.
+Tensor bmm(const Tensor& a, const Tensor& b) { return ours::matmul_of_lengths(a, b); }
+
+Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return combined(self, ours::matmul_of_lengths(a, b), beta, alpha);
+}
+
+Tensor addbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return combined(self, ours::sum(ours::matmul_of_lengths(a, b), 0, /*keepdim=*/false), beta, alpha);
+}
+
+Tensor mv(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
+
+Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  return combined(self, ours::matmul(a, b), beta, alpha);
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
+Tensor vdot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }  // of real numbers
+
+// ---- sums
+
+Tensor sum(const Tensor& self, OptionalType dtype) { return ours::sum(self, std::nullopt, false, dtype); }
+Tensor sum_dim(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype) {
+  return ours::sum(self, dim, keepdim, dtype);
+}
+Tensor& sum_out(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype, Tensor& out) {
+  return put(ours::sum(self, dim, keepdim, dtype.value_or(out.scalar_type())), out);
+}
+Tensor nansum(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype) {
+  return ours::sum(self.masked_fill(at::isnan(self), 0), dim, keepdim, dtype);
+}
+Tensor mean(const Tensor& self, OptionalType dtype) { return ours::mean(self, std::nullopt, false, dtype); }
+Tensor mean_dim(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype) {
+  return ours::mean(self, dim, keepdim, dtype);
+}
+Tensor& mean_out(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype, Tensor& out) {
+  return put(ours::mean(self, dim, keepdim, dtype.value_or(out.scalar_type())), out);
+}
+Tensor amax(const Tensor& self, at::IntArrayRef dim, bool keepdim) { return ours::amax(self, dim, keepdim); }
+Tensor amin(const Tensor& self, at::IntArrayRef dim, bool keepdim) { return ours::amin(self, dim, keepdim); }
+Tensor max(const Tensor& self) { return ours::amax(self, std::nullopt, false); }
+Tensor min(const Tensor& self) { return ours::amin(self, std::nullopt, false); }
+
+std::tuple<Tensor, Tensor> var_mean(const Tensor& self, OptionalIntArrayRef dim,
+                                    const std::optional<Scalar>& correction, bool keepdim) {
+  return composed::var_mean(self, dim, correction.value_or(1).toDouble(), keepdim);
+}
+std::tuple<Tensor, Tensor> std_mean(const Tensor& self, OptionalIntArrayRef dim,
+                                    const std::optional<Scalar>& correction, bool keepdim) {
+  auto [variance, mean] = var_mean(self, dim, correction, keepdim);
+  return {at::sqrt(variance), mean};
+}
+Tensor var(const Tensor& self, OptionalIntArrayRef dim, const std::optional<Scalar>& correction, bool keepdim) {
+  return std::get<0>(var_mean(self, dim, correction, keepdim));
+}
+Tensor std_(const Tensor& self, OptionalIntArrayRef dim, const std::optional<Scalar>& correction, bool keepdim) {
+  return at::sqrt(var(self, dim, correction, keepdim));
+}
+
+Tensor vector_norm(const Tensor& self, const Scalar& order, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype) {
+  return composed::norm(self, order.toDouble(), dim, keepdim, dtype.value_or(self.scalar_type()));
+}
+Tensor& vector_norm_out(const Tensor& self, const Scalar& order, OptionalIntArrayRef dim, bool keepdim,
+                        OptionalType dtype, Tensor& out) {
+  return put(composed::norm(self, order.toDouble(), dim, keepdim, dtype.value_or(out.scalar_type())), out);
+}
+std::vector<Tensor> foreach_norm(at::TensorList self, const Scalar& order, OptionalType dtype) {
+  std::vector<Tensor> result;
+  for (const Tensor& t : self) result.push_back(vector_norm(t, order, std::nullopt, /*keepdim=*/false, dtype));
+  return result;
+}
+
+// ---- softmax and its kin
+
+Tensor softmax(const Tensor& self, int64_t dim, bool half_to_float) {
+  return composed::softmax(self, dim, half_to_float ? at::kFloat : self.scalar_type());
+}
+Tensor log_softmax(const Tensor& self, int64_t dim, bool half_to_float) {
+  return composed::log_softmax(self, dim, half_to_float ? at::kFloat : self.scalar_type());
+}
+Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType type) {
+  return composed::softmax_backward(grad, output, dim, type);
+}
+Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType type) {
+  return composed::log_softmax_backward(grad, output, dim, type);
+}
+Tensor logsumexp(const Tensor& self, at::IntArrayRef dim, bool keepdim) {
+  return composed::logsumexp(self, dim, keepdim);
+}
+
+// ---- norms
+
+// The input as rows of what is normalised, and the shape of what there is one of for each row.
+struct Rows {
+  Tensor matrix;
+  std::vector<int64_t> stats;
+
+  Rows(const Tensor& input, c10::SymIntArrayRef symbolic) {
+    const at::IntArrayRef shape = C10_AS_INTARRAYREF_SLOW(symbolic);
+    const int64_t kept = input.dim() - static_cast<int64_t>(shape.size());
+    TORCH_CHECK(kept >= 0 && input.sizes().slice(kept).equals(shape), "Given normalized_shape=", shape,
+                ", expected input with shape [*, ", shape, "], but got input of size ", input.sizes());
+    int64_t rows = 1, columns = 1;
+    for (const int64_t size : input.sizes().slice(0, kept)) rows *= size;
+    for (const int64_t size : shape) columns *= size;
+    matrix = input.reshape({rows, columns});
+    stats = input.sizes().vec();
+    std::fill(stats.begin() + kept, stats.end(), 1);
+  }
+  Tensor like(const Tensor& other) const { return other.reshape(matrix.sizes()); }
+};
+
+Tensor flat(const Tensor& tensor) { return tensor.defined() ? tensor.reshape({-1}) : tensor; }
+
+// A gradient of weights in their shape and dtype.
+Tensor shaped(const Tensor& grad, const Tensor& weight, c10::SymIntArrayRef shape, at::ScalarType type) {
+  if (!grad.defined()) return grad;
+  return grad.reshape(C10_AS_INTARRAYREF_SLOW(shape)).to(weight.defined() ? weight.scalar_type() : type);
+}
+
+// Torch keeps mean and deviation of 16-bit floats in 16 bits on the CPU, unless weights are float32.
+at::ScalarType stats_type(const Tensor& input, const Tensor& weight) {
+  if (input.is_cuda()) return composed::accumulator(input.scalar_type());
+  return weight.defined() ? weight.scalar_type() : input.scalar_type();
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& input, c10::SymIntArrayRef shape,
+                                              const OptionalTensor& weight, const OptionalTensor& bias, double eps) {
+  const Rows rows(input, shape);
+  auto [y, mean, rstd] = composed::layer_norm(rows.matrix, flat(defined(weight)), flat(defined(bias)), eps);
+  const at::ScalarType type = stats_type(input, defined(weight));
+  return {y.reshape(input.sizes()), mean.reshape(rows.stats).to(type), rstd.reshape(rows.stats).to(type)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,
+                                                       c10::SymIntArrayRef shape, const Tensor& mean,
+                                                       const Tensor& rstd, const OptionalTensor& weight,
+                                                       const OptionalTensor& bias, std::array<bool, 3> wanted) {
+  const Rows rows(input, shape);
+  const at::ScalarType wide = composed::accumulator(input.scalar_type());
+  auto [dx, dweight, dbias] =
+      composed::layer_norm_backward(rows.like(grad), rows.matrix, mean.reshape({-1, 1}).to(wide),
+                                    rstd.reshape({-1, 1}).to(wide), flat(defined(weight)), wanted);
+  if (dx.defined()) dx = dx.reshape(input.sizes());
+  return {dx, shaped(dweight, defined(weight), shape, input.scalar_type()),
+          shaped(dbias, defined(bias), shape, input.scalar_type())};
+}
+
+double epsilon_of(at::ScalarType type) {
+  return type == at::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+}
+
+std::tuple<Tensor, Tensor> rms_norm(const Tensor& input, at::IntArrayRef shape, const OptionalTensor& weight,
+                                    std::optional<double> eps) {
+  const Rows rows(input, c10::fromIntArrayRefSlow(shape));
+  auto [y, rstd] =
+      composed::rms_norm(rows.matrix, flat(defined(weight)), eps.value_or(epsilon_of(input.scalar_type())));
+  return {y.reshape(input.sizes()), rstd.reshape(rows.stats)};
+}
+
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& input, at::IntArrayRef shape,
+                                             const Tensor& rstd, const OptionalTensor& weight,
+                                             std::array<bool, 2> wanted) {
+  const c10::SymIntArrayRef symbolic = c10::fromIntArrayRefSlow(shape);
+  const Rows rows(input, symbolic);
+  const at::ScalarType wide = composed::accumulator(input.scalar_type());
+  auto [dx, dweight] = composed::rms_norm_backward(rows.like(grad), rows.matrix, rstd.reshape({-1, 1}).to(wide),
+                                                   flat(defined(weight)), wanted);
+  if (dx.defined()) dx = dx.reshape(input.sizes());
+  return {dx, shaped(dweight, defined(weight), symbolic, input.scalar_type())};
+}
+
+// Groups are rows of a layer norm without weights; weights are of channels.
+struct Groups {
+  int64_t n, channels, places, groups;
+  Groups(const c10::SymInt& n_, const c10::SymInt& c, const c10::SymInt& hxw, int64_t group)
+      : n(n_.guard_int(__FILE__, __LINE__)),
+        channels(c.guard_int(__FILE__, __LINE__)),
+        places(hxw.guard_int(__FILE__, __LINE__)),
+        groups(group) {}
+  Tensor matrix(const Tensor& x) const { return x.contiguous().reshape({n * groups, channels / groups * places}); }
+  Tensor by_channel(const Tensor& x) const { return x.contiguous().reshape({n, channels, places}); }
+};
+
+std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& input, const OptionalTensor& weight,
+                                              const OptionalTensor& bias, c10::SymInt n, c10::SymInt c, c10::SymInt hxw,
+                                              int64_t group, double eps) {
+  const Groups groups(n, c, hxw, group);
+  const at::ScalarType wide = composed::accumulator(input.scalar_type());
+  auto [normed, mean, rstd] = composed::layer_norm(groups.matrix(input).to(wide), Tensor(), Tensor(), eps);
+  Tensor y = groups.by_channel(normed);
+  if (defined(weight).defined()) y = at::mul(y, weight->reshape({1, -1, 1}));
+  if (defined(bias).defined()) y = at::add(y, bias->reshape({1, -1, 1}));
+  const at::ScalarType type = stats_type(input, defined(weight));
+  return {y.to(input.scalar_type()).reshape(input.sizes()), mean.reshape({groups.n, group}).to(type),
+          rstd.reshape({groups.n, group}).to(type)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> group_norm_backward(const Tensor& grad, const Tensor& input, const Tensor& mean,
+                                                       const Tensor& rstd, const OptionalTensor& weight, c10::SymInt n,
+                                                       c10::SymInt c, c10::SymInt hxw, int64_t group,
+                                                       std::array<bool, 3> wanted) {
+  const Groups groups(n, c, hxw, group);
+  const at::ScalarType wide = composed::accumulator(input.scalar_type());
+  const Tensor x = groups.matrix(input).to(wide), g = groups.by_channel(grad).to(wide);
+  const Tensor center = mean.reshape({-1, 1}).to(wide), scale = rstd.reshape({-1, 1}).to(wide);
+  const at::ScalarType type = defined(weight).defined() ? weight->scalar_type() : input.scalar_type();
+  Tensor dx, dweight, dbias;
+  if (wanted[0]) {
+    const Tensor scaled = defined(weight).defined() ? at::mul(g, weight->reshape({1, -1, 1})) : g;
+    dx = std::get<0>(
+        composed::layer_norm_backward(groups.matrix(scaled), x, center, scale, Tensor(), {true, false, false}));
+    dx = dx.to(input.scalar_type()).reshape(input.sizes());
+  }
+  if (wanted[1]) {
+    const Tensor normed = at::mul(at::add(x, center, -1), scale);
+    dweight = ours::sum(at::mul(g, groups.by_channel(normed)), at::IntArrayRef({0, 2}), /*keepdim=*/false).to(type);
+  }
+  if (wanted[2]) dbias = ours::sum(g, at::IntArrayRef({0, 2}), /*keepdim=*/false).to(type);
+  return {dx, dweight, dbias};
+}
+
+// ---- losses
+
+enum Reduction { kNone, kMean, kSum };  // aten's numbers
+
+std::tuple<Tensor, Tensor> reduced(const Tensor& loss, const Tensor& weights, int64_t reduction) {
+  if (reduction == kNone) return {loss, at::zeros({}, loss.options())};
+  const Tensor total = ours::sum(weights, std::nullopt, /*keepdim=*/false);
+  const Tensor whole = ours::sum(loss, std::nullopt, /*keepdim=*/false, composed::accumulator(loss.scalar_type()));
+  if (reduction == kSum) return {whole.to(loss.scalar_type()), total};
+  const Tensor exact = ours::sum(weights, std::nullopt, /*keepdim=*/false, whole.scalar_type());
+  return {at::div(whole, exact).to(loss.scalar_type()), total};
+}
+
+std::tuple<Tensor, Tensor> nll_loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+                                    int64_t reduction, c10::SymInt ignore_index) {
+  const bool one = self.dim() == 1;
+  auto [loss, weights] = composed::nll(one ? self.unsqueeze(0) : self, one ? target.reshape({1}) : target,
+                                       defined(weight), ignore_index.guard_int(__FILE__, __LINE__));
+  auto [result, total] = reduced(loss, weights, reduction);
+  return {one ? result.reshape({}) : result, total};
+}
+
+std::tuple<Tensor, Tensor> nll_loss2d(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+                                      int64_t reduction, c10::SymInt ignore_index) {
+  const Tensor classes_last = self.permute({0, 2, 3, 1});
+  auto [loss, weights] = composed::nll(classes_last.reshape({-1, self.size(1)}), target.reshape({-1}), defined(weight),
+                                       ignore_index.guard_int(__FILE__, __LINE__));
+  if (reduction == kNone) loss = loss.reshape(target.sizes());
+  return reduced(loss, weights, reduction);
+}
+
+}  // namespace
+
+void replace_reductions(torch::Library& m) {
+  replace<&mm>(m, "mm");
+  replace<&Into<&mm>::out>(m, "mm.out");
+  replace<&addmm>(m, "addmm");
+  replace<&Into<&addmm>::out>(m, "addmm.out");
+  replace<&Into<&addmm>::self>(m, "addmm_");
+  replace<&bmm>(m, "bmm");
+  replace<&Into<&bmm>::out>(m, "bmm.out");
+  replace<&baddbmm>(m, "baddbmm");
+  replace<&Into<&baddbmm>::out>(m, "baddbmm.out");
+  replace<&Into<&baddbmm>::self>(m, "baddbmm_");
+  replace<&addbmm>(m, "addbmm");
+  replace<&Into<&addbmm>::out>(m, "addbmm.out");
+  replace<&Into<&addbmm>::self>(m, "addbmm_");
+  replace<&mv>(m, "mv");
+  replace<&Into<&mv>::out>(m, "mv.out");
+  replace<&addmv>(m, "addmv");
+  replace<&Into<&addmv>::out>(m, "addmv.out");
+  replace<&Into<&addmv>::self>(m, "addmv_");
+  replace<&dot>(m, "dot");
+  replace<&Into<&dot>::out>(m, "dot.out");
+  replace<&vdot>(m, "vdot");
+
+  replace<&sum, Numbers>(m, "sum");
+  replace<&sum_dim, Numbers>(m, "sum.dim_IntList");
+  replace<&sum_out, Numbers>(m, "sum.IntList_out");
+  replace<&nansum>(m, "nansum");
+  replace<&mean, Numbers>(m, "mean");
+  replace<&mean_dim, Numbers>(m, "mean.dim");
+  replace<&mean_out, Numbers>(m, "mean.out");
+  replace<&amax>(m, "amax");
+  replace<&Into<&amax>::out>(m, "amax.out");
+  replace<&amin>(m, "amin");
+  replace<&Into<&amin>::out>(m, "amin.out");
+  replace<&max>(m, "max");
+  replace<&min>(m, "min");
+  replace<&var>(m, "var.correction");
+  replace<&Into<&var>::out>(m, "var.correction_out");
+  replace<&std_>(m, "std.correction");
+  replace<&Into<&std_>::out>(m, "std.correction_out");
+  replace<&var_mean>(m, "var_mean.correction");
+  replace<&std_mean>(m, "std_mean.correction");
+  replace<&vector_norm>(m, "linalg_vector_norm");
+  replace<&vector_norm_out>(m, "linalg_vector_norm.out");
+  replace<&foreach_norm>(m, "_foreach_norm.Scalar");
+
+  replace<&softmax>(m, "_softmax");
+  replace<&Into<&softmax>::out>(m, "_softmax.out");
+  replace<&softmax_backward>(m, "_softmax_backward_data");
+  replace<&Into<&softmax_backward>::out>(m, "_softmax_backward_data.out");
+  replace<&log_softmax>(m, "_log_softmax");
+  replace<&Into<&log_softmax>::out>(m, "_log_softmax.out");
+  replace<&log_softmax_backward>(m, "_log_softmax_backward_data");
+  replace<&Into<&log_softmax_backward>::out>(m, "_log_softmax_backward_data.out");
+  replace<&logsumexp>(m, "logsumexp");
+  replace<&Into<&logsumexp>::out>(m, "logsumexp.out");
+
+  replace<&layer_norm>(m, "native_layer_norm");
+  replace<&layer_norm_backward>(m, "native_layer_norm_backward");
+  replace<&rms_norm>(m, "_fused_rms_norm");
+  replace<&rms_norm_backward>(m, "_fused_rms_norm_backward");
+  replace<&group_norm>(m, "native_group_norm");
+  replace<&group_norm_backward>(m, "native_group_norm_backward");
+
+  replace<&nll_loss>(m, "nll_loss_forward");
+  replace<&nll_loss2d>(m, "nll_loss2d_forward");
+}
+
+}  // namespace treduce::invariant

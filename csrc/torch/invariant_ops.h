@@ -1,0 +1,119 @@
+// How a kernel of ours takes the place of an aten op in the mode: what it takes, what is left to torch, and the count of both.
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/native/Resize.h>
+
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "invariant.h"
+
+namespace treduce::invariant {
+
+// What is to be done with a call, from its tensors.
+struct Seen {
+  bool elsewhere = false;  // a tensor of another device or layout, such as meta: not our business
+  bool floats = false;     // one that we compute with
+  bool others = false;     // complex numbers and 8-bit floats, which round too
+  bool cpu = false;
+
+  void look(const at::Tensor& t) {
+    if (!t.defined()) return;
+    elsewhere |= !(t.is_cpu() || t.is_cuda()) || t.layout() != at::kStrided;
+    cpu |= t.is_cpu();
+    const at::ScalarType type = t.scalar_type();
+    if (type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble) {
+      floats = true;
+    } else {
+      others |= !at::isIntegralType(type, /*includeBool=*/true);
+    }
+  }
+  void look(const std::optional<at::Tensor>& t) {
+    if (t.has_value()) look(*t);
+  }
+  void look(at::TensorList list) {
+    for (const at::Tensor& t : list) look(t);
+  }
+  template <class T>
+  std::enable_if_t<!std::is_convertible_v<const T&, const at::Tensor&>> look(const T&) {}
+};
+
+enum class Verdict { ours, torchs, uncovered };
+
+struct Floats {
+  static Verdict judge(const Seen& seen) {
+    if (seen.elsewhere) return Verdict::torchs;
+    if (seen.others) return Verdict::uncovered;
+    return seen.floats ? Verdict::ours : Verdict::torchs;  // integers are exact
+  }
+};
+struct FloatsOnCpu {
+  static Verdict judge(const Seen& seen) { return seen.cpu && !seen.others ? Floats::judge(seen) : Verdict::torchs; }
+};
+struct FloatsOnCuda {
+  static Verdict judge(const Seen& seen) { return seen.cpu ? Verdict::torchs : Floats::judge(seen); }
+};
+// Sums take integers and complex numbers too.
+struct Numbers {
+  static Verdict judge(const Seen& seen) { return seen.elsewhere ? Verdict::torchs : Verdict::ours; }
+};
+
+template <auto kKernel, class Takes>
+struct Replaced;
+
+template <class R, class... A, R (*kKernel)(A...), class Takes>
+struct Replaced<kKernel, Takes> {
+  static inline Entry* entry = nullptr;
+
+  static R call(c10::DispatchKeySet keys, A... args) {
+    if (active()) {
+      Seen seen;
+      (seen.look(args), ...);
+      const Verdict verdict = Takes::judge(seen);
+      if (verdict == Verdict::ours) {
+        entry->ours.fetch_add(1, std::memory_order_relaxed);
+        return kKernel(std::forward<A>(args)...);
+      }
+      if (verdict == Verdict::uncovered) {
+        report_uncovered(*entry);
+      } else if (!seen.elsewhere) {
+        entry->torchs.fetch_add(1, std::memory_order_relaxed);
+      }
+    }
+    static const auto op = [] {
+      const size_t dot = entry->name.find('.');
+      const std::string overload = dot == std::string::npos ? "" : entry->name.substr(dot + 1);
+      return c10::Dispatcher::singleton()
+          .findSchemaOrThrow(entry->name.substr(0, dot).c_str(), overload.c_str())
+          .template typed<R(A...)>();
+    }();
+    return op.redispatch(keys & below(kKey), std::forward<A>(args)...);
+  }
+};
+
+template <auto kKernel, class Takes = Floats>
+void replace(torch::Library& m, const char* op, const char* reason = "") {
+  using Call = Replaced<kKernel, Takes>;
+  Call::entry = &add_entry(op, Kind::ours, reason);
+  m.impl(op, &Call::call);
+}
+
+inline at::Tensor& put(const at::Tensor& result, at::Tensor& out) {
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+// The forms of a kernel that write into a tensor which is there already.
+template <auto kKernel>
+struct Into;
+
+template <class Self, class... A, at::Tensor (*kKernel)(Self, A...)>
+struct Into<kKernel> {
+  static at::Tensor& out(Self self, A... args, at::Tensor& result) { return put(kKernel(self, args...), result); }
+  static at::Tensor& self(at::Tensor& self, A... args) { return self.copy_(kKernel(self, args...)); }
+};
+
+}  // namespace treduce::invariant

@@ -1,0 +1,276 @@
+"""batch_invariant: what torch reduces is ours inside it, has torch's values, and does not see the batch."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from bits import assert_same_bits
+from torch.nn import functional
+
+import torch_reduce
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float64)
+BATCH = 7
+
+
+def random(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64)
+
+
+def targets(n, classes, like):
+    return torch.randint(0, classes, (n,), generator=torch.Generator().manual_seed(5)).to(like.device)
+
+
+# name: a function of x (BATCH, 5, 67) and a weight (67, 67) whose result has a row for each of the batch.
+ROWS = {
+    "mm": lambda x, w: torch.mm(x[:, 0], w),
+    "mm out": lambda x, w: torch.mm(x[:, 0], w, out=x.new_empty(0)),
+    "addmm": lambda x, w: torch.addmm(w[0], x[:, 0], w),
+    "addmm alpha beta": lambda x, w: torch.addmm(x[:, 1], x[:, 0], w, beta=0.5, alpha=2),
+    "addmm_": lambda x, w: x[:, 1].clone().addmm_(x[:, 0], w),
+    "linear": lambda x, w: functional.linear(x, w, w[1]),
+    "matmul": lambda x, w: x @ w,
+    "bmm": lambda x, w: torch.bmm(x, x.mT),
+    "baddbmm": lambda x, w: torch.baddbmm(x[:, :, :5], x, x.mT, beta=0.5, alpha=3),
+    "mv": lambda x, w: torch.mv(x[:, 0], w[0]),
+    "addmv": lambda x, w: torch.addmv(x[:, 1, 0], x[:, 0], w[0], beta=2),
+    "einsum": lambda x, w: torch.einsum("bij,jk->bik", x, w),
+    "sum": lambda x, w: x.sum(-1),
+    "sum of two dims": lambda x, w: x.sum((1, 2)),
+    "mean": lambda x, w: x.mean(1, keepdim=True),
+    "amax": lambda x, w: x.amax(1),
+    "amin": lambda x, w: x.amin(-1),
+    "var": lambda x, w: x.var(-1),
+    "std": lambda x, w: x.std((1, 2), correction=0),
+    "var_mean": lambda x, w: torch.cat(torch.var_mean(x, -1), -1),
+    "norm": lambda x, w: x.norm(dim=-1),
+    "norm 3": lambda x, w: torch.linalg.vector_norm(x, 3, dim=(1, 2)),
+    "norm 1": lambda x, w: torch.linalg.vector_norm(x, 1, dim=1),
+    "norm inf": lambda x, w: torch.linalg.vector_norm(x, float("inf"), dim=1),
+    "norm 0": lambda x, w: torch.linalg.vector_norm(x, 0, dim=1),
+    "softmax": lambda x, w: x.softmax(-1),
+    "softmax of a middle dim": lambda x, w: x.softmax(1),
+    "log_softmax": lambda x, w: x.log_softmax(-1),
+    "logsumexp": lambda x, w: x.logsumexp(-1),
+    "logsumexp of two dims": lambda x, w: x.logsumexp((1, 2), keepdim=True),
+    "layer_norm": lambda x, w: functional.layer_norm(x, (67,), w[0], w[1]),
+    "layer_norm of two dims": lambda x, w: functional.layer_norm(x, (5, 67)),
+    "rms_norm": lambda x, w: functional.rms_norm(x, (67,), w[0], 1e-6),
+    "group_norm": lambda x, w: functional.group_norm(x.mT, 1, w[0], w[1]),
+    "cross_entropy": lambda x, w: functional.cross_entropy(x.mT, targets(5, 67, x).expand(len(x), 5), reduction="none"),
+    "nll_loss": lambda x, w: functional.nll_loss(x[:, 0], targets(1, 67, x).expand(len(x)), reduction="none"),
+    "silu": lambda x, w: functional.silu(x),
+    "gelu": lambda x, w: functional.gelu(x),
+    "gelu tanh": lambda x, w: functional.gelu(x, approximate="tanh"),
+    "sigmoid": lambda x, w: torch.sigmoid(x),
+    "softplus": lambda x, w: functional.softplus(x),
+    "mish": lambda x, w: functional.mish(x),
+    "elu": lambda x, w: functional.elu(x),
+    "exp2": lambda x, w: torch.exp2(x),
+    "rsqrt": lambda x, w: torch.rsqrt(x.abs() + 1),
+}
+# Elementwise: left to torch on CUDA.
+ELEMENTWISE = ("silu", "gelu", "gelu tanh", "sigmoid", "softplus", "mish", "elu", "exp2", "rsqrt")
+NO_GRADIENT = ("mm out", "addmm_", "norm 0")
+every_row = pytest.mark.parametrize("name", ROWS)
+every_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d).removeprefix("torch."))
+
+# Of everything: no row is left, but runs must agree, and values be torch's.
+WHOLE = {
+    "dot": lambda x: torch.dot(x[0, 0], x[1, 0]),
+    "sum": lambda x: x.sum(),
+    "mean": lambda x: x.mean(),
+    "mean to float64": lambda x: x.mean(dtype=torch.float64),
+    "max": lambda x: x.max(),
+    "std": lambda x: x.std(),
+    "norm": lambda x: x.norm(),
+    "nansum": lambda x: torch.where(x > 0, x, torch.nan).nansum(),
+    "mse_loss": lambda x: functional.mse_loss(x, x.flip(0)),
+    "cross_entropy": lambda x: functional.cross_entropy(x[:, 0], targets(BATCH, 67, x)),
+    "cross_entropy of weights": lambda x: functional.cross_entropy(
+        x[:, 0], targets(BATCH, 67, x), weight=x[0, 0].abs()
+    ),
+    "cross_entropy ignored": lambda x: functional.cross_entropy(
+        x[:, 0], targets(BATCH, 67, x).index_fill(0, torch.tensor([1, 3], device=x.device), -100), reduction="sum"
+    ),
+    "nll_loss2d": lambda x: functional.nll_loss(
+        x[:, :, :66].reshape(BATCH, 5, 6, 11), targets(66, 5, x).view(6, 11).expand(BATCH, 6, 11)
+    ),
+    "batch norm, not training": lambda x: functional.batch_norm(x, x[0, :, 0], x[1, :, 0].abs()),
+}
+
+
+def inputs(dtype, device="cpu"):
+    return random(BATCH, 5, 67).to(device, dtype), (random(67, 67) / 8).to(device, dtype)
+
+
+@every_float
+@every_row
+def test_a_row_alone_has_the_bits_that_it_has_in_the_batch(name, dtype, device):
+    function = ROWS[name]
+    x, w = inputs(dtype, device)
+    expected = function(x, w)
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        actual = function(x, w)
+        for rows in (slice(0, 1), slice(2, 3), slice(3, 6)):
+            assert_same_bits(function(x[rows], w), actual[rows], f"{name}, rows {rows}")
+        assert_same_bits(function(x[2:3].clone(), w), actual[2:3], name)
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=4 * tolerance)
+    left = device == "cuda" and name in ELEMENTWISE
+    assert any(op.torchs if left else op.ours for op in mode.report()), mode.report()
+
+
+@every_float
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in NO_GRADIENT])
+def test_so_have_gradients(name, dtype, device):
+    function = ROWS[name]
+    x, w = inputs(dtype, device)
+
+    def gradients(x):
+        x, weight = x.detach().clone().requires_grad_(), w.clone().requires_grad_()
+        result = function(x, weight)
+        direction = torch.linspace(0.5, 1.5, result[0].numel(), dtype=dtype, device=device).view(result[0].shape)
+        return torch.autograd.grad((result * direction).sum(), (x, weight), allow_unused=True)
+
+    expected, of_weight = gradients(x)
+    with torch_reduce.batch_invariant(strict=True):
+        actual, again = gradients(x)
+        for rows in (slice(0, 1), slice(3, 6)):
+            assert_same_bits(gradients(x[rows])[0], actual[rows], f"{name}, rows {rows}")
+        if again is not None:
+            assert_same_bits(gradients(x)[1], again, name)
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float64: 1e-11}[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=4 * tolerance)
+    if again is not None:
+        torch.testing.assert_close(again, of_weight, rtol=tolerance, atol=16 * tolerance)
+
+
+@every_float
+@pytest.mark.parametrize("name", WHOLE)
+def test_reductions_of_everything(name, dtype, device):
+    function = WHOLE[name]
+    x, _ = inputs(dtype, device)
+    expected = function(x.double()).to(torch.float64)
+    with torch_reduce.batch_invariant(strict=True):
+        actual = function(x)
+        assert_same_bits(function(x), actual, name)
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_infinities_as_torch_has_them():
+    x = random(4, 9).float()
+    x[0, :] = -torch.inf
+    x[1, 3] = torch.inf
+    x[2, 4] = torch.nan
+    x[3, :8] = -torch.inf
+    for function in (torch.softmax, torch.log_softmax, torch.logsumexp):
+        expected = function(x, -1)
+        with torch_reduce.batch_invariant():
+            torch.testing.assert_close(function(x, -1), expected, equal_nan=True)
+
+
+def test_sums_that_autograd_makes_are_ours():
+    bias = torch.zeros(3, requires_grad=True)
+    with torch_reduce.batch_invariant() as mode:
+        (torch.ones(5, 3) + bias).relu().sum().backward()
+    assert {op.name: op.ours for op in mode.report()} == {"aten::sum": 1, "aten::sum.dim_IntList": 1}
+
+
+def test_integers_are_left_to_torch():
+    x = torch.arange(12).view(3, 4)
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        assert x.cumsum(0)[2, 0] == 12 and x.prod() == 0 and (x @ x.T)[0, 0] == 14
+    assert all(op.ours == op.uncovered == 0 for op in mode.report())
+    assert "integers: exact in any order" in str(mode.report())
+
+
+def inside():
+    return torch_reduce.is_batch_invariant()
+
+
+def test_it_is_entered_and_left():
+    assert not inside()
+    with torch_reduce.batch_invariant():
+        assert inside()
+        mode = torch_reduce.batch_invariant(strict=True)
+        with mode, mode, pytest.raises(NotImplementedError, match=r"aten::prod reduces in an order"):
+            torch.ones(3).prod()
+        assert inside()
+    assert not inside()
+    with pytest.raises(ZeroDivisionError), torch_reduce.batch_invariant():
+        1 / 0  # noqa: B018
+    assert not inside()
+
+
+def test_inside_inference_mode():
+    x = random(3, 5)
+    with torch.inference_mode(), torch_reduce.batch_invariant() as mode:
+        x.sum()
+    assert mode.report()[0].ours == 1 and not inside()
+
+
+def test_as_a_decorator():
+    @torch_reduce.batch_invariant()
+    def decorated():
+        """Its words."""
+        return inside()
+
+    assert decorated() and decorated.__doc__ == "Its words." and not inside()
+
+
+def test_enable_and_disable():
+    torch_reduce.enable_batch_invariant()
+    torch_reduce.enable_batch_invariant(strict=True)
+    with pytest.raises(NotImplementedError):
+        torch.ones(3).prod()
+    torch_reduce.disable_batch_invariant()
+    torch_reduce.disable_batch_invariant()
+    assert not inside()
+
+
+def test_it_belongs_to_a_thread():
+    seen = []
+    with torch_reduce.batch_invariant():
+        thread = threading.Thread(target=lambda: seen.append(inside()))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_what_is_not_covered_warns_once_and_names_the_place():
+    x = torch.ones(3, 4)
+    with torch_reduce.batch_invariant() as mode, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            x.logcumsumexp(0)
+    (warning,) = seen
+    assert "_logcumsumexp" in str(warning.message) and warning.filename == __file__
+    assert [op.uncovered for op in mode.report()] == [2]
+
+
+@pytest.mark.cuda
+def test_the_backward_of_a_gpu_is_strict_too():
+    x = torch.ones(3, 4, device="cuda", requires_grad=True)
+    y = x.cumsum(0).sum()
+    with torch_reduce.batch_invariant(strict=True), pytest.raises(NotImplementedError, match="cumsum"):
+        y.backward()
+
+
+def test_meta_tensors_and_the_report_of_nothing():
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        assert torch.empty(3, 4, device="meta").prod(1).shape == (3,)
+        assert torch.empty(3, 4, device="meta").sum(1).shape == (3,)
+    assert str(mode.report()) == "no op that reduces ran in batch_invariant"
+
+
+def test_compiled_functions_run_uncompiled():
+    compiled = torch.compile(lambda x: x.softmax(-1).sum(-1), backend="eager")
+    x = random(4, 50).float()
+    compiled(x)
+    with torch_reduce.batch_invariant() as mode:
+        result = compiled(x)
+        assert_same_bits(result, x.softmax(-1).sum(-1))
+    assert {op.name: op.ours for op in mode.report()} == {"aten::_softmax": 2, "aten::sum.dim_IntList": 2}

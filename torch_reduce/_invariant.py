@@ -1,0 +1,172 @@
+"""The batch-invariant mode: inside it, what torch reduces is reduced here, and a model needs no change."""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from . import _C
+
+_OFF, _WARNS, _STRICT = range(3)  # csrc/torch/invariant.h
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class InvariantOp:
+    """An op that ran in the mode.
+
+    Attributes:
+        name: as torch's dispatcher has it: `"aten::sum.dim_IntList"`.
+        ours: calls that were computed here.
+        torchs: calls that were left to torch, whose result keeps the promise: see `reason`.
+        uncovered: calls that were left to torch, whose result may depend on the batch.
+        reason: why torch's keeps the promise.
+    """
+
+    name: str
+    ours: int
+    torchs: int
+    uncovered: int
+    reason: str
+
+
+class InvariantReport(tuple[InvariantOp, ...]):
+    """What ran, in the order of the mode's table; `print` shows it as a table."""
+
+    def __str__(self) -> str:
+        if not self:
+            return "no op that reduces ran in batch_invariant"
+        width = max(len(op.name) for op in self)
+        lines = [f"{'op':{width}}  {'ours':>8}  {'torch':>8}  {'uncovered':>9}"]
+        for op in self:
+            line = f"{op.name:{width}}  {op.ours:8}  {op.torchs:8}  {op.uncovered:9}"
+            reason = op.reason or "integers: exact in any order"
+            lines.append(f"{line}  torch: {reason}" if op.torchs else line)
+        return "\n".join(lines)
+
+
+def _counts() -> dict[str, tuple[int, int, int]]:
+    return {e["op"]: (e["ours"], e["torchs"], e["uncovered"]) for e in _C.invariant_entries()}
+
+
+def _since(before: dict[str, tuple[int, int, int]]) -> InvariantReport:
+    found = []
+    for e in _C.invariant_entries():
+        was = before.get(e["op"], (0, 0, 0))
+        calls = (e["ours"] - was[0], e["torchs"] - was[1], e["uncovered"] - was[2])
+        if any(calls):
+            found.append(InvariantOp(e["op"], *calls, e["reason"]))
+    return InvariantReport(found)
+
+
+class _Eager:
+    """torch.compile's functions run uncompiled while a thread is in the mode: inductor has its own sums, and exp."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stance: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._inside += 1
+            # Who has not imported it has compiled nothing.
+            if self._stance is None and "torch._dynamo" in sys.modules:
+                self._stance = torch.compiler.set_stance("force_eager")
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._stance is not None:
+                self._stance.__exit__(None, None, None)
+                self._stance = None
+
+
+_eager = _Eager()
+
+
+class batch_invariant:
+    """Inside it, a result is a function of its values: not of the batch or the run. No model need change.
+
+        with torch_reduce.batch_invariant():
+            logits = model(tokens)
+
+    aten ops that reduce are computed here, forward and backward, on the CPU and on CUDA: products, sums, means, maxima,
+    variances, norms, softmax, layer, RMS and group norms, losses; on the CPU also functions such as silu and gelu,
+    which torch computes otherwise at the end of an array. Gradients follow the thread that calls `backward`.
+    Other ops are torch's and cost what they cost outside.
+
+    It holds in the thread that enters it, and in autograd's threads that work for it. It can be entered again inside
+    itself, and what held before holds again when it is left, also by an exception. It is a decorator, too. Functions
+    of torch.compile run uncompiled while any thread is inside.
+
+    Args:
+        strict: whether an op that reduces in an order nobody promises raises NotImplementedError. By default torch's
+            runs, and a UserWarning names the op, and where it was called, once for each op and process.
+
+    Raises:
+        NotImplementedError: in the strict mode, as above.
+
+    Determinism:
+        A row of a result has the same bits alone and in any batch, and on every run. Gradients of weights are sums over
+        the batch: the same on every run.
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self._before: list[int] = []
+        self._counts: dict[str, tuple[int, int, int]] = {}
+
+    def __enter__(self) -> "batch_invariant":
+        self._before.append(_C.invariant_mode())
+        if len(self._before) == 1:
+            self._counts = _counts()
+        _eager.enter()
+        _C.set_invariant_mode(_STRICT if self.strict else _WARNS)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _C.set_invariant_mode(self._before.pop())
+        _eager.leave()
+
+    def __call__(self, function: _F) -> _F:
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with batch_invariant(strict=self.strict):
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
+
+    def report(self) -> InvariantReport:
+        """What ran in the mode, in any thread, since this one was entered."""
+        return _since(self._counts)
+
+
+_enabled = threading.local()
+
+
+def enable_batch_invariant(*, strict: bool = False) -> None:
+    """Enters `batch_invariant` until `disable_batch_invariant`, in this thread; once enabled, it changes `strict`."""
+    if getattr(_enabled, "mode", None) is None:
+        _enabled.mode = batch_invariant(strict=strict)
+        _enabled.mode.__enter__()
+    else:
+        _C.set_invariant_mode(_STRICT if strict else _WARNS)
+
+
+def disable_batch_invariant() -> None:
+    """Ends what `enable_batch_invariant` began in this thread; without it, nothing happens."""
+    mode = getattr(_enabled, "mode", None)
+    if mode is not None:
+        _enabled.mode = None
+        mode.__exit__()
+
+
+def is_batch_invariant() -> bool:
+    """Whether this thread is in `batch_invariant`."""
+    return _C.invariant_mode() != _OFF
