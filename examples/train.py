@@ -3,6 +3,12 @@
     python -m examples.train --device cpu
     python -m examples.train --device cuda     # the same losses, the same digest
 
+With `--micro-batches 8`, gradients are added as a tree over micro-batch numbers, and any number of ranks gives the same
+losses and the same digest (others than without, since the order of additions is another):
+
+    python -m examples.train --micro-batches 8
+    torchrun --nproc-per-node 4 -m examples.train --micro-batches 8
+
 Two layers with biases, a norm and a ReLU, mean squared loss, plain gradient descent. Every operation that rounds is
 
 - one of torch_reduce: the matrix products, the norms, the losses, and the gradients of biases and of everything else
@@ -15,11 +21,15 @@ reciprocal on CUDA: the code multiplies by the reciprocal itself.
 """
 
 import argparse
+import functools
 import hashlib
+import os
 
 import torch
+import torch.distributed as dist
 
 import torch_reduce
+import torch_reduce.distributed
 
 BATCH, FEATURES, HIDDEN, OUTPUTS = 96, 24, 64, 4  # the last two are powers of two: means are taken over them
 RATE = 2.0**-3
@@ -102,6 +112,18 @@ def step(parameters, x, target):
     return loss.detach()
 
 
+def step_in_parts(count, parameters, x, target):
+    """The same step, of which each rank computes some of `count` micro-batches."""
+    parts = torch_reduce.distributed.MicroBatches(count)
+    x, target = x.chunk(count), target.chunk(count)
+    for number in parts:
+        loss = loss_of(losses_of(forward(parameters, x[number])[-1], target[number]))
+        parts.add(loss, *torch.autograd.grad(loss, parameters.values()))
+    loss, *grads = parts.sums()
+    descend(parameters, grads)
+    return loss
+
+
 def descend(parameters, grads):
     """Moves every parameter against its gradient: a product and a difference, each rounded."""
     with torch.no_grad():
@@ -125,12 +147,34 @@ def digest(tensors):
 
 
 def main():
-    """Prints the loss curve, and a digest of its bits and of the parameters'."""
+    """Prints the loss curve, and a digest of its bits and of the parameters'; on one rank, where there are several."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--micro-batches", type=int, help=f"a number that divides the batch, which is {BATCH}")
     arguments = parser.parse_args()
-    losses, parameters = train(arguments.device, arguments.steps)
+    device, how = torch.device(arguments.device), step
+    if arguments.micro_batches is not None:
+        if arguments.micro_batches < 1 or BATCH % arguments.micro_batches:
+            parser.error(f"--micro-batches: {arguments.micro_batches} does not divide the batch of {BATCH}")
+        how = functools.partial(step_in_parts, arguments.micro_batches)
+    if dist.is_torchelastic_launched():
+        if arguments.micro_batches is None:
+            parser.error("several ranks share micro-batches: say how many, --micro-batches 8")
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    losses, parameters = train(device, arguments.steps, how)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if rank == 0:
+        report(losses, parameters)
+
+
+def report(losses, parameters):
+    """Prints them."""
     for number, loss in enumerate(losses.tolist()):
         print(f"step {number:3}  loss {loss:.9g}")
     print(f"losses {digest([losses])}  parameters {digest(parameters.values())}")

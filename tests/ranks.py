@@ -58,11 +58,11 @@ class Ranks:
         for process in self.processes:
             process.start()
 
-    def run(self, ranks, function, *arguments):
-        """Calls a function of a module on each rank; returns what each returned, in the order of ranks."""
+    def run(self, ranks, function, *arguments, device):
+        """Calls function(device, ...) on each rank; returns what each returned, in the order of ranks."""
         self.calls += 1
         for orders in self.orders[:ranks]:
-            orders.put((self.calls, ranks, function, arguments))
+            orders.put((self.calls, ranks, function, (device, *arguments)))
         answers = [self.answers.get(timeout=PATIENCE) for _ in range(ranks)]
         failed = [f"rank {rank}:\n{text}" for rank, _, text in sorted(answers, key=lambda a: a[0]) if text]
         assert not failed, "\n".join(failed)

@@ -3,8 +3,12 @@
 What runs on the ranks are the functions named `on_...`; `ranks` starts the processes once.
 """
 
+import functools
+import importlib.util
 import itertools
 import math
+import subprocess
+import sys
 
 import cases
 import pytest
@@ -43,8 +47,9 @@ def together(request):
     backend, _, count = request.param.partition("-")
     ranks = request.getfixturevalue(backend)
     count = int(count or len(ranks.processes))
-    device = "cuda" if backend == "nccl" else "cpu"
-    return lambda function, *arguments: ranks.run(count, function, device, *arguments)
+    call = functools.partial(ranks.run, count, device="cuda" if backend == "nccl" else "cpu")
+    call.ranks = count
+    return call
 
 
 # DTensor: reductions.
@@ -357,14 +362,90 @@ def test_ddp(together):
     together(on_ddp)
 
 
+# Training on any number of ranks.
+
+
+def neighbours(values):
+    """A tree of neighbours along dim 0, as plain as can be."""
+    while len(values) > 1:
+        if len(values) % 2:
+            values = torch.cat([values, torch.zeros_like(values[:1])])
+        values = values[0::2] + values[1::2]
+    return values[0]
+
+
+def on_micro_batches(device):
+    ranks = dist.get_world_size()
+    for count in (ranks, 4 * ranks):
+        parts = treduce.MicroBatches(count)
+        for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int64):
+            each = [cases.values(30, dtype, "normal", n, device).view(5, 6) for n in range(count)]
+            expected = neighbours(torch.stack(each).to(_tree.accumulator(dtype))).to(dtype)
+            for number in parts:
+                parts.add(each[number], each[number][:, 1], torch.tensor(1.0, device=device))
+            total, column, ones = parts.sums()
+            assert_same_bits(total, expected, f"{count} {dtype}")
+            assert_same_bits(column, expected[:, 1].contiguous(), f"{count} {dtype}")
+            assert ones == count
+    for count in (ranks + 1, 3 * ranks, 0):
+        with pytest.raises(ValueError, match="a power of two"):
+            treduce.MicroBatches(count)
+    parts = treduce.MicroBatches(2 * ranks)
+    parts.add(each[0])
+    with pytest.raises(ValueError, match="2 micro-batches, and 1 were added"):
+        parts.sums()
+    parts.add(each[0])
+    with pytest.raises(ValueError, match="all of them were added"):
+        parts.add(each[0])
+
+
+def test_micro_batches(together):
+    together(on_micro_batches)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8])
+def test_micro_batches_of_one_process(count):
+    parts = treduce.MicroBatches(count)
+    each = [cases.values(50, torch.float32, "wide", n) for n in range(count)]
+    for number in parts:
+        parts.add(each[number])
+    assert_same_bits(parts.sums()[0], neighbours(torch.stack(each)) + 0.0)
+
+
+def on_the_example(device, root, counts):
+    spec = importlib.util.spec_from_file_location("train", root / "examples" / "train.py")
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    digests = []
+    for count in counts:
+        losses, parameters = train.train(device, 6, functools.partial(train.step_in_parts, count))
+        digests.append(train.digest([losses, *parameters.values()]))
+    return digests
+
+
+def test_the_example_trains_alike_on_any_number_of_ranks(together, root):
+    """And on any device: one process on the CPU gives the digests that all must have."""
+    counts = (12, 24) if together.ranks == 3 else (4, 8)
+    digests = together(on_the_example, root, counts)
+    assert digests == [on_the_example("cpu", root, counts)] * together.ranks
+
+
+def test_torchrun(root):
+    """The command of the documents: the output of one rank, the same as without torchrun."""
+    arguments = ["-m", "examples.train", "--micro-batches", "4", "--steps", "2", "--device", "cpu"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    alone, two = (
+        subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=root, timeout=120)
+        for command in (arguments, torchrun + arguments)
+    )
+    assert (alone.returncode, two.returncode) == (0, 0), alone.stderr + two.stderr
+    assert two.stdout == alone.stdout
+
+
 def test_many_ranks():
     """The tree over more ranks than this machine has processes."""
     for ranks in (1, 2, 5, 127, 128, 129, 300, 1024):
         for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int32):
             x = cases.values(ranks * 3, dtype, "wide").view(ranks, 3)
-            level = x.to(_tree.accumulator(dtype))
-            while len(level) > 1:
-                if len(level) % 2:
-                    level = torch.cat([level, torch.zeros_like(level[:1])])
-                level = level[0::2] + level[1::2]
-            assert_same_bits(_tree.combine("sum", x), level[0].to(dtype), f"{ranks} ranks, {dtype}")
+            expected = neighbours(x.to(_tree.accumulator(dtype))).to(dtype)
+            assert_same_bits(_tree.combine("sum", x), expected, f"{ranks} ranks, {dtype}")

@@ -5,7 +5,8 @@ Importing it tells DTensor what to do with the ops of this library. docs/scaling
 
 from . import _rules
 from ._collectives import all_reduce, ddp_hook, reduce_scatter
+from ._training import MicroBatches
 
-__all__ = ["all_reduce", "ddp_hook", "reduce_scatter"]
+__all__ = ["MicroBatches", "all_reduce", "ddp_hook", "reduce_scatter"]
 
 _rules.register()

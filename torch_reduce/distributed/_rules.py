@@ -228,11 +228,9 @@ def _linear(
     _mesh(op, tensors)
     whole = op(_meta(x), _meta(weight), _meta(bias), *arguments, **named)
     features = x.dim() - 1 if weight.dim() == 2 else None
-    dims = [
-        (*range(x.dim() - 1), None),
-        (features, None)[-weight.dim() :],
-        (features,) * (bias is not None and bias.dim()),
-    ]
+    dims = [(*range(x.dim() - 1), None), (features, None)[-weight.dim() :]]
+    if bias is not None:
+        dims.append((features,) * bias.dim())
     operands = [_Operand(_settled(t), d) for t, d in zip(tensors, dims, strict=True)]
     run = lambda x, weight, bias=None: op(x, weight, bias, *arguments, **named)  # noqa: E731
     return _independent(op, operands, run, whole)
