@@ -40,7 +40,7 @@ from ._plan_products import ProductPlan
 from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
-from .ops import amax, amin, linear, matmul, mean, sum, vector_add
+from .ops import amax, amin, linear, matmul, mean, scaled_dot_product_attention, sum, vector_add
 
 __all__ = [
     "Bandwidth",
@@ -71,6 +71,7 @@ __all__ = [
     "mean",
     "plan",
     "resolve",
+    "scaled_dot_product_attention",
     "sum",
     "variants",
     "vector_add",

@@ -24,6 +24,7 @@ _amax = torch.ops.treduce.amax.default
 _amin = torch.ops.treduce.amin.default
 _matmul = torch.ops.treduce.matmul.default
 _linear = torch.ops.treduce.linear.default
+_attention = torch.ops.treduce.scaled_dot_product_attention.default
 _vector_add = torch.ops.treduce.vector_add.default
 
 
@@ -296,6 +297,55 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
         csrc/matmul.
     """
     return _linear(input, weight, bias, variant)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`softmax(scale * query @ key.mT + mask) @ value`, as `torch.nn.functional.scaled_dot_product_attention`.
+
+    Composed of our products and softmax, a piece of the queries at a time: memory is linear in the length, forward and
+    backward. Scores and probabilities are float32 (float64 for float64); probabilities are rounded to the dtype of
+    `value` before they multiply it. Under `torch.autocast` operands are cast as torch's are.
+
+    Args:
+        query: (..., heads, length, width), of 2 to 4 dims; float16, bfloat16, float32 or float64.
+        key: (..., heads, keys, width), of the same dtype.
+        value: (..., heads, keys, value width), of the same dtype.
+        attn_mask: broadcasts to (..., heads, length, keys). bool: True where a query attends a key; otherwise it is
+            added to the scores. It has no gradient.
+        dropout_p: must be 0.
+        is_causal: query i attends keys 0 to i; without `attn_mask`.
+        scale: of the scores; None: 1 / sqrt(width).
+        enable_gqa: heads of key and value may be fewer, each shared by as many neighbouring heads of the query.
+
+    Returns:
+        A tensor (..., heads, length, value width) of the dtype of the query. A query that attends no key gets zeros.
+        The gradients have no derivative of their own.
+
+    Raises:
+        ValueError: sizes that do not fit, `attn_mask` together with `is_causal`, or dropout.
+        TypeError: a dtype that is not listed above, or several.
+        NotImplementedError: a mask that requires a gradient, or a second derivative.
+
+    Determinism:
+        A query has the same bits alone and in any batch, and whatever keys that it does not attend stand after those
+        that it does: as the last of few with a cache, or in a longer causal sequence. So do padded sequences: keys that
+        no query of a batch attends are moved to the end. Keys that only some queries attend keep their places, so one
+        that is masked before others (a sliding window) counts. On CUDA the bits are those of one kind of chip.
+
+    Source:
+        csrc/torch/attention.cpp.
+    """
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def vector_add(

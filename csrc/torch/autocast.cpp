@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
+#include "attention.h"
 #include "matmul_schema.h"
 #include "reduce_schema.h"
 
@@ -41,15 +42,27 @@ at::Tensor cast_linear(const at::Tensor& input, const at::Tensor& weight, const 
   return op.call(autocast.cast(input), autocast.cast(weight), autocast.cast(bias), variant);
 }
 
+template <c10::DeviceType kDevice>
+at::Tensor cast_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
+                          std::optional<double> scale, bool enable_gqa) {
+  static const auto op = find_op<attention::Schema>("treduce::scaled_dot_product_attention");
+  const Autocast<kDevice> autocast;
+  return op.call(autocast.cast(query), autocast.cast(key), autocast.cast(value), autocast.cast(attn_mask), dropout_p,
+                 is_causal, scale, enable_gqa);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, AutocastCPU, m) {
   m.impl("matmul", cast_matmul<c10::DeviceType::CPU>);
   m.impl("linear", cast_linear<c10::DeviceType::CPU>);
+  m.impl("scaled_dot_product_attention", cast_attention<c10::DeviceType::CPU>);
 }
 TORCH_LIBRARY_IMPL(treduce, AutocastCUDA, m) {
   m.impl("matmul", cast_matmul<c10::DeviceType::CUDA>);
   m.impl("linear", cast_linear<c10::DeviceType::CUDA>);
+  m.impl("scaled_dot_product_attention", cast_attention<c10::DeviceType::CUDA>);
 }
 
 }  // namespace treduce

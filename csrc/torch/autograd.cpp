@@ -11,6 +11,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "attention.h"
 #include "matmul_schema.h"
 #include "reduce_dims.h"
 #include "reduce_schema.h"
@@ -227,6 +228,33 @@ struct AddBackward : Node {
   std::string name() const override { return "TreduceVectorAddBackward"; }
 };
 
+// The probabilities are computed again from what is saved.
+struct AttentionBackward : Node {
+  SavedVariable query, key, value, mask;
+  bool is_causal = false, enable_gqa = false;
+  std::optional<double> scale;
+
+  variable_list apply(variable_list&& grads) override {
+    static const auto op = find_op<attention::BackwardSchema>("treduce::scaled_dot_product_attention_backward");
+    if (!grads[0].defined()) return variable_list(3);
+    TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(),
+                                "scaled_dot_product_attention has no second derivative: its gradients take no "
+                                "create_graph=True");
+    const at::Tensor m = mask.unpack();
+    auto [dquery, dkey, dvalue] =
+        op.call(grads[0], query.unpack(), key.unpack(), value.unpack(),
+                m.defined() ? std::optional<at::Tensor>(m) : std::nullopt, is_causal, scale, enable_gqa);
+    return {dquery, dkey, dvalue};
+  }
+  void release_variables() override {
+    query.reset_data();
+    key.reset_data();
+    value.reset_data();
+    mask.reset_data();
+  }
+  std::string name() const override { return "TreduceAttentionBackward"; }
+};
+
 constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "treduce::amax", kAmin[] = "treduce::amin";
 
 template <const char* kName>
@@ -310,6 +338,35 @@ at::Tensor recorded_linear(c10::DispatchKeySet keys, const at::Tensor& input, co
   return result;
 }
 
+at::Tensor recorded_attention(c10::DispatchKeySet keys, const at::Tensor& query, const at::Tensor& key,
+                              const at::Tensor& value, const std::optional<at::Tensor>& attn_mask, double dropout_p,
+                              bool is_causal, std::optional<double> scale, bool enable_gqa) {
+  using torch::autograd::compute_requires_grad;
+  static const auto op = find_op<attention::Schema>("treduce::scaled_dot_product_attention");
+  const at::Tensor mask = attn_mask.value_or(at::Tensor());
+  TORCH_CHECK_NOT_IMPLEMENTED(!compute_requires_grad(mask),
+                              "scaled_dot_product_attention has no gradient of attn_mask");
+  const bool records = compute_requires_grad(query, key, value);
+  for (const at::Tensor& tensor : {query, key, value}) {
+    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention");
+  }
+  at::Tensor result =
+      below_autograd(op, keys, records, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+  if (records) {
+    auto node = make_node<AttentionBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(query, key, value));
+    node->query = SavedVariable(query, /*is_output=*/false);
+    node->key = SavedVariable(key, /*is_output=*/false);
+    node->value = SavedVariable(value, /*is_output=*/false);
+    node->mask = SavedVariable(mask, /*is_output=*/false);
+    node->is_causal = is_causal;
+    node->scale = scale;
+    node->enable_gqa = enable_gqa;
+    torch::autograd::set_history(result, node);
+  }
+  return result;
+}
+
 at::Tensor vector_add(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other,
                       std::string_view variant, std::optional<int64_t> block_size) {
   static const auto op = find_op<Binary>("treduce::vector_add");
@@ -336,6 +393,7 @@ TORCH_LIBRARY_IMPL(treduce, Autograd, m) {
   m.impl("amin", extremum<kAmin>);
   m.impl("matmul", recorded_matmul);
   m.impl("linear", recorded_linear);
+  m.impl("scaled_dot_product_attention", recorded_attention);
   m.impl("vector_add", vector_add);
 }
 

@@ -11,6 +11,7 @@ void register_once() {
     leave_to_torch(*m);
     replace_reductions(*m);
     replace_elementwise(*m);
+    replace_attention(*m);
     return m;
   }();
   (void)library;

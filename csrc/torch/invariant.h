@@ -56,6 +56,7 @@ void report_uncovered(Entry& entry);
 // The ops of each file; registered together, when the mode is first entered.
 void replace_reductions(torch::Library& m);
 void replace_elementwise(torch::Library& m);
+void replace_attention(torch::Library& m);
 void leave_to_torch(torch::Library& m);
 
 constexpr c10::DispatchKeySet below(c10::DispatchKey key) {

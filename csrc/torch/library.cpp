@@ -17,6 +17,12 @@ TORCH_LIBRARY(treduce, m) {
       "int? num_blocks=None) -> Tensor");
   m.def("matmul(Tensor self, Tensor other, str variant=\"auto\", *, int? tile_size=None) -> Tensor");
   m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, str variant=\"auto\") -> Tensor");
+  m.def(
+      "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
+      "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor");
+  m.def(
+      "scaled_dot_product_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
+      "bool is_causal, float? scale, bool enable_gqa) -> (Tensor, Tensor, Tensor)");
   m.def("vector_add(Tensor self, Tensor other, str variant=\"auto\", *, int? block_size=None) -> Tensor");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

@@ -1,0 +1,235 @@
+"""scaled_dot_product_attention: torch's values, and bits that neither batch, nor keys after, nor padding change."""
+
+import pytest
+import torch
+from bits import assert_same_bits
+from torch.nn import functional
+
+import torch_reduce
+
+attention = torch_reduce.scaled_dot_product_attention
+every_float = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=lambda d: str(d).removeprefix("torch.")
+)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}
+
+BATCH, HEADS, WIDTH = 3, 4, 24
+
+
+def operands(dtype, device="cpu", length=37, keys=None, kv_heads=HEADS, batch=BATCH, grad=False):
+    g = torch.Generator().manual_seed(11)
+    shapes = [
+        (batch, heads, n, WIDTH)
+        for heads, n in ((HEADS, length), (kv_heads, keys or length), (kv_heads, keys or length))
+    ]
+    return [
+        torch.randn(shape, generator=g, dtype=torch.float64).to(device, dtype).requires_grad_(grad) for shape in shapes
+    ]  # fmt: skip
+
+
+def torchs(q, k, v, mask=None, **named):
+    """In float64, which torch composes."""
+    mask = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    return functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), mask, **named)
+
+
+def masks(length, keys, device="cpu"):
+    g = torch.Generator().manual_seed(3)
+    seen = torch.rand((BATCH, 1, length, keys), generator=g) > 0.3
+    seen[..., 0] = True
+    added = torch.randn((HEADS, length, keys), generator=g)
+    return {
+        "none": None,
+        "bool": seen.to(device),
+        "of one head and batch": seen[0, 0].to(device),
+        "added": added.to(device),
+        "of keys": seen[:, :, :1].to(device),
+    }
+
+
+@every_float
+@pytest.mark.parametrize("mask", masks(1, 1))
+@pytest.mark.parametrize("kv_heads", [HEADS, 2, 1])
+def test_values(mask, kv_heads, dtype, device):
+    q, k, v = operands(dtype, device, length=19, keys=300, kv_heads=kv_heads)
+    m = masks(19, 300, device)[mask]
+    m = m.to(dtype) if mask == "added" else m
+    actual = attention(q, k, v, m, enable_gqa=kv_heads < HEADS, scale=0.3)
+    expected = torchs(q, k, v, m, enable_gqa=kv_heads < HEADS, scale=0.3)
+    torch.testing.assert_close(actual.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_dims(dims):
+    q, k, v = (x[(0,) * (4 - dims)] for x in operands(torch.float64))
+    torch.testing.assert_close(attention(q, k, v, is_causal=True), torchs(q, k, v, is_causal=True))
+
+
+@every_float
+@pytest.mark.parametrize("case", ["causal", "bool", "added", "groups", "plain"])
+def test_gradients(case, dtype, device):
+    kv_heads = 2 if case == "groups" else HEADS
+    q, k, v = operands(dtype, device, length=300, keys=300, kv_heads=kv_heads, grad=True)
+    named = {"is_causal": case in ("causal", "groups"), "enable_gqa": case == "groups"}
+    mask = masks(300, 300, device).get(case)
+    mask = mask.to(dtype) if case == "added" else mask
+    direction = torch.linspace(-1, 1, q.numel(), dtype=torch.float64, device=device).view(q.shape)
+    actual = torch.autograd.grad((attention(q, k, v, mask, **named).double() * direction).sum(), (q, k, v))
+    expected = torch.autograd.grad((torchs(q, k, v, mask, **named) * direction).sum(), (q, k, v))
+    scale = max(e.abs().max().item() for e in expected)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.double(), e.double(), rtol=0, atol=4 * TOLERANCE[dtype] * scale)
+
+
+def test_gradcheck():
+    q, k, v = (x[..., :3].detach().requires_grad_() for x in operands(torch.float64, length=4, kv_heads=2, batch=2))
+    assert torch.autograd.gradcheck(lambda *x: attention(*x, is_causal=True, enable_gqa=True), (q, k, v))
+    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool).tril()
+    mask[0, :, :, 0] = False
+    assert torch.autograd.gradcheck(lambda *x: attention(*x, mask, enable_gqa=True), (q, k, v))
+
+
+@every_float
+@pytest.mark.parametrize("kv_heads", [HEADS, 2])
+def test_a_batch_changes_no_bit(kv_heads, dtype, device):
+    q, k, v = operands(dtype, device, length=100, kv_heads=kv_heads, grad=True)
+    named = {"is_causal": True, "enable_gqa": True}
+    whole = attention(q, k, v, **named)
+    grads = torch.autograd.grad(whole.square().sum(), (q, k, v))
+    for b in (0, 2):
+        alone = attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], **named)
+        assert_same_bits(alone, whole[b : b + 1])
+        for some, grad in zip(torch.autograd.grad(alone.square().sum(), (q, k, v)), grads, strict=True):
+            assert_same_bits(some[b], grad[b])
+    assert_same_bits(attention(q[:, :2], k[:, : kv_heads // 2], v[:, : kv_heads // 2], **named), whole[:, :2])
+
+
+@every_float
+def test_a_prefix_and_a_cache_change_no_bit(dtype, device):
+    q, k, v = operands(dtype, device, length=1100 if device == "cuda" else 330)
+    whole = attention(q, k, v, is_causal=True)
+    for n in (1, 2, 17, 64, 129, 300):
+        assert_same_bits(
+            attention(q[:, :, :n], k[:, :, :n], v[:, :, :n], is_causal=True), whole[:, :, :n], f"{n} tokens"
+        )
+        step = attention(q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n])
+        assert_same_bits(step, whole[:, :, n - 1 : n], f"token {n} with a cache")
+        seen = torch.arange(k.shape[2], device=device) < n  # a cache of full length, not yet filled
+        assert_same_bits(
+            attention(q[:, :, n - 1 : n], k, v, seen.view(1, 1, 1, -1)), step, f"token {n}, a static cache"
+        )
+
+
+@every_float
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_no_bit(side, dtype, device):
+    length, padding = 70, 29
+    q, k, v = operands(dtype, device, length=length, batch=1)
+    alone = attention(q, k, v, is_causal=True)
+    total = length + padding
+    at = slice(padding, None) if side == "left" else slice(0, length)
+    padded = [torch.full((1, HEADS, total, WIDTH), 3.0, dtype=dtype, device=device) for _ in range(3)]
+    for x, p in zip((q, k, v), padded, strict=True):
+        p[:, :, at] = x
+    seen = torch.ones(total, total, dtype=torch.bool, device=device).tril()
+    real = torch.zeros(total, dtype=torch.bool, device=device)
+    real[at] = True
+    assert_same_bits(attention(*padded, (seen & real).view(1, 1, total, total))[:, :, at], alone)
+
+
+def test_threads_and_pieces_change_no_bit(one_thread_or_two):
+    q, k, v = operands(torch.float32, length=700, batch=2)
+    one_thread_or_two(1)
+    expected = attention(q, k, v, is_causal=True)
+    one_thread_or_two(2)
+    assert_same_bits(attention(q, k, v, is_causal=True), expected)
+    assert_same_bits(
+        attention(q[:, :, 600:], k, v, torch.ones(700, 700, dtype=torch.bool).tril()[600:]), expected[:, :, 600:]
+    )
+
+
+def test_nothing_attended_and_nothing_there():
+    q, k, v = operands(torch.float32, length=4, grad=True)
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[2] = False
+    result = attention(q, k, v, mask)
+    assert (result[:, :, 2] == 0).all() and result.isfinite().all()
+    result.sum().backward()
+    assert q.grad.isfinite().all() and (q.grad[:, :, 2] == 0).all()
+    assert (attention(q, k[:, :, :0], v[:, :, :0]) == 0).all()
+    assert attention(q[:0], k[:0], v[:0]).shape == (0, HEADS, 4, WIDTH)
+
+
+def test_what_is_refused():
+    q, k, v = operands(torch.float32, length=4)
+    with pytest.raises(ValueError, match=r"dropout_p 0, got 0\.5"):
+        attention(q, k, v, dropout_p=0.5)
+    with pytest.raises(ValueError, match="attn_mask or is_causal"):
+        attention(q, k, v, torch.ones(4, 4, dtype=torch.bool), is_causal=True)
+    with pytest.raises(ValueError, match="sizes do not fit"):
+        attention(q, k, v[:, :, :3])
+    with pytest.raises(ValueError, match="enable_gqa=True shares"):
+        attention(q, k[:, :2], v[:, :2])
+    with pytest.raises(ValueError, match="does not broadcast"):
+        attention(q, k, v, torch.ones(3, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="2 to 4 dims"):
+        attention(q[None], k[None], v[None])
+    with pytest.raises(TypeError, match="one dtype"):
+        attention(q, k.double(), v)
+    with pytest.raises(NotImplementedError, match="gradient of attn_mask"):
+        attention(q, k, v, torch.zeros(4, 4, requires_grad=True))
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        x = q.clone().requires_grad_()
+        torch.autograd.grad(attention(x, k, v).sum(), x, create_graph=True)
+
+
+def test_autocast_compile_and_opcheck():
+    q, k, v = operands(torch.float32, length=6, grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = attention(q, k, v)
+    assert_same_bits(result, attention(q.bfloat16(), k.bfloat16(), v.bfloat16()))
+    compiled = torch.compile(lambda *x: attention(*x, is_causal=True) * 2, backend="aot_eager", fullgraph=True)
+    assert_same_bits(compiled(q, k, v), attention(q, k, v, is_causal=True) * 2)
+    op = torch.ops.treduce.scaled_dot_product_attention.default
+    torch.library.opcheck(op, (q, k, v), {"scale": 0.5})
+
+
+@pytest.mark.cuda
+def test_memory_is_linear(much_memory):
+    much_memory(4)
+    q, k, v = (torch.randn(1, 8, 32768, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    attention(q, k, v, is_causal=True).sum().backward()
+    scores = 8 * 32768 * 32768 * 4
+    assert torch.cuda.max_memory_allocated() - before < scores / 8
+
+
+class TestInTheMode:
+    def test_it_is_taken(self, device):
+        q, k, v = operands(torch.float32, device, grad=True)
+        expected = torch.autograd.grad(attention(q, k, v, is_causal=True).sum(), (q, k, v))
+        with torch_reduce.batch_invariant(strict=True) as mode:
+            result = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            actual = torch.autograd.grad(result.sum(), (q, k, v))
+        for a, e in zip(actual, expected, strict=True):
+            assert_same_bits(a, e)
+        assert any(op.name == "aten::scaled_dot_product_attention" and op.ours == 1 for op in mode.report())
+        with torch.inference_mode(), torch_reduce.batch_invariant(strict=True):
+            assert_same_bits(functional.scaled_dot_product_attention(q, k, v, is_causal=True), result)
+
+    def test_outside_torchs_is_what_it_was(self):
+        q, k, v = operands(torch.float32, grad=True)
+        with torch_reduce.batch_invariant():
+            pass
+        result = functional.scaled_dot_product_attention(q, k, v)
+        assert "Treduce" not in result.grad_fn.name()
+
+    def test_dropout_and_gradients_of_masks_are_composed(self):
+        q, k, v = operands(torch.float32, length=8)
+        mask = torch.zeros(8, 8, requires_grad=True)
+        with torch_reduce.batch_invariant(strict=True) as mode:
+            functional.scaled_dot_product_attention(q, k, v, mask).sum().backward()
+            functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        assert mask.grad is not None
+        assert {"aten::bmm", "aten::_softmax"} <= {op.name for op in mode.report() if op.ours}
