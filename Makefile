@@ -13,6 +13,7 @@ newest := torch==2.15.0
 TORCH := $(newest)
 TOOLS := setuptools==81.0.0 ninja==1.13.2 numpy==2.4.6 rich==15.0.0
 CHECKS := matplotlib==3.11.2 pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170.15 expecttest==0.3.0 \
+          transformers==5.23.0 \
           nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 LINTERS := clang-format==23.1.5 ruff==0.17.5
 TOOLKIT := cuda-toolkit[nvcc,cudart,cccl]
