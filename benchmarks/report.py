@@ -602,6 +602,41 @@ def accuracy(results: Results) -> str:
     return table(head, lines, right_from=2) + "\n\n" + conditions(results, "accuracy", what)
 
 
+def of_ranks(results: Results, op: str) -> list[dict[str, Any]]:
+    return [row for row in results.files["distributed"]["sharded"] if row["op"] == op]
+
+
+def on_ranks(results: Results, what: str) -> str:
+    data = results.files["distributed"]
+    settings = "".join(f", {name}={value}" for name, value in sorted(data["nccl_settings"].items()))
+    return conditions(results, "distributed", f"{what}; {data['ranks']} GPUs, NCCL {data['nccl']}{settings}")
+
+
+def distributed_collectives(results: Results) -> str:
+    """Each collective, ours and torch's."""
+    lines = []
+    for op in ("all_reduce", "reduce_scatter"):
+        for row in of_ranks(results, op):
+            ours, theirs = (row["us"][by][0] for by in ("torch_reduce", "torch"))
+            size = [op, row["dtype"], length(row["bytes"])]
+            lines.append([*size, significant(ours), significant(theirs), number(ours / theirs)])
+    head = ["", "dtype", "bytes", "µs", "NCCL µs", "ours / NCCL"]
+    return table(head, lines, 3) + "\n\n" + on_ranks(results, "A call, host time included")
+
+
+def distributed_sums(results: Results) -> str:
+    """Sums of sharded DTensors, ours and torch's, and what they cannot be faster than."""
+    lines = []
+    for row in of_ranks(results, "sum"):
+        us = {by: median for by, (median, *_) in row["us"].items()}
+        floor = us["local sum and all_gather"]
+        dim = "all" if row["dim"] is None else str(row["dim"])
+        cells = [shape_of(row), str(row["sharded"]), dim, significant(us["torch_reduce"]), significant(us["DTensor"])]
+        lines.append([*cells, significant(floor), number(us["torch_reduce"] / floor)])
+    head = ["shape", "sharded", "summed", "µs", "DTensor µs", "local sum, all_gather µs", "ours / that"]
+    return table(head, lines, 3) + "\n\n" + on_ranks(results, "Sums of float32 DTensors, host time included")
+
+
 def counters_ladder(results: Results) -> str:
     """Nsight Compute's counters of the first pass of the rungs that reduce whole tensors."""
     first: dict[str, dict[str, float]] = {}
@@ -743,6 +778,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
+    "distributed_collectives": ("distributed", distributed_collectives),
+    "distributed_sums": ("distributed", distributed_sums),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),

@@ -5,6 +5,7 @@ Examples:
     python benchmarks/run.py --suite grid cub
     python benchmarks/run.py --suite compile --seconds 240         stops after 240 s; with --resume it continues
     python benchmarks/run.py --suite matmul_ladder matmul_grid matmul_accuracy matmul_calls
+    python benchmarks/run.py --suite distributed                   on all GPUs of this machine
     python benchmarks/run.py --suite cpu                           writes benchmarks/results/cpu-*
     python benchmarks/run.py --smoke --device cpu --output DIR     smoke test: small shapes, few samples
 """
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import accuracy as accuracies
 import cases
 import grid as grids
+import many_gpus
 import peers
 import product_errors
 import products
@@ -473,10 +475,17 @@ def statements_of(case: cases.Call) -> dict[str, str]:
     }
 
 
+def distributed(session: Session) -> dict[str, Any]:
+    """Collectives and sums of DTensors on all GPUs of this machine; in a smoke run, on two processes of the CPU."""
+    data = many_gpus.measure(session.device, session.smoke, session.step)
+    session.wrong += [f"{row['op']} {row}" for row in data["sharded"] if row.get("wrong")]
+    return data
+
+
 class Suite(NamedTuple):
     run: Callable[[Session], dict[str, Any]]
     on: str
-    """The device on which it runs by default: "cuda", "cpu" or "both"."""
+    """The device on which it runs by default: "cuda", "cpu" or "both"; "gpus": CUDA, if there are several."""
 
 
 SUITES = {
@@ -486,7 +495,7 @@ SUITES = {
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
-    "cpu": Suite(cpu, "cpu"),
+    "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
 }  # fmt: skip
 
 
@@ -521,8 +530,9 @@ def main() -> int:
     parser.add_argument("--every-point", action="store_true", help="compile: all points, not the marked ones alone")
     args = parser.parse_args()
     device = as_device(args.device)
-    suites = args.suite or [name for name, suite in SUITES.items() if args.smoke or suite.on in (device.type, "both")]
-    gpu_alone = [name for name in suites if SUITES[name].on == "cuda"]
+    usual = (device.type, "both", *(["gpus"] if torch.cuda.device_count() > 1 else []))
+    suites = args.suite or [name for name, suite in SUITES.items() if args.smoke or suite.on in usual]
+    gpu_alone = [name for name in suites if SUITES[name].on in ("cuda", "gpus")]
     if device.type == "cpu" and gpu_alone and not args.smoke:
         parser.error(f"{', '.join(gpu_alone)}: for a GPU, and torch finds none that it can use; --smoke runs on a CPU")
     if args.smoke and args.output is None:

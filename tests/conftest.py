@@ -23,7 +23,7 @@ NO_CUDA = why_no_cuda()
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))  # in a worker, how many there are
 MOST_WORKERS = 8  # each holds a torch, some 0.5 GB
 # Tests that share what takes long to make, by a part of their names: one worker runs all of a group.
-GROUPS = ("test_disassembly", "instruction_set", "inductor", "multiply_adds_in_k_order")
+GROUPS = ("test_disassembly", "test_distributed", "instruction_set", "inductor", "multiply_adds_in_k_order")
 
 if WORKERS:  # they share the cores
     threads = max(1, (os.cpu_count() or 1) // WORKERS)

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_de
 
 import torch_reduce
 import torch_reduce.distributed as treduce
-from torch_reduce.distributed import _tree
+from torch_reduce.distributed import _exchange, _tree
 
 MOST = 4
 
@@ -117,6 +117,30 @@ def on_every_placement(device, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
 def test_reductions_of_every_placement(together, dtype):
     together(on_every_placement, dtype)
+
+
+def on_two_exchanges(device):
+    """What takes a share of many outputs, with few."""
+    before, _exchange.ONE_EXCHANGE = _exchange.ONE_EXCHANGE, 0
+    try:
+        mesh = line(device)
+        for shape, dtype in itertools.product(
+            ((8192, 5), (5001, 7), (9, 4100), (1500, 64)), (torch.float16, torch.complex64)
+        ):
+            x = cases.values(math.prod(shape), dtype, "normal", device=device).view(shape)
+            for cut, dim, op in itertools.product((0, 1), (None, 0, 1), ("sum", "mean")):
+                actual = getattr(torch_reduce, op)(placed(x, mesh, Shard(cut)), dim)
+                assert_placed(actual, getattr(torch_reduce, op)(x, dim), f"{op} {dtype} {shape} {cut} along {dim}")
+        for n in (1, 1000, 4097):
+            each = [cases.values(n, torch.float32, "wide", r, device) for r in range(dist.get_world_size())]
+            x = each[dist.get_rank()].clone()
+            assert_same_bits(treduce.all_reduce(x), torch_reduce.sum(torch.stack(each), 0), f"all_reduce of {n}")
+    finally:
+        _exchange.ONE_EXCHANGE = before
+
+
+def test_shares_of_many_outputs(together):
+    together(on_two_exchanges)
 
 
 def square():

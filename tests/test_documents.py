@@ -13,6 +13,7 @@ DOCUMENTS = (
     "docs/ladder.md",
     "docs/numerics.md",
     "docs/performance.md",
+    "docs/scaling.md",
     "tests/README.md",
 )
 

@@ -12,9 +12,7 @@ from . import _exchange, _tree
 Op = Literal["sum", "mean", "max", "min"]
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 
-# Up to so many bytes, of all ranks together, every rank takes everything and adds it: one exchange in place of two.
-ONE_EXCHANGE = 1 << 20
-# Pieces begin at multiples of this many bytes: kernels and NCCL read vectors of 16.
+# Pieces begin at multiples of this many bytes: kernels and NCCL read vectors.
 PIECE = 128
 
 
@@ -88,22 +86,21 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
     group = _group(group)
     if check:
         _check_alike("all_reduce", tensor, op, group)
-    ranks = group.size()
-    if tensor.numel() == 0:
+    ranks, count = group.size(), tensor.numel()
+    if count == 0:
         return tensor
+    # What the ranks cannot share evenly goes the way of small tensors.
+    unit = ranks * max(PIECE // tensor.element_size(), 1)
+    shared = count // unit * unit if ranks * count * tensor.element_size() > _exchange.ONE_EXCHANGE else 0
     with torch.no_grad():
-        if ranks * tensor.numel() * tensor.element_size() <= ONE_EXCHANGE:
-            tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
-            return tensor
         flat = tensor.detach().reshape(-1)
-        unit = max(PIECE // tensor.element_size(), 1)
-        piece = -(-tensor.numel() // (ranks * unit)) * unit
-        padded = (
-            flat if piece * ranks == flat.numel() else torch.nn.functional.pad(flat, (0, piece * ranks - len(flat)))
-        )
-        mine = _reduced_piece(padded, reduction, piece, group)
-        whole = _exchange.all_gather(mine, group).flatten()
-        tensor.copy_(whole[: tensor.numel()].view(tensor.shape))
+        if shared:
+            mine = _reduced_piece(flat[:shared], reduction, shared // ranks, group)
+            _exchange.all_gather_into(flat[:shared], mine, group)
+        if shared < count:
+            flat[shared:] = _tree.combine(reduction, _exchange.all_gather(flat[shared:], group))
+        if not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
     return tensor
 
 

@@ -9,6 +9,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as traced
 
+# Up to so many bytes, of all ranks together, every rank takes everything and adds it: one exchange. Beyond, each takes
+# a share, adds it, and all gather the sums: two exchanges, and as many bytes as a ring.
+ONE_EXCHANGE = 1 << 20
+
 # What every backend sends. Others travel as bytes: nothing is added on the way.
 _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
 
@@ -29,13 +33,16 @@ def _unpacked(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     """(...) of each rank, of one shape, as (ranks, ...)."""
-    sent = _packed(x)
     if _is_traced(x):
-        out = traced.all_gather_tensor(sent.unsqueeze(0), 0, group)
-    else:
-        out = sent.new_empty((group.size(), *sent.shape))
-        dist.all_gather_into_tensor(out.view(-1), sent.view(-1), group=group)
-    return _unpacked(out, x.dtype)
+        return _unpacked(traced.all_gather_tensor(_packed(x).unsqueeze(0), 0, group), x.dtype)
+    out = x.new_empty((group.size(), *x.shape))
+    all_gather_into(out, x, group)
+    return out
+
+
+def all_gather_into(out: Tensor, x: Tensor, group: ProcessGroup) -> None:
+    """The same, written to `out`, which is contiguous."""
+    dist.all_gather_into_tensor(_packed(out).view(-1), _packed(x).view(-1), group=group)
 
 
 def gather_parts(x: Tensor, sizes: list[int], group: ProcessGroup) -> Tensor:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,28 +35,62 @@ def _settled(x: DTensor) -> DTensor:
             _collectives.all_reduce(local, _PARTIAL[p.reduce_op], mesh.get_group(i))
             placements[i] = Replicate()
     if local is not None:
-        x = _wrapped(local, mesh, placements, x)
+        x = _wrapped(local, mesh, dataclasses.replace(_layout(x), placements=tuple(placements)))
     if all(type(p) in (Shard, Replicate) for p in x.placements):
         return x
     return x.redistribute(placements=[p if type(p) is Shard else Replicate() for p in x.placements])
 
 
-def _wrapped(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], like: Tensor) -> DTensor:
-    """`like`: the whole tensor, or one on no device of its shape and strides."""
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=like.shape, stride=like.stride())
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    placements: tuple[Placement, ...] = ()
+
+    def meta(self) -> Tensor:
+        """On no device, for checks."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
 
 
-def _in_order_of(local: Tensor, whole: DTensor) -> Tensor:
+def _layout(x: Tensor) -> _Layout:
+    return _Layout(x.shape, x.stride(), x.dtype, x.placements if isinstance(x, DTensor) else ())
+
+
+def _wrapped(local: Tensor, mesh: DeviceMesh, layout: _Layout) -> DTensor:
+    shape = torch.Size(layout.shape)
+    return DTensor.from_local(local, mesh, layout.placements, run_check=False, shape=shape, stride=layout.stride)
+
+
+def _placed(x: DTensor, placements: tuple[Placement, ...]) -> Tensor:
+    """This rank's part, with those placements."""
+    return (x if x.placements == placements else x.redistribute(placements=placements)).to_local()
+
+
+def _remembered(plan: Callable[..., Any]) -> Callable[..., Any]:
+    """Plans are functions of layouts, so each is made once; those with symbolic sizes each time."""
+    cached = functools.lru_cache(maxsize=4096)(plan)
+
+    def remembered(*arguments: Any) -> Any:
+        try:
+            return cached(*arguments)
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise
+            return plan(*arguments)
+
+    return remembered
+
+
+def _in_order_of(local: Tensor, strides: tuple[int, ...]) -> Tensor:
     """The part with its dims in memory as those of the whole are: redistribution may have changed that."""
-    order = sorted(range(local.dim()), key=lambda d: (-whole.stride(d), d))
-    strides = [local.stride(d) for d in order if local.shape[d] > 1]
-    if strides == sorted(strides, reverse=True):
+    order = sorted(range(local.dim()), key=lambda d: (-strides[d], d))
+    here = [local.stride(d) for d in order if local.shape[d] > 1]
+    if here == sorted(here, reverse=True):
         return local
     return local.permute(order).contiguous().permute(sorted(range(local.dim()), key=order.__getitem__))
-
-
-def _meta(x: Any) -> Any:
-    return torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, Tensor) else x
 
 
 def _mesh(op: OpOverload, operands: Sequence[Tensor]) -> DeviceMesh:
@@ -73,20 +108,19 @@ def _mesh(op: OpOverload, operands: Sequence[Tensor]) -> DeviceMesh:
 # Reductions.
 
 
-def _cuts(x: DTensor, dims: Sequence[int]) -> list[_sharded.Cut]:
+def _cuts(x: _Layout, mesh: DeviceMesh, dims: Sequence[int]) -> tuple[_sharded.Cut, ...]:
     """How the mesh cuts these dims, in the order of the mesh's dims."""
-    mesh, here = x.device_mesh, list(x.shape)
-    found = []
+    here, found = list(x.shape), []
     for i, p in enumerate(x.placements):
         if isinstance(p, Shard):
             sizes = chunks(here[p.dim], mesh.size(i))
             here[p.dim] = sizes[mesh.get_local_rank(i)]
             if p.dim in dims and mesh.size(i) > 1:
-                found.append(_sharded.Cut(p.dim, mesh.get_group(i), sizes))
-    return found
+                found.append(_sharded.Cut(p.dim, i, sizes))
+    return tuple(found)
 
 
-def _starts(x: DTensor, dim: int) -> tuple[int, ...]:
+def _starts(x: _Layout, mesh: DeviceMesh, dim: int) -> tuple[int, ...]:
     """Where the parts of a dim begin, on whatever rank."""
     parts = [(0, x.shape[dim])]
     for i, p in enumerate(x.placements):
@@ -94,117 +128,155 @@ def _starts(x: DTensor, dim: int) -> tuple[int, ...]:
             parts = [
                 (begin + before, size)
                 for begin, whole in parts
-                for sizes in [chunks(whole, x.device_mesh.size(i))]
+                for sizes in [chunks(whole, mesh.size(i))]
                 for before, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)
             ]
     return tuple(begin for begin, _ in parts)
 
 
-def _elements(x: DTensor, dims: Sequence[int]) -> _sharded.Elements:
-    strides = x.stride()
-    order = sorted((d for d in dims), key=lambda d: (strides[d] != 0 or x.shape[d] == 1, -strides[d]))
-    cuts = _cuts(x, dims)
+def _elements(x: _Layout, mesh: DeviceMesh, dims: Sequence[int]) -> _sharded.Elements:
+    order = sorted(dims, key=lambda d: (x.stride[d] != 0 or x.shape[d] == 1, -x.stride[d]))
+    cuts = _cuts(x, mesh, dims)
     innermost = max((cut.dim for cut in cuts), key=order.index)
-    return _sharded.Elements(tuple(order), tuple(x.shape[d] for d in order), tuple(cuts), _starts(x, innermost))
+    return _sharded.Elements(tuple(order), tuple(x.shape[d] for d in order), cuts, _starts(x, mesh, innermost))
 
 
-def _moved(x: DTensor, dims: Sequence[int], outermost: int) -> DTensor:
-    """With its reduced dims cut in one run of elements at most: other cuts move to dims that are kept, or go."""
-    mesh, placements = x.device_mesh, list(x.placements)
-    cutting = [i for i, p in enumerate(placements) if isinstance(p, Shard) and p.dim in dims and mesh.size(i) > 1]
+def _moved(x: _Layout, mesh: DeviceMesh, dims: Sequence[int], outermost: int) -> tuple[Placement, ...]:
+    """Where reduced dims are cut in one run of elements at most: other cuts move to dims that are kept, or go."""
+    placements = list(x.placements)
+    cutting = [cut.mesh_dim for cut in _cuts(x, mesh, dims)]
     stays = next((i for i in cutting if placements[i].dim == outermost), None)
     for i in cutting:
         if i == stays:
             continue
         taken = {p.dim for p in placements if isinstance(p, Shard)}
-        free = [d for d in range(x.dim()) if d not in dims and d not in taken and x.shape[d] >= mesh.size(i)]
+        free = [d for d, size in enumerate(x.shape) if d not in dims and d not in taken and size >= mesh.size(i)]
         if free:
             placements[i] = Shard(max(free, key=lambda d: x.shape[d]))
         elif stays is None and x.shape[outermost] >= mesh.size(i):
             placements[i], stays = Shard(outermost), i
         else:
             placements[i] = Replicate()
-    return x.redistribute(placements=placements)
+    return tuple(placements)
 
 
-def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: Any) -> DTensor:
-    mesh = _mesh(op, [x])
-    whole = op(_meta(x), variant, **arguments)  # checks the call, and says what comes out
-    name = op._schema.name.removeprefix("treduce::")
-    keepdim = arguments.get("keepdim", False)
-    dims = arguments.get("dim")
-    dims = sorted(d % x.dim() for d in dims) if dims else list(range(x.dim()))
+@dataclasses.dataclass(frozen=True)
+class _ReductionPlan:
+    """What a reduction does with its input."""
 
-    x = _settled(x)
-    free = _tree.any_order(name, whole.dtype)
+    placements: tuple[Placement, ...]
+    """Of the input, before anything is added."""
+    dims: tuple[int, ...]
+    in_any_order: bool
+    cuts: tuple[_sharded.Cut, ...]
+    """Of reduced dims; where there are none, each rank calls the op."""
+    elements: _sharded.Elements | None
+    """Of sums that have an order, where they are cut."""
+    result: _Layout
+
+
+@_remembered
+def _reduction_plan(
+    op: OpOverload, x: _Layout, mesh: DeviceMesh, _coordinate: tuple[int, ...], variant: str, named: tuple[Any, ...]
+) -> _ReductionPlan:
+    arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in named}
+    whole = op(x.meta(), variant, **arguments)  # checks the call, and says what comes out
+    rank, keepdim, dim = len(x.shape), arguments.get("keepdim", False), arguments.get("dim")
+    dims = tuple(sorted(d % rank for d in dim) if dim and rank else range(rank))
+    in_any_order = _tree.any_order(_name(op), whole.dtype)
     # Other orders than that of `auto` are not cut.
     auto = variant == "auto" and not any(arguments.get(size) for size in ("block_size", "num_blocks"))
-    if _cuts(x, dims) and not auto:
-        x = x.redistribute(
-            placements=[Replicate() if isinstance(p, Shard) and p.dim in dims else p for p in x.placements]
-        )
-    elif _cuts(x, dims) and not free and not (elements := _elements(x, dims)).have_nodes:
-        x = _moved(x, dims, next((d for d in elements.order if x.shape[d] > 1), elements.order[0]))
-
-    local, cuts = x.to_local(), _cuts(x, dims)
-    if not cuts:
-        several = len(dims) > 1 and not free
-        result = op(_in_order_of(local, x) if several else local, variant, **arguments)
-    elif free:
-        result = _sharded.unordered(name, local, dims, cuts, whole.dtype)
-    else:
-        result = _sharded.ordered(name, local, _elements(x, dims), whole.dtype)
-    if cuts and keepdim:
-        for d in dims:
-            result = result.unsqueeze(d)
-    placements = []
+    if _cuts(x, mesh, dims) and not auto:
+        gathered = [Replicate() if isinstance(p, Shard) and p.dim in dims else p for p in x.placements]
+        x = dataclasses.replace(x, placements=tuple(gathered))
+    elif _cuts(x, mesh, dims) and not in_any_order and not (found := _elements(x, mesh, dims)).have_nodes:
+        outermost = next((d for d in found.order if x.shape[d] > 1), found.order[0])
+        x = dataclasses.replace(x, placements=_moved(x, mesh, dims, outermost))
+    cuts, placements = _cuts(x, mesh, dims), []
     for p in x.placements:
         if isinstance(p, Shard):
             p = Replicate() if p.dim in dims else Shard(p.dim if keepdim else p.dim - sum(d < p.dim for d in dims))
         placements.append(p)
-    return _wrapped(result, mesh, placements, whole)
+    elements = _elements(x, mesh, dims) if cuts and not in_any_order else None
+    result = dataclasses.replace(_layout(whole), placements=tuple(placements))
+    return _ReductionPlan(x.placements, dims, in_any_order, cuts, elements, result)
+
+
+def _name(op: OpOverload) -> str:
+    return op._schema.name.removeprefix("treduce::")
+
+
+def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: Any) -> DTensor:
+    mesh = _mesh(op, [x])
+    x = _settled(x)
+    named = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items())
+    plan = _reduction_plan(op, _layout(x), mesh, tuple(mesh.get_coordinate() or ()), variant, named)
+    local = _placed(x, plan.placements)
+    if not plan.cuts:
+        several = len(plan.dims) > 1 and not plan.in_any_order
+        result = op(_in_order_of(local, x.stride()) if several else local, variant, **arguments)
+    elif plan.elements is None:
+        result = _sharded.unordered(_name(op), local, plan.dims, plan.cuts, plan.result.dtype, mesh)
+    else:
+        result = _sharded.ordered(_name(op), local, plan.elements, plan.result.dtype, mesh)
+    if plan.cuts and arguments.get("keepdim", False):
+        for d in plan.dims:
+            result = result.unsqueeze(d)
+    return _wrapped(result, mesh, plan.result)
 
 
 # Products and sums of two: outputs are independent, so a mesh dim can share any dim of the output.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Operand:
-    """A tensor and, for each of its dims, which dim of the output it is; None for those that the output lacks."""
-
-    tensor: DTensor
-    dims: tuple[int | None, ...]
-
-    def placed(self, out: int | None) -> Placement:
-        """Where a mesh dim shares dim `out` of the output."""
-        return Shard(self.dims.index(out)) if out is not None and out in self.dims else Replicate()
-
-    def cost(self, mesh_dim: int, out: int | None) -> float:
-        """Bytes that each rank of the mesh dim receives."""
-        before, after = self.tensor.placements[mesh_dim], self.placed(out)
-        if before.is_replicate() or before == after:
-            return 0
-        ranks = self.tensor.device_mesh.size(mesh_dim)
-        whole = self.tensor.numel() * self.tensor.element_size()
-        return whole * (ranks - 1) / ranks / (ranks if isinstance(after, Shard) else 1)
+_Dims = tuple[int | None, ...]
+"""Which dim of the output each dim of an operand is; None for those that the output lacks."""
 
 
-def _independent(op: OpOverload, operands: Sequence[_Operand], run: Callable[..., Tensor], whole: Tensor) -> DTensor:
-    """Each mesh dim shares the dim of the output for which least is sent."""
-    mesh = operands[0].tensor.device_mesh
+def _target(dims: _Dims, out: int | None) -> Placement:
+    """Of an operand, where a mesh dim shares dim `out` of the output."""
+    return Shard(dims.index(out)) if out is not None and out in dims else Replicate()
+
+
+def _cost(x: _Layout, mesh_dim: int, ranks: int, after: Placement) -> float:
+    """Bytes that each rank of a mesh dim receives."""
+    before = x.placements[mesh_dim]
+    if before.is_replicate() or before == after:
+        return 0
+    return math.prod(x.shape) * x.dtype.itemsize * (ranks - 1) / ranks / (ranks if isinstance(after, Shard) else 1)
+
+
+@_remembered
+def _independent_plan(
+    operands: tuple[_Layout, ...], dims: tuple[_Dims, ...], mesh: DeviceMesh, whole: _Layout
+) -> tuple[list[tuple[Placement, ...]], _Layout]:
+    """The placements of operands and output: each mesh dim shares the dim of the output for which least is sent."""
     shared: list[int | None] = []
     for i in range(mesh.ndim):
-        if all(o.tensor.placements[i].is_replicate() for o in operands):
+        if all(x.placements[i].is_replicate() for x in operands):
             shared.append(None)
             continue
-        used = {o.dims[p.dim] for o in operands if isinstance(p := o.tensor.placements[i], Shard)}
-        able = [d for d, size in enumerate(whole.shape) if d in used or size >= mesh.size(i)]
-        shared.append(min([*able, None], key=lambda d, i=i: sum(o.cost(i, d) for o in operands)))
-    locals_ = [o.tensor.redistribute(placements=[o.placed(d) for d in shared]).to_local() for o in operands]
-    return _wrapped(run(*locals_), mesh, [Replicate() if d is None else Shard(d) for d in shared], whole)
+        ranks = mesh.size(i)
+        used = {d[p.dim] for x, d in zip(operands, dims, strict=True) if isinstance(p := x.placements[i], Shard)}
+        able = [d for d, size in enumerate(whole.shape) if d in used or size >= ranks]
+        costs = {
+            out: sum(_cost(x, i, ranks, _target(d, out)) for x, d in zip(operands, dims, strict=True))
+            for out in (*able, None)
+        }
+        shared.append(min(costs, key=costs.__getitem__))
+    placements = tuple(Replicate() if out is None else Shard(out) for out in shared)
+    return [tuple(_target(d, out) for out in shared) for d in dims], dataclasses.replace(whole, placements=placements)
 
 
-def _broadcast(shape: Sequence[int], out: Sequence[int]) -> tuple[int | None, ...]:
+def _independent(
+    op: OpOverload, operands: Sequence[DTensor], dims: tuple[_Dims, ...], whole: Tensor, run: Callable[..., Tensor]
+) -> DTensor:
+    mesh = operands[0].device_mesh
+    operands = [_settled(x) for x in operands]
+    placements, result = _independent_plan(tuple(map(_layout, operands)), dims, mesh, _layout(whole))
+    return _wrapped(run(*(_placed(x, p) for x, p in zip(operands, placements, strict=True))), mesh, result)
+
+
+def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:
     """The dims of the output that those of an operand are; None where it is repeated."""
     first = len(out) - len(shape)
     return tuple(first + d if size == out[first + d] else None for d, size in enumerate(shape))
@@ -212,13 +284,12 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> tuple[int | None, ..
 
 def _matmul(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: Any) -> DTensor:
     _mesh(op, [a, b])
-    whole = op(_meta(a), _meta(b), *arguments, **named)
+    whole = op(_layout(a).meta(), _layout(b).meta(), *arguments, **named)
     rows, columns = a.dim() > 1, b.dim() > 1
     batch = whole.shape[: whole.dim() - rows - columns]
     a_dims = (*_broadcast(a.shape[:-2], batch), len(batch), None) if rows else (None,)
     b_dims = (*_broadcast(b.shape[:-2], batch), None, len(batch) + rows) if columns else (None,)
-    operands = [_Operand(_settled(a), a_dims), _Operand(_settled(b), b_dims)]
-    return _independent(op, operands, lambda a, b: op(a, b, *arguments, **named), whole)
+    return _independent(op, [a, b], (a_dims, b_dims), whole, lambda a, b: op(a, b, *arguments, **named))
 
 
 def _linear(
@@ -226,21 +297,23 @@ def _linear(
 ) -> DTensor:
     tensors = [x, weight] if bias is None else [x, weight, bias]
     _mesh(op, tensors)
-    whole = op(_meta(x), _meta(weight), _meta(bias), *arguments, **named)
+    whole = op(*(_layout(t).meta() for t in tensors), *([None] if bias is None else []), *arguments, **named)
     features = x.dim() - 1 if weight.dim() == 2 else None
     dims = [(*range(x.dim() - 1), None), (features, None)[-weight.dim() :]]
     if bias is not None:
         dims.append((features,) * bias.dim())
-    operands = [_Operand(_settled(t), d) for t, d in zip(tensors, dims, strict=True)]
-    run = lambda x, weight, bias=None: op(x, weight, bias, *arguments, **named)  # noqa: E731
-    return _independent(op, operands, run, whole)
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return op(x, weight, bias, *arguments, **named)
+
+    return _independent(op, tensors, tuple(dims), whole, run)
 
 
 def _vector_add(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: Any) -> DTensor:
     _mesh(op, [a, b])
-    whole = op(_meta(a), _meta(b), *arguments, **named)
-    operands = [_Operand(_settled(t), _broadcast(t.shape, whole.shape)) for t in (a, b)]
-    return _independent(op, operands, lambda a, b: op(a, b, *arguments, **named), whole)
+    whole = op(_layout(a).meta(), _layout(b).meta(), *arguments, **named)
+    dims = tuple(_broadcast(x.shape, whole.shape) for x in (a, b))
+    return _independent(op, [a, b], dims, whole, lambda a, b: op(a, b, *arguments, **named))
 
 
 RULES: dict[str, Callable[..., DTensor]] = {
@@ -256,6 +329,7 @@ RULES: dict[str, Callable[..., DTensor]] = {
 
 def _dispatched(rule: Callable[..., DTensor], _, op: OpOverload, types: Any, args: Any, kwargs: Any) -> DTensor:
     with torch.no_grad():  # autograd is above: the ops have gradients of their own
+        args = [x.detach() if isinstance(x, DTensor) and x.requires_grad else x for x in args]
         return rule(op, *args, **(kwargs or {}))
 
 

@@ -2,13 +2,14 @@
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed import DeviceMesh, ProcessGroup
 
 from .. import ops
 from . import _exchange, _tree
@@ -16,10 +17,10 @@ from . import _exchange, _tree
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A dim that the ranks of a group share: rank r of them has sizes[r] of it, in the order of ranks."""
+    """A dim that the ranks of a mesh dim share: rank r of them has sizes[r] of it, in the order of ranks."""
 
     dim: int
-    group: ProcessGroup
+    mesh_dim: int
     sizes: tuple[int, ...]
 
 
@@ -36,27 +37,27 @@ class Elements:
     starts: tuple[int, ...]
     """Where parts of the innermost dim that is cut begin, on whatever rank."""
 
-    @property
+    @functools.cached_property
     def count(self) -> int:
         """Of an output."""
         return math.prod(self.sizes)
 
-    @property
+    @functools.cached_property
     def last(self) -> int:
         """The place in `order` of the innermost dim that is cut. With the dims behind it, it is a run of elements."""
         return max(self.order.index(cut.dim) for cut in self.cuts)
 
-    @property
+    @functools.cached_property
     def step(self) -> int:
         """Elements of a run for each index of the dim that is cut."""
         return math.prod(self.sizes[self.last + 1 :])
 
-    @property
+    @functools.cached_property
     def runs(self) -> int:
         """Of an output, one after another."""
         return math.prod(self.sizes[: self.last])
 
-    @property
+    @functools.cached_property
     def unit(self) -> int:
         """Elements of the largest nodes that nothing cuts; no chunk where something does."""
         length = self.sizes[self.last] * self.step
@@ -64,7 +65,7 @@ class Elements:
             [s * self.step for s in self.starts if s * self.step < length] + [length] * (self.runs > 1)
         )
 
-    @property
+    @functools.cached_property
     def have_nodes(self) -> bool:
         """Whether `ordered` takes them: otherwise elements must move between the ranks first."""
         return self.unit >= _tree.CHUNK or (self.runs == 1 and len(self.cuts) == 1)
@@ -76,7 +77,7 @@ def _part_of(x: Tensor, elements: Elements) -> Tensor:
     return x.permute(*elements.order, *kept).flatten(elements.last, len(elements.order) - 1)
 
 
-def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype) -> Tensor:
+def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: DeviceMesh) -> Tensor:
     """`sum` or `mean` in the pairwise order: the bits of the whole tensor, on every rank, without the reduced dims.
 
     Args:
@@ -84,49 +85,72 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype) -> Tenso
         x: this rank's part.
         elements: what is reduced; they must have nodes.
         dtype: of the result, a floating-point or complex one.
+        mesh: whose dims cut the elements.
     """
     acc = _tree.accumulator(dtype)
     if dtype not in (acc, x.dtype):
         x = x.to(dtype)  # elements are converted to the result's dtype before they are added
     x = _part_of(x, elements)
-    nodes = _aligned(x, elements, acc) if elements.unit >= _tree.CHUNK else _ragged(x, elements, acc)
-    return _tree.finish(op, _tree.fold(nodes), elements.count, dtype)
+
+    def finished(nodes: Tensor) -> Tensor:
+        return _tree.finish(op, _tree.fold(nodes), elements.count, dtype)
+
+    if elements.runs > 1 or len(elements.cuts) > 1:
+        return finished(_gathered(x, elements, acc, mesh))
+    (cut,) = elements.cuts
+    group = mesh.get_group(cut.mesh_dim)
+    if elements.unit >= _tree.CHUNK:
+        counts = [_tree.node_count(size * elements.step, elements.unit) for size in cut.sizes]
+        return _folded(_tree.nodes_of(x, 0, elements.unit, acc), counts, finished, group)
+    return _folded(*_ragged(x, [size * elements.step for size in cut.sizes], acc, group), finished, group)
 
 
-def _aligned(x: Tensor, elements: Elements, acc: torch.dtype) -> Tensor:
+def _folded(nodes: Tensor, counts: list[int], finished: Callable[[Tensor], Tensor], group: ProcessGroup) -> Tensor:
+    """What `finished` makes of the nodes of all ranks, of which rank r has counts[r]."""
+    ranks, outputs = group.size(), math.prod(nodes.shape[1:])
+    if ranks <= 2 or sum(counts) * outputs * nodes.element_size() <= _exchange.ONE_EXCHANGE or outputs < ranks:
+        return finished(_exchange.gather_parts(nodes, counts, group))
+    # Many outputs: each rank folds its share of them, as in an all_reduce.
+    share = -(-outputs // ranks)
+    columns = torch.nn.functional.pad(nodes.reshape(len(nodes), outputs), (0, share * ranks - outputs))
+    sent = columns.view(len(nodes), ranks, share).transpose(0, 1).reshape(ranks * len(nodes), share)
+    mine = finished(_exchange.all_to_all(sent, counts, [len(nodes)] * ranks, group))
+    return _exchange.all_gather(mine, group).flatten()[:outputs].view(nodes.shape[1:])
+
+
+def _gathered(x: Tensor, elements: Elements, acc: torch.dtype, mesh: DeviceMesh) -> Tensor:
     """All nodes, where every part begins at one: (nodes, ...)."""
     nodes = _tree.nodes_of(x, elements.last, elements.unit, acc)
     for cut in reversed(elements.cuts):
         place = elements.order.index(cut.dim)
-        sizes = cut.sizes
+        sizes = list(cut.sizes)
         if place == elements.last:
             sizes = [_tree.node_count(size * elements.step, elements.unit) for size in sizes]
-        nodes = _exchange.gather_parts(nodes.movedim(place, 0), list(sizes), cut.group).movedim(0, place)
+        group = mesh.get_group(cut.mesh_dim)
+        nodes = _exchange.gather_parts(nodes.movedim(place, 0), sizes, group).movedim(0, place)
     return nodes.flatten(0, elements.last)
 
 
-def _ragged(x: Tensor, elements: Elements, acc: torch.dtype) -> Tensor:
-    """The nodes of all chunks, where one run is cut anywhere: (chunks, ...).
+def _ragged(x: Tensor, sizes: list[int], acc: torch.dtype, group: ProcessGroup) -> tuple[Tensor, list[int]]:
+    """This rank's chunks where one run is cut anywhere, (chunks, ...), and how many each rank has.
 
     A chunk belongs to the rank that has its first element; the others send it what they have of it.
     """
-    (cut,) = elements.cuts
-    bounds = [0, *itertools.accumulate(size * elements.step for size in cut.sizes)]
+    bounds = [0, *itertools.accumulate(sizes)]
     parts = list(itertools.pairwise(bounds))
     heads = [min(end, chunks_before(begin) * _tree.CHUNK) - begin for begin, end in parts]
     owners = [bisect.bisect_right(bounds, begin // _tree.CHUNK * _tree.CHUNK, hi=len(parts)) - 1 for begin, _ in parts]
 
-    me = cut.group.rank()
+    me = group.rank()
     give = [heads[me] if r == owners[me] else 0 for r in range(len(parts))]
     take = [head if owner == me else 0 for head, owner in zip(heads, owners, strict=True)]
     mine = x[heads[me] :]
     rest = len(mine) % _tree.CHUNK
-    received = _exchange.all_to_all(x[: heads[me]], take, give, cut.group)
+    received = _exchange.all_to_all(x[: heads[me]], take, give, group)
     nodes = [_tree.nodes_of(mine[: len(mine) - rest], 0, _tree.CHUNK, acc)]
     if rest:
         nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, _tree.CHUNK, acc))
-    counts = [chunks_before(end) - chunks_before(begin) for begin, end in parts]
-    return _exchange.gather_parts(torch.cat(nodes), counts, cut.group)
+    return torch.cat(nodes), [chunks_before(end) - chunks_before(begin) for begin, end in parts]
 
 
 def chunks_before(element: int) -> int:
@@ -134,7 +158,9 @@ def chunks_before(element: int) -> int:
     return -(-element // _tree.CHUNK)
 
 
-def unordered(op: str, x: Tensor, dims: Sequence[int], cuts: Sequence[Cut], dtype: torch.dtype) -> Tensor:
+def unordered(
+    op: str, x: Tensor, dims: Sequence[int], cuts: Sequence[Cut], dtype: torch.dtype, mesh: DeviceMesh
+) -> Tensor:
     """A reduction that is exact in any order: one value an output of each rank. `dtype` is the result's."""
     if op == "sum":
         if dtype not in (x.dtype, torch.int64):
@@ -145,7 +171,7 @@ def unordered(op: str, x: Tensor, dims: Sequence[int], cuts: Sequence[Cut], dtyp
     else:
         value = (ops.amax if op == "amax" else ops.amin)(x, list(dims))
     for cut in reversed(cuts):
-        value = _tree.combine(op, _exchange.all_gather(value, cut.group))
+        value = _tree.combine(op, _exchange.all_gather(value, mesh.get_group(cut.mesh_dim)))
     return value.to(dtype)
 
 

@@ -92,7 +92,7 @@ class MicroBatches:
             node = self._sum(self._nodes.pop(), node)
         self._added = 0
         totals = list(node)
-        for dtype in {t.dtype for t in node}:
+        for dtype in dict.fromkeys(t.dtype for t in node):  # in the same order on every rank
             which = [i for i, t in enumerate(node) if t.dtype == dtype]
             flat = torch.cat([node[i].reshape(-1) for i in which])
             if self.group is None:

@@ -60,6 +60,8 @@ def nodes_of(x: Tensor, dim: int, unit: int, dtype: torch.dtype) -> Tensor:
         unit: a power of two of chunks.
         dtype: of the accumulator; elements are converted as they are read.
     """
+    if 0 < x.shape[dim] <= unit:
+        return ops.sum(x, dim, keepdim=True, dtype=dtype)
     whole, rest = divmod(x.shape[dim], unit)
     parts = []
     if whole:
