@@ -278,6 +278,45 @@ def test_products(together):
     together(on_products, torch.float32)
 
 
+def on_attention(device):
+    """Forward and backward, every placement of all operands."""
+    mesh = line(device)
+    ranks = dist.get_world_size()
+
+    def check(query, key, mask=None, **arguments):
+        shapes = [query, key, key, *([] if mask is None else [mask])]
+        whole = [cases.values(math.prod(s), torch.float32, "normal", i, device).view(s) for i, s in enumerate(shapes)]
+        if mask is not None:
+            whole[3] = whole[3] > 0
+
+        def run(query, key, value, *mask):
+            leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+            y = torch_reduce.scaled_dot_product_attention(*leaves, *mask, **arguments)
+            return [y.detach(), *torch.autograd.grad(torch_reduce.sum(y * y), leaves)]
+
+        expected = run(*whole)
+        options = [Replicate(), *map(Shard, range(len(query)))]
+        for placements in itertools.product(options, options[:3]):
+            q, kv = placements
+            parts = [placed(x, mesh, p) for x, p in zip(whole, (q, kv, kv, Replicate()), strict=False)]
+            for actual, e in zip(run(*parts), expected, strict=True):
+                assert_placed(actual, e, f"{query} {key} {mask} {arguments} {placements}")
+
+    check((4, 4, 10, 8), (4, 4, 12, 8))
+    check((4, 4, 12, 8), (4, 4, 12, 8), is_causal=True)
+    check((2, 2 * ranks, 5, 8), (2, ranks, 6, 8), enable_gqa=True)
+    check((2, 2, 5, 8), (2, 1, 6, 8))
+    check((3, 2, 5, 8), (3, 2, 6, 8), (3, 1, 5, 6))
+    check((3, 2, 5, 8), (3, 2, 6, 8), (5, 6))
+    check((3, 5, 8), (3, 6, 8))
+    check((5, 8), (6, 8))
+    check((3, 5, 8), (3, 6, 8), (3, 5, 6))
+
+
+def test_attention(together):
+    together(on_attention)
+
+
 def on_gradients(device):
     """Forward and backward of a layer: the bits of one rank, whatever is sharded."""
     mesh = line(device)

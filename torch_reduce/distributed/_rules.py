@@ -257,7 +257,8 @@ def _independent_plan(
             continue
         ranks = mesh.size(i)
         used = {d[p.dim] for x, d in zip(operands, dims, strict=True) if isinstance(p := x.placements[i], Shard)}
-        able = [d for d, size in enumerate(whole.shape) if d in used or size >= ranks]
+        known = {out for d in dims for out in d}
+        able = [out for out, size in enumerate(whole.shape) if out in known and (out in used or size >= ranks)]
         costs = {
             out: sum(_cost(x, i, ranks, _target(d, out)) for x, d in zip(operands, dims, strict=True))
             for out in (*able, None)
@@ -268,12 +269,18 @@ def _independent_plan(
 
 
 def _independent(
-    op: OpOverload, operands: Sequence[DTensor], dims: tuple[_Dims, ...], whole: Tensor, run: Callable[..., Tensor]
-) -> DTensor:
+    operands: Sequence[DTensor], dims: tuple[_Dims, ...], whole: Any, run: Callable[..., Any]
+) -> DTensor | tuple[DTensor, ...]:
+    """`whole`: the output on no device, or several whose dims are shared alike."""
     mesh = operands[0].device_mesh
     operands = [_settled(x) for x in operands]
-    placements, result = _independent_plan(tuple(map(_layout, operands)), dims, mesh, _layout(whole))
-    return _wrapped(run(*(_placed(x, p) for x, p in zip(operands, placements, strict=True))), mesh, result)
+    outputs = whole if isinstance(whole, tuple) else (whole,)
+    placements, first = _independent_plan(tuple(map(_layout, operands)), dims, mesh, _layout(outputs[0]))
+    found = run(*(_placed(x, p) for x, p in zip(operands, placements, strict=True)))
+    if not isinstance(whole, tuple):
+        return _wrapped(found, mesh, first)
+    layouts = [dataclasses.replace(_layout(output), placements=first.placements) for output in outputs]
+    return tuple(_wrapped(part, mesh, layout) for part, layout in zip(found, layouts, strict=True))
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:
@@ -289,7 +296,7 @@ def _matmul(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: An
     batch = whole.shape[: whole.dim() - rows - columns]
     a_dims = (*_broadcast(a.shape[:-2], batch), len(batch), None) if rows else (None,)
     b_dims = (*_broadcast(b.shape[:-2], batch), None, len(batch) + rows) if columns else (None,)
-    return _independent(op, [a, b], (a_dims, b_dims), whole, lambda a, b: op(a, b, *arguments, **named))
+    return _independent([a, b], (a_dims, b_dims), whole, lambda a, b: op(a, b, *arguments, **named))
 
 
 def _linear(
@@ -306,28 +313,87 @@ def _linear(
     def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return op(x, weight, bias, *arguments, **named)
 
-    return _independent(op, tensors, tuple(dims), whole, run)
+    return _independent(tensors, tuple(dims), whole, run)
 
 
 def _vector_add(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: Any) -> DTensor:
     _mesh(op, [a, b])
     whole = op(_layout(a).meta(), _layout(b).meta(), *arguments, **named)
     dims = tuple(_broadcast(x.shape, whole.shape) for x in (a, b))
-    return _independent(op, [a, b], dims, whole, lambda a, b: op(a, b, *arguments, **named))
+    return _independent([a, b], dims, whole, lambda a, b: op(a, b, *arguments, **named))
 
 
-RULES: dict[str, Callable[..., DTensor]] = {
+def _attention_dims(
+    mesh: DeviceMesh, query: DTensor, key: DTensor, mask: DTensor | None, queries: bool
+) -> tuple[_Dims, _Dims, list[_Dims]]:
+    """Of query, of key and value, and of the mask, if there is one.
+
+    Batches are independent. Without a mask heads are, too, and queries, if `queries`; a mask decides over all heads and
+    queries of a batch which keys count.
+    """
+    rank = query.dim()
+    batch, heads, length = (None,) * (4 - rank) + tuple(range(min(rank - 1, 3)))
+    if mask is not None or (rank > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] % mesh.size()):
+        heads = None
+    if mask is not None or not queries:
+        length = None
+    lead = (batch, heads)[4 - rank :]
+    of_mask = []
+    if mask is not None:
+        of_mask.append((batch if mask.dim() == 4 and mask.shape[0] > 1 else None, *[None] * 3)[: mask.dim()])
+    return (*lead, length, None), (*lead, None, None), of_mask
+
+
+def _attention(
+    op: OpOverload,
+    query: DTensor,
+    key: DTensor,
+    value: DTensor,
+    attn_mask: DTensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **named: Any,
+) -> Any:
+    given = [query, key, value, *([] if attn_mask is None else [attn_mask])]
+    mesh = _mesh(op, given)
+
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return op(query, key, value, mask, dropout_p, is_causal, **named)
+
+    whole = run(*(_layout(x).meta() for x in given))
+    of_query, of_keys, of_mask = _attention_dims(mesh, query, key, attn_mask, queries=not is_causal)
+    return _independent(given, (of_query, of_keys, of_keys, *of_mask), whole, run)
+
+
+def _attention_backward(
+    op: OpOverload, grad: DTensor, query: DTensor, key: DTensor, value: DTensor, attn_mask: DTensor | None, *rest: Any
+) -> Any:
+    given = [grad, query, key, value, *([] if attn_mask is None else [attn_mask])]
+    mesh = _mesh(op, given)
+
+    def run(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Any:
+        return op(grad, query, key, value, mask, *rest)
+
+    whole = run(*(_layout(x).meta() for x in given))
+    # The gradients of keys are sums over queries.
+    of_query, of_keys, of_mask = _attention_dims(mesh, query, key, attn_mask, queries=False)
+    return _independent(given, (of_query, of_query, of_keys, of_keys, *of_mask), whole, run)
+
+
+RULES: dict[str, Callable[..., Any]] = {
     "sum": _reduction,
     "mean": _reduction,
     "amax": _reduction,
     "amin": _reduction,
     "matmul": _matmul,
     "linear": _linear,
+    "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention_backward": _attention_backward,
     "vector_add": _vector_add,
 }
 
 
-def _dispatched(rule: Callable[..., DTensor], _, op: OpOverload, types: Any, args: Any, kwargs: Any) -> DTensor:
+def _dispatched(rule: Callable[..., Any], _, op: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
     with torch.no_grad():  # autograd is above: the ops have gradients of their own
         args = [x.detach() if isinstance(x, DTensor) and x.requires_grad else x for x in args]
         return rule(op, *args, **(kwargs or {}))
