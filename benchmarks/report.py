@@ -28,6 +28,7 @@ import cases
 import counters
 import grid
 import ladders
+import models as language_models
 import product_plots
 import product_tables
 from checkout import ROOT
@@ -637,6 +638,14 @@ def distributed_sums(results: Results) -> str:
     return table(head, lines, 3) + "\n\n" + on_ranks(results, "Sums of float32 DTensors, host time included")
 
 
+def models(results: Results) -> str:
+    """Questions and times of whole models."""
+    rows = results.files["models"]["models"]
+    shapes = ", ".join(dict.fromkeys(f"{row['batch']} x {row['length']} tokens" for row in rows))
+    what = f"Questions answered yes; ms by torch / ours (ratio); {shapes}, random weights, eager mode"
+    return table(*language_models.table(rows), right_from=3) + "\n\n" + conditions(results, "models", what)
+
+
 def counters_ladder(results: Results) -> str:
     """Nsight Compute's counters of the first pass of the rungs that reduce whole tensors."""
     first: dict[str, dict[str, float]] = {}
@@ -780,6 +789,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "accuracy": ("accuracy", accuracy),
     "distributed_collectives": ("distributed", distributed_collectives),
     "distributed_sums": ("distributed", distributed_sums),
+    "models": ("models", models),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),

@@ -28,6 +28,7 @@ import accuracy as accuracies
 import cases
 import grid as grids
 import many_gpus
+import models as language_models
 import peers
 import product_errors
 import products
@@ -439,6 +440,23 @@ def accuracy(session: Session) -> dict[str, Any]:
     return accuracies.measure(lengths, session.device, session.settings, session.step)
 
 
+def models(session: Session) -> dict[str, Any]:
+    """Models of transformers: the six questions and times, by torch and in batch_invariant."""
+    if not language_models.available():
+        print("models: transformers is not installed: nothing to measure")
+        return {"models": []}
+    done = {language_models.key(row): row for row in session.earlier.get("models", ())}
+    rows: list[dict[str, Any]] = []
+    for case in language_models.CASES[: 1 if session.smoke else None]:
+        if case not in done and time.monotonic() > session.deadline:
+            session.left += 1
+            continue
+        session.step(str(case))
+        rows.append(done.get(case) or language_models.measure(case, session.device, session.smoke))
+        session.save({"models": rows})
+    return {"models": rows}
+
+
 def calls(session: Session) -> dict[str, Any]:
     """The time of a call in microseconds: ours and torch's alternately, in each of autograd's modes."""
     rounds, number = (3, 20) if session.smoke else (31, 1000)
@@ -496,6 +514,7 @@ SUITES = {
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
+    "models": Suite(models, "cuda"),
 }  # fmt: skip
 
 
@@ -596,6 +615,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
             if median < grids.CLOSE:
                 yield f"    {median:.3f} ({low:.3f} to {high:.3f}) {in_words(row)}"
     yield from digest_of_products(data)
+    yield from (f"  {line}" for line in language_models.summary(data.get("models", [])))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"

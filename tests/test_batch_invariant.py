@@ -1,5 +1,6 @@
 """batch_invariant: what torch reduces is ours inside it, has torch's values, and does not see the batch."""
 
+import re
 import threading
 import warnings
 
@@ -274,3 +275,10 @@ def test_compiled_functions_run_uncompiled():
         result = compiled(x)
         assert_same_bits(result, x.softmax(-1).sum(-1))
     assert {op.name: op.ours for op in mode.report()} == {"aten::_softmax": 2, "aten::sum.dim_IntList": 2}
+
+
+def test_the_ten_lines_of_the_document_run(root, capsys):
+    text = (root / "docs" / "batch_invariance.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines()[1] == "True"

@@ -12,7 +12,7 @@ import torch
 import torch_reduce
 from torch_reduce import bench, cli, ops
 
-COMMANDS = ("info", "variants", "threads", "bench", "verify", "demo")
+COMMANDS = ("info", "variants", "threads", "bench", "verify", "model", "demo")
 
 
 @pytest.fixture
@@ -191,6 +191,14 @@ def test_bench_checks_before_it_times(run, monkeypatch):
     status, _, _, data = run("bench", "sum", "--n", "1000", "--variant", "v0", "--quick", "--device", "cpu")
     assert status == 1
     assert any(row.get("wrong") for row in data["rows"])
+
+
+def test_model(run):
+    pytest.importorskip("transformers")
+    status, out, _, data = run("model", "--model", "gpt2", "--length", "20", "--device", "cpu")
+    assert status == 0 and out.count("yes") >= 6
+    assert all(data["batch_invariant"].values()) and len(data["torch"]) == 6 and data["uncovered"] == []
+    assert run("model", "--length", "3", "--device", "cpu", json_too=False)[0] == 2
 
 
 def test_demo(run):

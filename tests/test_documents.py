@@ -10,6 +10,7 @@ import torch_reduce
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/batch_invariance.md",
     "docs/ladder.md",
     "docs/numerics.md",
     "docs/performance.md",

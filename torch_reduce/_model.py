@@ -125,11 +125,10 @@ def times(model: torch.nn.Module, tokens: Tensor, repeats: int = 5) -> dict[str,
     with torch.no_grad():
         prefill = _seconds(lambda: model(tokens, use_cache=False), device, repeats)
         cache = model(tokens[:, :-1], use_cache=True).past_key_values
-        length = tokens.shape[1] - 1
 
         def step() -> None:
             model(tokens[:, -1:], past_key_values=cache, use_cache=True)
-            cache.crop(length)
+            cache.crop(-1)
 
         token = _seconds(step, device, repeats)
     return {"prefill": prefill, "token": token, "training": _seconds(lambda: gradients(model, tokens), device, repeats)}

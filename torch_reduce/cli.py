@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import math
 import os
@@ -18,9 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from . import _check, _plot, bench, ops
+from . import _check, _model, _plot, bench, ops
 from ._device import Bandwidth, as_device, build_info, cuda_built
 from ._info import device_info
+from ._invariant import batch_invariant
 from ._plan import CHIPS
 from ._plan_products import PRODUCTS
 from ._plans import plan
@@ -200,6 +202,17 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
     checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
     device_and_json(checking)
+
+    asking = command(
+        "model", _ask_model, "ask a small transformer six questions about its batch, with torch and in batch_invariant",
+        "", "--model gpt2 --dtype bfloat16 --attention eager", "--device cuda --size real",
+    )  # fmt: skip
+    asking.add_argument("--model", choices=_model.FAMILIES, default="llama", help="default: llama")
+    asking.add_argument("--size", choices=_model.SIZES, default="small", help="default: small; real: widths in use")
+    asking.add_argument("--dtype", default="float32", help="default: float32")
+    asking.add_argument("--attention", choices=_model.ATTENTION, default="sdpa", help="default: sdpa")
+    asking.add_argument("--length", type=_count, default=64, metavar="N", help="tokens of a prompt (default: 64)")
+    device_and_json(asking)
 
     demo = command("demo", _demo, "one screen: this machine, and the sum ladder on it", "", "--n 2^26")
     demo.add_argument("--n", type=_count, help="default: 2^24; on a CPU 2^20")
@@ -490,6 +503,30 @@ def _has(op: str, names: Sequence[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _ask_model(args: argparse.Namespace, console: Console) -> int:
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError("transformers is not installed: `pip install transformers` brings the models")
+    if args.length < 16:
+        raise ValueError(f"--length must be 16 or more, got {args.length}")
+    (name,) = _known_dtypes([args.dtype])
+    model = _model.build(args.model, args.size, getattr(torch, name), as_device(args.device), args.attention)
+    tokens = _model.prompts(model, 4, args.length)
+    by_torch = _model.answers(model, tokens)
+    with batch_invariant() as mode:
+        ours = _model.answers(model, tokens)
+    table = Table(box=None, pad_edge=False)
+    for head in ("", "torch", "batch_invariant"):
+        table.add_column(head)
+    for question, words in _model.QUESTIONS.items():
+        table.add_row(words, *("yes" if answers[question] else "no" for answers in (by_torch, ours)))
+    console.print(titled(f"{args.model}, {name}, {args.attention} attention, 4 prompts of {args.length} tokens", table))
+    uncovered = [op.name for op in mode.report() if op.uncovered]
+    if uncovered:
+        console.print(f"not covered: {', '.join(uncovered)}")
+    _write_json(args.json, {"torch": by_torch, "batch_invariant": ours, "uncovered": uncovered})
+    return 0 if all(ours.values()) else 1
 
 
 def _demo(args: argparse.Namespace, console: Console) -> int:
