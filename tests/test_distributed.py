@@ -347,6 +347,35 @@ def test_gradients(together):
     together(on_gradients)
 
 
+def on_compiled(device):
+    mesh = line(device)
+
+    def step(x, weight):
+        y = torch_reduce.matmul(x * 2, weight, variant="tiled")
+        return torch_reduce.sum(y * y, 0) + torch_reduce.amax(y)
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for rows, placement in ((4096, Shard(0)), (5001, Shard(0)), (4096, Shard(1))):
+        whole = [cases.values(rows * 16, torch.float32, "normal", 0, device).view(rows, 16)]
+        whole.append(cases.values(16 * 6, torch.float32, "normal", 1, device).view(16, 6))
+        found = []
+        for call, operands in (
+            (step, whole),
+            (compiled, [placed(x, mesh, p) for x, p in zip(whole, (placement, Replicate()), strict=True)]),
+        ):
+            leaves = [x.detach().requires_grad_() for x in operands]
+            y = call(*leaves)
+            found.append([y.detach(), *torch.autograd.grad(y.sum(), leaves)])
+        for expected, actual in zip(*found, strict=True):
+            assert_placed(actual, expected, f"{rows} {placement}")
+
+
+def test_compiled(together):
+    if together.ranks > 2:
+        pytest.skip("compiled on two ranks: more have the same graphs")
+    together(on_compiled)
+
+
 # Collectives.
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -269,14 +269,29 @@ def _independent_plan(
 
 
 def _independent(
-    operands: Sequence[DTensor], dims: tuple[_Dims, ...], whole: Any, run: Callable[..., Any]
-) -> DTensor | tuple[DTensor, ...]:
-    """`whole`: the output on no device, or several whose dims are shared alike."""
-    mesh = operands[0].device_mesh
-    operands = [_settled(x) for x in operands]
+    op: OpOverload, arguments: Sequence[Any], named: dict[str, Any], dims_of: Callable[[Any], Sequence[_Dims]]
+) -> Any:
+    """Calls an op whose outputs, of one or several tensors, are independent along some dims.
+
+    Args:
+        op: the op.
+        arguments: those by position; all tensors are among them.
+        named: the others.
+        dims_of: from the outputs, on no device, to the dims of each tensor.
+    """
+    given = [x for x in arguments if isinstance(x, Tensor)]
+    mesh = _mesh(op, given)
+
+    def run(tensors: Iterable[Tensor]) -> Any:
+        left = iter(tensors)
+        return op(*(next(left) if isinstance(x, Tensor) else x for x in arguments), **named)
+
+    whole = run(_layout(x).meta() for x in given)  # checks the call, and says what comes out
     outputs = whole if isinstance(whole, tuple) else (whole,)
-    placements, first = _independent_plan(tuple(map(_layout, operands)), dims, mesh, _layout(outputs[0]))
-    found = run(*(_placed(x, p) for x, p in zip(operands, placements, strict=True)))
+    given = [_settled(x) for x in given]
+    dims = tuple(map(tuple, dims_of(whole)))
+    placements, first = _independent_plan(tuple(map(_layout, given)), dims, mesh, _layout(outputs[0]))
+    found = run(_placed(x, p) for x, p in zip(given, placements, strict=True))
     if not isinstance(whole, tuple):
         return _wrapped(found, mesh, first)
     layouts = [dataclasses.replace(_layout(output), placements=first.placements) for output in outputs]
@@ -289,51 +304,37 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:
     return tuple(first + d if size == out[first + d] else None for d, size in enumerate(shape))
 
 
-def _matmul(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: Any) -> DTensor:
-    _mesh(op, [a, b])
-    whole = op(_layout(a).meta(), _layout(b).meta(), *arguments, **named)
-    rows, columns = a.dim() > 1, b.dim() > 1
-    batch = whole.shape[: whole.dim() - rows - columns]
-    a_dims = (*_broadcast(a.shape[:-2], batch), len(batch), None) if rows else (None,)
-    b_dims = (*_broadcast(b.shape[:-2], batch), None, len(batch) + rows) if columns else (None,)
-    return _independent([a, b], (a_dims, b_dims), whole, lambda a, b: op(a, b, *arguments, **named))
+def _matmul(op: OpOverload, a: DTensor, b: DTensor, *rest: Any, **named: Any) -> DTensor:
+    def dims(whole: Tensor) -> Sequence[_Dims]:
+        rows, columns = a.dim() > 1, b.dim() > 1
+        batch = whole.shape[: whole.dim() - rows - columns]
+        left = (*_broadcast(a.shape[:-2], batch), len(batch), None) if rows else (None,)
+        right = (*_broadcast(b.shape[:-2], batch), None, len(batch) + rows) if columns else (None,)
+        return left, right
+
+    return _independent(op, (a, b, *rest), named, dims)
 
 
-def _linear(
-    op: OpOverload, x: DTensor, weight: DTensor, bias: DTensor | None = None, *arguments: Any, **named: Any
-) -> DTensor:
-    tensors = [x, weight] if bias is None else [x, weight, bias]
-    _mesh(op, tensors)
-    whole = op(*(_layout(t).meta() for t in tensors), *([None] if bias is None else []), *arguments, **named)
+def _linear(op: OpOverload, x: DTensor, weight: DTensor, *rest: Any, **named: Any) -> DTensor:
     features = x.dim() - 1 if weight.dim() == 2 else None
-    dims = [(*range(x.dim() - 1), None), (features, None)[-weight.dim() :]]
-    if bias is not None:
-        dims.append((features,) * bias.dim())
-
-    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return op(x, weight, bias, *arguments, **named)
-
-    return _independent(tensors, tuple(dims), whole, run)
+    bias = [(features,) * t.dim() for t in rest if isinstance(t, Tensor)]
+    dims = [(*range(x.dim() - 1), None), (features, None)[-weight.dim() :], *bias]
+    return _independent(op, (x, weight, *rest), named, lambda whole: dims)
 
 
-def _vector_add(op: OpOverload, a: DTensor, b: DTensor, *arguments: Any, **named: Any) -> DTensor:
-    _mesh(op, [a, b])
-    whole = op(_layout(a).meta(), _layout(b).meta(), *arguments, **named)
-    dims = tuple(_broadcast(x.shape, whole.shape) for x in (a, b))
-    return _independent([a, b], dims, whole, lambda a, b: op(a, b, *arguments, **named))
+def _vector_add(op: OpOverload, a: DTensor, b: DTensor, *rest: Any, **named: Any) -> DTensor:
+    return _independent(op, (a, b, *rest), named, lambda whole: [_broadcast(x.shape, whole.shape) for x in (a, b)])
 
 
-def _attention_dims(
-    mesh: DeviceMesh, query: DTensor, key: DTensor, mask: DTensor | None, queries: bool
-) -> tuple[_Dims, _Dims, list[_Dims]]:
+def _attention_dims(query: DTensor, key: DTensor, mask: Any, queries: bool) -> tuple[_Dims, _Dims, list[_Dims]]:
     """Of query, of key and value, and of the mask, if there is one.
 
     Batches are independent. Without a mask heads are, too, and queries, if `queries`; a mask decides over all heads and
     queries of a batch which keys count.
     """
-    rank = query.dim()
+    rank, ranks = query.dim(), query.device_mesh.size()
     batch, heads, length = (None,) * (4 - rank) + tuple(range(min(rank - 1, 3)))
-    if mask is not None or (rank > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] % mesh.size()):
+    if mask is not None or (rank > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] % ranks):
         heads = None
     if mask is not None or not queries:
         length = None
@@ -345,39 +346,25 @@ def _attention_dims(
 
 
 def _attention(
-    op: OpOverload,
-    query: DTensor,
-    key: DTensor,
-    value: DTensor,
-    attn_mask: DTensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **named: Any,
-) -> Any:
-    given = [query, key, value, *([] if attn_mask is None else [attn_mask])]
-    mesh = _mesh(op, given)
+    op: OpOverload, query: DTensor, key: DTensor, value: DTensor, attn_mask: Any = None, *rest: Any, **named: Any
+) -> DTensor:
+    def dims(whole: Tensor) -> Sequence[_Dims]:
+        is_causal = len(rest) > 1 and rest[1]
+        of_query, of_keys, of_mask = _attention_dims(query, key, attn_mask, queries=not is_causal)
+        return [of_query, of_keys, of_keys, *of_mask]
 
-    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        return op(query, key, value, mask, dropout_p, is_causal, **named)
-
-    whole = run(*(_layout(x).meta() for x in given))
-    of_query, of_keys, of_mask = _attention_dims(mesh, query, key, attn_mask, queries=not is_causal)
-    return _independent(given, (of_query, of_keys, of_keys, *of_mask), whole, run)
+    return _independent(op, (query, key, value, attn_mask, *rest), named, dims)
 
 
 def _attention_backward(
-    op: OpOverload, grad: DTensor, query: DTensor, key: DTensor, value: DTensor, attn_mask: DTensor | None, *rest: Any
-) -> Any:
-    given = [grad, query, key, value, *([] if attn_mask is None else [attn_mask])]
-    mesh = _mesh(op, given)
+    op: OpOverload, grad: DTensor, query: DTensor, key: DTensor, value: DTensor, attn_mask: Any, *rest: Any
+) -> tuple[DTensor, ...]:
+    def dims(whole: Any) -> Sequence[_Dims]:
+        # The gradients of keys are sums over queries.
+        of_query, of_keys, of_mask = _attention_dims(query, key, attn_mask, queries=False)
+        return [of_query, of_query, of_keys, of_keys, *of_mask]
 
-    def run(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Any:
-        return op(grad, query, key, value, mask, *rest)
-
-    whole = run(*(_layout(x).meta() for x in given))
-    # The gradients of keys are sums over queries.
-    of_query, of_keys, of_mask = _attention_dims(mesh, query, key, attn_mask, queries=False)
-    return _independent(given, (of_query, of_query, of_keys, of_keys, *of_mask), whole, run)
+    return _independent(op, (grad, query, key, value, attn_mask, *rest), {}, dims)
 
 
 RULES: dict[str, Callable[..., Any]] = {
