@@ -48,9 +48,36 @@ def reductions():
     return digest.hexdigest()
 
 
+def row_operations():
+    digest = hashlib.sha256()
+    g = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for n in (1, 7, 64, 129, 1025, 5003):
+            x = torch.randn(3, n, generator=g, dtype=torch.float64).mul(20).to(dtype)
+            w = torch.randn(n, generator=g, dtype=torch.float64).to(dtype)
+            grad = torch.randn(3, n, generator=g, dtype=torch.float64).to(dtype)
+            ops = torch.ops.treduce
+            normed, mean, rstd = ops.layer_norm(x, [n], w, w)
+            _, of_rms = ops.rms_norm(x, [n], w)
+            update(digest, normed)
+            update(digest, ops.rms_norm(x, [n], w)[0])
+            update(digest, ops.logsumexp(x, 1))
+            update(digest, ops.layer_norm_backward(grad, x, [n], mean, rstd, w))
+            update(digest, ops.rms_norm_backward(grad, x, [n], of_rms, w))
+            for name in ("softmax", "log_softmax"):
+                y = getattr(ops, name)(x, 1)
+                update(digest, y)
+                update(digest, getattr(ops, f"{name}_backward")(grad, y, 1))
+            if dtype.itemsize > 2:
+                for function in ("exp", "log", "rsqrt"):
+                    update(digest, ops.elementary(x.abs() if function != "exp" else x, function))
+    return digest.hexdigest()
+
+
 @functools.cache
 def digests():
-    """Instruction set -> the digests of `products` and of `reductions`; "best" is what this CPU takes by itself."""
+    """Instruction set -> the digests of `products`, `reductions` and `row_operations`; "best" is what this CPU takes by
+    itself."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     children = {
         name: subprocess.Popen(
@@ -61,12 +88,12 @@ def digests():
         )
         for name in ("baseline", "avx2")
     }
-    found = {"best": (products(), reductions())}
+    found = {"best": (products(), reductions(), row_operations())}
     for name, child in children.items():
         found[name] = tuple(child.communicate()[0].split())
-        assert child.returncode == 0 and len(found[name]) == 2, name
+        assert child.returncode == 0 and len(found[name]) == 3, name
     return found
 
 
 if __name__ == "__main__":
-    print(products(), reductions())
+    print(products(), reductions(), row_operations())

@@ -20,6 +20,7 @@ MATMUL_VARIANTS = tuple(torch_reduce.variants("matmul"))
 IN_K_ORDER = tuple(v for v in MATMUL_VARIANTS if v.on_cpu)  # on CUDA as on the CPU
 ON_CORES = tuple(v for v in MATMUL_VARIANTS if not v.on_cpu)  # tensor cores, and `auto`, which may pick them
 ADD_VARIANTS = tuple(torch_reduce.variants("vector_add"))
+ROW_VARIANTS = tuple(torch_reduce.variants("softmax"))
 
 
 def names(variants):

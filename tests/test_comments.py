@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, names
+from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, ROW_VARIANTS, names
 
-FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
+FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS, "rows": ROW_VARIANTS}
 FIELDS = ("Idea", "After", "Mapping", "Bound", "Next", "Source")
 OPTIONAL = ("Flaw", "Note")  # at any place behind Idea
 

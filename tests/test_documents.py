@@ -61,7 +61,9 @@ def test_links_lead_somewhere(document, root):
             assert heading in map(anchor, headings), f"{document}: {link} leads to no heading"
 
 
-@pytest.mark.parametrize(("family", "op"), [("reduce", "sum"), ("matmul", "matmul"), ("elementwise", "vector_add")])
+@pytest.mark.parametrize(
+    ("family", "op"), [("reduce", "sum"), ("matmul", "matmul"), ("elementwise", "vector_add"), ("rows", "softmax")]
+)
 def test_every_rung_leads_to_the_next(family, op, root):
     rungs = [v.name for v in torch_reduce.variants(op) if v.has_kernel]
     for rung, following in itertools.pairwise(rungs):

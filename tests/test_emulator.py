@@ -17,11 +17,12 @@ import cases
 import emulator.build
 import orders
 import pytest
+import row_models
 import tables
 import torch
 from bits import assert_same_bits
 from cases import DTYPES
-from tables import ADD_VARIANTS, ALONG_DIMS, CLASSIC, MATMUL_VARIANTS, call, names, takes
+from tables import ADD_VARIANTS, ALONG_DIMS, CLASSIC, MATMUL_VARIANTS, ROW_VARIANTS, call, names, takes
 
 import torch_reduce
 from torch_reduce import _check
@@ -43,7 +44,7 @@ def compiler():
         pytest.skip(reason)
 
 
-FAMILIES = {"reduce": tables.REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
+FAMILIES = {"reduce": tables.REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS, "rows": ROW_VARIANTS}
 WITHOUT_RUNGS = ("test_thread_indices", "test_the_driver_refuses_what_it_does_not_know")
 
 
@@ -710,3 +711,83 @@ def test_the_driver_refuses_what_it_does_not_know(driver):
     assert "no op product" in errors[0]
     assert "unknown variant 'fast'" in errors[1]
     assert "power of two" in errors[2]
+
+
+# ---- row operations ----
+
+
+ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
+BACKWARD = {"softmax_backward": "softmax", "log_softmax_backward": "log_softmax"}
+
+
+def row_operation(store, op, variant, x, dim, dtype=None, capability=90, shift=0, weighted=True, seeds=1):
+    """An op along `dim` of a view of three dims, whose elements lie where the view has them, `shift` further on."""
+    outer, n, inner = x.shape if dim == 1 else (*x.shape[:1], x.shape[2], x.shape[1])
+    row = x if dim == 2 else x.movedim(1, 2)  # (outer, inner, n)
+    rows = row.reshape(-1, n)
+    g = torch.randn(rows.shape, dtype=torch.float64).to(x.dtype)
+    w, b = (torch.randn(n, dtype=torch.float64).to(x.dtype) if weighted else None for _ in "wb")
+    strides = (row.stride(0), row.stride(1), row.stride(2))
+    reads = [(shift + x.storage_offset(), *strides, store(memory_of(x)))]
+    contiguous = (0, inner * n, n, 1)
+    weights, values = ["none", "none"], ["none", "none"]
+    eps = 1e-5
+    if op in BACKWARD:
+        y = getattr(row_models, BACKWARD[op])(rows)
+        expected = [getattr(row_models, op)(g, y)]
+        reads = [(*contiguous, store(g)), (*contiguous, store(y))]
+    elif op.endswith("backward"):
+        norm = row_models.layer_norm if op.startswith("layer") else row_models.rms_norm
+        _, *of_rows = norm(rows)
+        expected = [getattr(row_models, op)(g, rows, *of_rows, w)]
+        reads = [(*contiguous, store(g)), *reads]
+        weights = [store(w) if weighted else "none", "none"]
+        values = [store(v) for v in of_rows] + ["none"] * (2 - len(of_rows))
+    elif op.endswith("norm"):
+        arguments = (w, b) if op == "layer_norm" else (w,)
+        expected = list(getattr(row_models, op)(rows, *arguments))
+        weights = [store(v) if v is not None else "none" for v in (*arguments, None)][:2]
+    else:
+        expected = [getattr(row_models, op)(rows)]
+    # Contiguous, the row's dim where it was; values of rows behind multiples of 16 bytes.
+    first = expected[0].view(outer, inner, -1)
+    parts = [first.transpose(1, 2), *expected[1:]] if inner > 1 else [first, *expected[1:]]
+    text = b""
+    for part in parts:
+        text += part.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        text += b"\xff" * (-len(text) % 16)
+    words = ["rows", op, variant.name, dtype_name(x.dtype), 132, capability, outer, inner, n, eps, len(reads)]
+    words += [word for read in reads for word in read] + weights + values
+    return Case(words, torch.frombuffer(bytearray(text), dtype=torch.uint8), seeds)
+
+
+ROW_OPS = ("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm")
+ROW_OPS += ("softmax_backward", "log_softmax_backward", "layer_norm_backward", "rms_norm_backward")
+ROW_KERNELS = [v for v in ROW_VARIANTS if v.has_kernel]
+
+
+def row_operations(store, op, variant):
+    batch = []
+    dtypes = in_turn(ROW_DTYPES)
+    for n in (1, 4, 40, 64, 100, 128, 200, 256, 500, 512, 1000, 1024, 1025, 2048, 5000, 20_000):
+        for rows in (1, 3, 37)[: 3 if n <= 128 else 2 if n <= 1100 else 1]:
+            (dtype,) = next(dtypes)
+            x = (torch.randn(rows, 1, n, dtype=torch.float64) * 3).to(dtype)
+            batch.append(row_operation(store, op, variant, x, 2, weighted=rows != 3))
+    for dtype in ROW_DTYPES:
+        # Vectors of every width; rows that begin anywhere; a middle dim; every second element.
+        base = (torch.randn(3, 130, 4, dtype=torch.float64) * 3).to(dtype)
+        batch.append(row_operation(store, op, variant, base, 1))
+        batch.append(row_operation(store, op, variant, base.transpose(1, 2), 2, shift=1))
+        batch.append(row_operation(store, op, variant, base[:, ::2, 1:], 1))
+        for n in (68, 260, 1028):
+            x = (torch.randn(2, 1, n + 1, dtype=torch.float64) * 3).to(dtype)
+            batch.append(row_operation(store, op, variant, x[:, :, 1:], 2))
+            batch.append(row_operation(store, op, variant, x[:, :, 1:].contiguous(), 2, shift=4))
+    return batch
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+@pytest.mark.parametrize("variant", ROW_KERNELS, ids=names(ROW_KERNELS))
+def test_row_operation(driver, stored, op, variant):
+    assert check(driver, row_operations(stored, op, variant)) > 20

@@ -13,13 +13,14 @@ import pytest
 import tables
 import torch
 from bits import assert_same_bits
-from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, names
+from tables import ADD_VARIANTS, MATMUL_VARIANTS, REDUCE_VARIANTS, ROW_VARIANTS, names
 
 import torch_reduce
 from torch_reduce import _names
+from torch_reduce._variants import ROW_OPS
 
-FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS}
-OPS = {"reduce": "sum", "matmul": "matmul", "elementwise": "vector_add"}
+FAMILIES = {"reduce": REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS, "rows": ROW_VARIANTS}
+OPS = {"reduce": "sum", "matmul": "matmul", "elementwise": "vector_add", "rows": "softmax"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,7 +68,7 @@ def test_the_names_that_people_know():
     assert torch_reduce.resolve("matmul", "naive") == "naive" and torch_reduce.resolve("matmul", "tiled") == "tiled"
 
 
-@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "matmul", "vector_add"])
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "matmul", "vector_add", *ROW_OPS])
 def test_names_are_unique_and_resolve_to_themselves(op):
     rows = torch_reduce.variants(op)
     everything = [name for row in rows for name in (row.name, *row.aliases)]
@@ -79,7 +80,7 @@ def test_names_are_unique_and_resolve_to_themselves(op):
 
 
 def test_op_names():
-    assert set(typing.get_args(_names.OpName)) == {*tables.REDUCTIONS, "matmul", "vector_add"}
+    assert set(typing.get_args(_names.OpName)) == {*tables.REDUCTIONS, "matmul", "vector_add", *ROW_OPS}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -138,7 +139,7 @@ def test_order_classes():
 
 def test_only_atomic_gives_up_its_order():
     assert [row.name for row in REDUCE_VARIANTS if not row.deterministic] == ["atomic"], "a rung keeps one order"
-    assert all(row.deterministic for row in (*MATMUL_VARIANTS, *ADD_VARIANTS))
+    assert all(row.deterministic for row in (*MATMUL_VARIANTS, *ADD_VARIANTS, *ROW_VARIANTS))
 
 
 def test_block_sizes_that_the_literature_sweeps():
@@ -252,7 +253,7 @@ def test_what_follows_from_the_tables_is_up_to_date(root, monkeypatch):
 
 def test_every_order_class_stands_in_the_numerics(root):
     text = (root / "docs" / "numerics.md").read_text()
-    for row in (*REDUCE_VARIANTS, *MATMUL_VARIANTS):
+    for row in (*REDUCE_VARIANTS, *MATMUL_VARIANTS, *ROW_VARIANTS):
         if row.order != "chosen":
             assert f"`{row.order}`" in text, (
                 f"docs/numerics.md does not say what {row.order}, the order class of {row.name}, is: add "
@@ -261,7 +262,7 @@ def test_every_order_class_stands_in_the_numerics(root):
             )
 
 
-@pytest.mark.parametrize("family", ["reduce", "matmul"])
+@pytest.mark.parametrize("family", ["reduce", "matmul", "rows"])
 def test_the_readme_names_every_rung(family, root):
     text = (root / "README.md").read_text()
     for row in FAMILIES[family]:
@@ -273,6 +274,7 @@ def test_every_rung_has_a_section_in_the_course(family, root):
     """Sections of the three ladders, in the order of the tables."""
     parts = re.split(r"^## ", (root / "docs" / "ladder.md").read_text(), flags=re.MULTILINE)
     titles = {"reduce": ("Sum", "Along dims"), "matmul": ("Matrix multiplication",), "elementwise": ("Vector add",)}
+    titles["rows"] = ("Row operations",)
     course = "".join(part for part in parts if part.startswith(titles[family]))
     headings = re.findall(r"^###+ (\w+)", course, flags=re.MULTILINE)
     rungs = names(row for row in FAMILIES[family] if row.has_kernel)
@@ -297,6 +299,7 @@ def test_the_package_is_typed_and_says_its_version(root):
         "matmul",
         "linear",
         "vector_add",
+        *ROW_OPS,
         "variants",
         "resolve",
         "device_info",

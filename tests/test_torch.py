@@ -352,6 +352,12 @@ def test_schemas():
     expected["vector_add"] = (
         'treduce::vector_add(Tensor self, Tensor other, str variant="auto", *, int? block_size=None) -> Tensor'
     )
+    for op in ("softmax", "log_softmax"):
+        expected[op] = f'treduce::{op}(Tensor self, int dim, str variant="auto") -> Tensor'
+    expected["layer_norm"] = (
+        "treduce::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, "
+        'float eps=1.0000000000000001e-05, str variant="auto") -> (Tensor output, Tensor mean, Tensor rstd)'
+    )
     for op, schema in expected.items():
         assert str(getattr(ops, op).default._schema) == schema
 

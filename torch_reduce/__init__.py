@@ -34,13 +34,14 @@ from ._invariant import (
     enable_batch_invariant,
     is_batch_invariant,
 )
-from ._names import MatmulName, OpName, ReductionName, VectorAddName
+from ._names import MatmulName, OpName, ReductionName, RowName, VectorAddName
 from ._plan import Plan
 from ._plan_products import ProductPlan
 from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
 from .ops import amax, amin, linear, matmul, mean, scaled_dot_product_attention, sum, vector_add
+from .row_ops import layer_norm, log_softmax, logsumexp, rms_norm, softmax
 
 __all__ = [
     "Bandwidth",
@@ -53,6 +54,7 @@ __all__ = [
     "Plan",
     "ProductPlan",
     "ReductionName",
+    "RowName",
     "Variant",
     "Variants",
     "VectorAddName",
@@ -66,12 +68,17 @@ __all__ = [
     "disable_batch_invariant",
     "enable_batch_invariant",
     "is_batch_invariant",
+    "layer_norm",
     "linear",
+    "log_softmax",
+    "logsumexp",
     "matmul",
     "mean",
     "plan",
     "resolve",
+    "rms_norm",
     "scaled_dot_product_attention",
+    "softmax",
     "sum",
     "variants",
     "vector_add",

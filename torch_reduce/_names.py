@@ -5,7 +5,19 @@ Written by benchmarks/ladders.py from the tables of the extension: `make report`
 
 from typing import Literal
 
-OpName = Literal["sum", "mean", "amax", "amin", "matmul", "vector_add"]
+OpName = Literal[
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "matmul",
+    "vector_add",
+    "softmax",
+    "log_softmax",
+    "logsumexp",
+    "layer_norm",
+    "rms_norm",
+]
 
 ReductionName = Literal[
     "auto",
@@ -81,4 +93,11 @@ VectorAddName = Literal[
     "grid_1d",
     "grid_2d",
     "vectorized",
+]
+
+RowName = Literal[
+    "auto",
+    "three_pass",
+    "row_registers",
+    "row_cluster",
 ]

@@ -8,8 +8,10 @@ from typing import Literal, get_args
 from . import _C
 from ._names import OpName
 
-OPS: tuple[OpName, ...] = get_args(OpName)
 REDUCTIONS: tuple[OpName, ...] = ("sum", "mean", "amax", "amin")
+ROW_OPS: tuple[OpName, ...] = ("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm")
+OPS: tuple[OpName, ...] = tuple(op for op in get_args(OpName) if op not in ROW_OPS)
+"""Those that the command line times and verifies."""
 
 _FLOATING = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _COMPLEX = ("complex64", "complex128")
@@ -94,7 +96,9 @@ def _family(op: str) -> tuple[Callable[[], list[dict]], Callable[[str], str], Li
         return _C.matmul_variants, _C.matmul_name, "tile_size"
     if op == "vector_add":
         return _C.vector_add_variants, _C.vector_add_name, "block_size"
-    raise ValueError(f"unknown op {op!r}; the ops are {', '.join(OPS)}")
+    if op in ROW_OPS:
+        return _C.row_variants, _C.row_name, "block_size"
+    raise ValueError(f"unknown op {op!r}; the ops are {', '.join((*OPS, *ROW_OPS))}")
 
 
 @functools.cache
@@ -102,7 +106,8 @@ def variants(op: OpName) -> Variants:
     """The variants of an op, in teaching order.
 
     Args:
-        op: "sum", "mean", "amax", "amin", "matmul" or "vector_add".
+        op: "sum", "mean", "amax", "amin", "matmul", "vector_add", "softmax", "log_softmax", "logsumexp", "layer_norm"
+            or "rms_norm".
 
     Returns:
         A tuple of `Variant`; its `str()` is a table.
@@ -128,7 +133,8 @@ def resolve(op: OpName, name: str) -> str:
     """The name in the table behind a name or an alias: `resolve("sum", "v0") == "interleaved_modulo"`.
 
     Args:
-        op: "sum", "mean", "amax", "amin", "matmul" or "vector_add".
+        op: "sum", "mean", "amax", "amin", "matmul", "vector_add", "softmax", "log_softmax", "logsumexp", "layer_norm"
+            or "rms_norm".
         name: a variant or one of its aliases.
 
     Raises:

@@ -449,4 +449,9 @@ void reduce_on_cpu(Op op, Arithmetic arithmetic, DType dtype, DType target, bool
   cpu::Reduction(op, arithmetic, dtype, target, converting, input, geometry, result).run();
 }
 
+FoldRuns fold_runs(Op op, DType accumulator) {
+  static_assert(kMostOfRun == cpu::kUnit);
+  return cpu::find_kernels(op, Arithmetic::plain, accumulator)->rows;
+}
+
 }  // namespace treduce::reduce

@@ -1,17 +1,10 @@
 // Gradients, in C++: a node of our own for each op, as torch's generated ops have, because torch::autograd::Function and a
 // Python registration both cost more for each call. The backward formulas are differentiable ops, so double backward works.
 #include <ATen/ExpandUtils.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/real.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
-#include <torch/library.h>
-
-#include <memory>
-#include <type_traits>
 
 #include "attention.h"
+#include "autograd_nodes.h"
 #include "matmul_schema.h"
 #include "reduce_dims.h"
 #include "reduce_schema.h"
@@ -19,37 +12,9 @@
 namespace treduce {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
-
-// Nodes are held by std::shared_ptr up to torch 2.12 and by c10::intrusive_ptr after.
-using NodePointer = decltype(torch::autograd::Edge::function);
-
-template <class N, class Pointer = NodePointer>
-auto make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return std::shared_ptr<N>(new N(), [](auto* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<N>();
-  }
-}
-
-void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), op, " has no forward-mode derivative");
-}
-
 using Binary = matmul::MatmulSchema;  // vector_add has it too, with a block size
 
 using reduce::find_op;
-
-// Runs the backend's kernel. While a graph is recorded, nothing inside may be recorded too.
-template <class Op, class... Args>
-at::Tensor below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, const Args&... args) {
-  if (!records) return op.redispatch(keys & c10::after_autograd_keyset, args...);
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.redispatch(keys & c10::after_autograd_keyset, args...);
-}
 
 // What the gradient of a reduction must know of its input.
 struct Reduced {

@@ -19,14 +19,16 @@ namespace treduce {
 // Makes the tensor's device current for a scope and knows the stream that torch uses there.
 class CudaScope {
  public:
-  explicit CudaScope(c10::Device device) : guard_(device) {
+  explicit CudaScope(c10::Device device) : guard_(device), device_(device.index()) {
     const c10::impl::VirtualGuardImpl impl(c10::DeviceType::CUDA);
     stream_ = static_cast<cudaStream_t>(impl.getStream(device).native_handle());
   }
   cudaStream_t stream() const { return stream_; }
+  int device() const { return device_; }
 
  private:
   c10::DeviceGuard guard_;
+  int device_;
   cudaStream_t stream_;
 };
 

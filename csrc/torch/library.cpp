@@ -24,5 +24,25 @@ TORCH_LIBRARY(treduce, m) {
       "scaled_dot_product_attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
       "bool is_causal, float? scale, bool enable_gqa) -> (Tensor, Tensor, Tensor)");
   m.def("vector_add(Tensor self, Tensor other, str variant=\"auto\", *, int? block_size=None) -> Tensor");
+  m.def("softmax(Tensor self, int dim, str variant=\"auto\") -> Tensor");
+  m.def("log_softmax(Tensor self, int dim, str variant=\"auto\") -> Tensor");
+  m.def("logsumexp(Tensor self, int dim, bool keepdim=False, str variant=\"auto\") -> Tensor");
+  // With what the backward needs of each row: float32 for dtypes of up to 32 bits.
+  m.def(
+      "layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, "
+      "str variant=\"auto\") -> (Tensor output, Tensor mean, Tensor rstd)");
+  m.def(
+      "rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None, str variant=\"auto\") "
+      "-> (Tensor output, Tensor rstd)");
+  // Gradients of the inputs.
+  m.def("softmax_backward(Tensor grad, Tensor output, int dim, str variant=\"auto\") -> Tensor");
+  m.def("log_softmax_backward(Tensor grad, Tensor output, int dim, str variant=\"auto\") -> Tensor");
+  m.def(
+      "layer_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, "
+      "Tensor? weight=None, str variant=\"auto\") -> Tensor");
+  m.def(
+      "rms_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor rstd, Tensor? weight=None, "
+      "str variant=\"auto\") -> Tensor");
+  m.def("elementary(Tensor self, str function) -> Tensor");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

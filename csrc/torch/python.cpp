@@ -11,6 +11,7 @@
 #include "../common/launch_log.h"
 #include "../elementwise/ladder.h"
 #include "../matmul/prepare.h"
+#include "../rows/ladder.h"
 #include "functions.h"
 #include "invariant.h"
 #include "matmul.h"
@@ -357,6 +358,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("matmul_choice", &matmul_choice, py::arg("dtype"), py::arg("m"), py::arg("n"), py::arg("k"),
         py::arg("capability") = 0, py::arg("tfloat32") = false);
+  m.def("row_variants", [] { return as_list(rows::ladder()); });
+  m.def("row_name", [](const std::string& name) {
+    return canonical_name([](const std::string& s) -> const Variant& { return rows::find(s); }, name);
+  });
   m.def("vector_add_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return elementwise::find(s); }, name);
   });

@@ -7,7 +7,24 @@
 namespace treduce {
 namespace {
 
-constexpr const char* kOps[] = {"sum", "mean", "amax", "amin", "matmul", "linear", "vector_add", "thread_indices_"};
+constexpr const char* kOps[] = {"sum",
+                                "mean",
+                                "amax",
+                                "amin",
+                                "matmul",
+                                "linear",
+                                "vector_add",
+                                "softmax",
+                                "log_softmax",
+                                "logsumexp",
+                                "layer_norm",
+                                "rms_norm",
+                                "softmax_backward",
+                                "log_softmax_backward",
+                                "layer_norm_backward",
+                                "rms_norm_backward",
+                                "elementary",
+                                "thread_indices_"};
 
 void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),

@@ -132,7 +132,9 @@ def build(program: str, rungs: set[tuple[str, str]] | None = None) -> Path:
     sources = list(dict.fromkeys(SOURCES[program]))  # a file may match two patterns
     if rungs is not None:
         wanted = {ROOT / "csrc" / family / "kernels" / f"{rung}.cu" for family, rung in rungs}
-        sources = [source for source in sources if source.parent.name != "kernels" or source in wanted]
+        if any(family == "rows" for family, _ in rungs):
+            wanted |= set(ROOT.glob("csrc/rows/ops/*.cu"))  # which compile the kernels of its rungs, op by op
+        sources = [source for source in sources if source.parent.name not in ("kernels", "ops") or source in wanted]
         if len(sources) < len(set(SOURCES[program])):
             digest = hashlib.sha256("\n".join(map(str, sources)).encode()).hexdigest()
             made = BUILD / f"{program}-{digest[:12]}"

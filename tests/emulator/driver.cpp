@@ -6,11 +6,15 @@
 //   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
 //   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
 //         BIAS_OFFSET BIAS SEED...
+//   rows OP VARIANT DTYPE PROCESSORS CAPABILITY OUTER INNER LENGTH EPS INPUTS (OFFSET OUTER_STRIDE INNER_STRIDE ELEMENT_STRIDE INPUT)...
+//         WEIGHT BIAS ROW_VALUES ROW_VALUES SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //   launches CASE
 //
 // `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype, and
 // PROCESSORS is what the schedule takes the chip to have.
+//
+// `rows` gives the elements and then, each behind a multiple of 16 bytes, the values that a row has one of. Its files may be "none".
 //
 // INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
 // behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
@@ -36,6 +40,8 @@
 #include "../../csrc/matmul/launch.h"
 #include "../../csrc/reduce/ladder.h"
 #include "../../csrc/reduce/rung.h"
+#include "../../csrc/rows/ladder.h"
+#include "../../csrc/rows/rung.h"
 #include "cuda_runtime.h"
 
 namespace {
@@ -299,6 +305,68 @@ std::string addition(std::istream& line) {
                    [&] { launch_as_prepared(prepared.launches, [&] { return resolved.row->launcher(call); }); });
 }
 
+rows::Op row_op_named(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(rows::Op::rms_norm_backward); ++i) {
+    if (name == rows::name_of(static_cast<rows::Op>(i))) return static_cast<rows::Op>(i);
+  }
+  throw Error("no op " + name);
+}
+
+std::string row_operation(std::istream& line) {
+  rows::Request request;
+  request.op = row_op_named(next<std::string>(line));
+  request.row = &rows::find(next<std::string>(line));
+  request.dtype = checked_dtype(next<std::string>(line));
+  const int64_t size = size_of(request.dtype), accumulator = accumulator_size(request.dtype);
+  Chip chip;
+  chip.multiprocessors = next<int>(line);
+  chip.capability = next<int>(line);
+  rows::Problem& p = request.problem;
+  const auto outer = next<int64_t>(line);
+  p.inner = next<int64_t>(line);
+  p.rows = outer * p.inner;
+  p.length = next<int64_t>(line);
+  p.eps = next<double>(line);
+  rows::Pointers pointers;
+  std::vector<Buffer> held;
+  held.reserve(8);
+  const auto read = [&](int64_t offset, bool counts) -> void* {
+    const auto path = next<std::string>(line);
+    if (path == "none") return nullptr;
+    held.push_back(read_input(path, offset));
+    void* const address = held.back().data() + offset;
+    if (counts) request.addresses |= reinterpret_cast<uint64_t>(address);
+    return address;
+  };
+  const int inputs = next<int>(line);
+  for (int i = 0; i < inputs; ++i) {
+    const int64_t offset = next<int64_t>(line) * size;
+    rows::Layout& l = p.in[i];
+    for (int64_t* field : {&l.outer_stride, &l.inner_stride, &l.element_stride}) *field = next<int64_t>(line);
+    pointers.in[i] = read(offset, true);
+  }
+  pointers.weight = read(0, true);
+  pointers.bias = read(0, true);
+  p.has_weight = pointers.weight != nullptr;
+  p.has_bias = pointers.bias != nullptr;
+  for (const void*& values : pointers.row_in) values = read(0, false);
+  const bool a_row = request.op == rows::Op::logsumexp;
+  const int64_t length = a_row ? 1 : p.length;
+  p.out = {length * p.inner, 1, p.inner};
+  const int64_t elements = round_up(p.rows * length * size, 16), values = round_up(p.rows * accumulator, 16);
+  const int row_outputs = request.op == rows::Op::layer_norm ? 2 : request.op == rows::Op::rms_norm ? 1 : 0;
+  Buffer result(elements + row_outputs * values);
+  pointers.out = result.data();
+  for (int i = 0; i < row_outputs; ++i) pointers.row_out[i] = result.data() + elements + i * values;
+  const rows::Prepared prepared = rows::prepare(request, chip);
+  if (prepared.refusal) throw Refused(prepared.refusal.sentence);
+  if (!(prepared == rows::prepare(request, chip))) throw Error("a second call of prepare says something else");
+  if (prepared.rung->launcher == nullptr) throw Error(prepared.rung->name + " has no kernel");
+  const rows::Call call{request, prepared, pointers, nullptr};
+  return run_seeds(line, result,
+                   [&] { launch_as_prepared(prepared.launches, [&] { return prepared.rung->launcher(call); }); });
+}
+
 std::string thread_indices(std::istream& line) {
   lessons::ThreadGrid grid{};
   for (int64_t* field : {&grid.grid_x, &grid.grid_y, &grid.block_x, &grid.block_y}) *field = next<int64_t>(line);
@@ -319,6 +387,7 @@ std::string run_case(std::istream& line) {
   }
   if (op == "along") return reduction_along_dims(line);
   if (op == "vector_add") return addition(line);
+  if (op == "rows") return row_operation(line);
   if (op == "thread_indices") return thread_indices(line);
   if (op == "matmul") return matrix_product(line);
   return reduction(op_named(op), line);

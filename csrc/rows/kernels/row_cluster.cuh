@@ -1,0 +1,39 @@
+// The kernel of row_cluster.cu, which says what it does. Compiled once an op, in ../ops.
+#pragma once
+
+#include "../held.cuh"
+
+namespace treduce::rows::row_cluster {
+
+template <template <class> class RowOp, class Source, int kSize>
+__global__ void __launch_bounds__(kThreads<RowOp, Source>)
+    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int blocks) {
+  using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
+  const int rank = treduce::cluster::rank();
+  const int thread = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t first = (int64_t{rank} * warps + warp) * Pairwise::kChunk;
+  const int64_t step = gridDim.x / blocks;
+  int turn = 0;
+  for (int64_t row = blockIdx.x / blocks; row < p.problem.rows; row += step) {
+    Rows rows(p, row, 1, first, thread);
+    rows.run(p, kWarp, [&](auto fold, auto value) {
+      using Fold = decltype(fold);
+      value = fold_blocks<Fold>(fold_warps<Fold>(value, warps, turn), blocks, turn);
+      turn ^= 1;
+      return value;
+    });
+    rows.store(p, rank == 0 && threadIdx.x == 0);
+  }
+  treduce::cluster::sync();  // nobody leaves while its shared memory is read
+}
+
+template <template <class> class RowOp>
+cudaError_t launch_op(Tag<RowOp>, const Call& call) {
+  return dispatch_source(call, [&](auto type, auto size) {
+    using Source = typename decltype(type)::type;
+    return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
+                  call.prepared.warps, call.prepared.launches[0].cluster);
+  });
+}
+
+}  // namespace treduce::rows::row_cluster

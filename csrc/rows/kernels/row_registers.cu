@@ -1,0 +1,25 @@
+// Idea: a thread keeps the elements that it adds up. Maximum, sum and output take them from registers, so the row is read once, and
+//       exp is computed once an element.
+//
+// After:   three_pass; the same additions, hence the same bits.
+// Mapping: a warp holds a chunk of 1024 elements, 32 a thread, in loads of four; a team of 1, 2, 4, ... warps of a block holds a row,
+//          and meets through shared memory with one barrier a reduction. Rows of up to 512 elements lie several in a warp, so that a
+//          thread has eight loads in flight all the same, and those of up to 64 are shared by half a warp or less. Rows that begin
+//          anywhere, or have strides, are read element by element, thread by thread.
+// Bound:   memory, with some twenty instructions an element for softmax, which hide behind it.
+// Next:    row_cluster spreads a long row over several blocks.
+// Source:  ATen, PersistentSoftmax.cuh (2019).
+#include "../rung.h"
+
+namespace treduce::rows::row_registers {
+
+template <template <class> class RowOp>
+cudaError_t launch_op(Tag<RowOp> op, const Call& call);
+
+cudaError_t launch_one(const Call& call) {
+  return dispatch_op(call.request.op, [&](auto op) { return launch_op(op, call); });
+}
+
+const Rung<launch_one> rung("row_registers");
+
+}  // namespace treduce::rows::row_registers

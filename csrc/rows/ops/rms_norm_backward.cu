@@ -1,0 +1,12 @@
+// The kernels of rms_norm_backward.
+#include "../kernels/row_cluster.cuh"
+#include "../kernels/row_registers.cuh"
+#include "../kernels/three_pass.cuh"
+
+namespace treduce::rows {
+
+template cudaError_t three_pass::launch_op(Tag<RmsNormBackward>, const Call&);
+template cudaError_t row_registers::launch_op(Tag<RmsNormBackward>, const Call&);
+template cudaError_t row_cluster::launch_op(Tag<RmsNormBackward>, const Call&);
+
+}  // namespace treduce::rows

@@ -1,0 +1,12 @@
+// The kernels of softmax_backward.
+#include "../kernels/row_cluster.cuh"
+#include "../kernels/row_registers.cuh"
+#include "../kernels/three_pass.cuh"
+
+namespace treduce::rows {
+
+template cudaError_t three_pass::launch_op(Tag<SoftmaxBackward>, const Call&);
+template cudaError_t row_registers::launch_op(Tag<SoftmaxBackward>, const Call&);
+template cudaError_t row_cluster::launch_op(Tag<SoftmaxBackward>, const Call&);
+
+}  // namespace treduce::rows

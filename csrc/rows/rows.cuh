@@ -1,0 +1,82 @@
+// What the kernels share above a chunk: how warps and blocks that hold parts of one row meet, and the launch of an op's kernels.
+#pragma once
+
+#include "../common/launch.h"
+#include "../primitives/cluster.cuh"
+#include "../primitives/neighbours.h"
+#include "../primitives/shared.cuh"
+#include "chunk.cuh"
+#include "rung.h"
+#include "shapes.h"
+
+namespace treduce::rows {
+
+// Nodes of warps and of blocks, in turn: between two uses of a slot lies a barrier of all who read it.
+constexpr int kTurns = 2;
+
+struct Slots {
+  Two<double> of_warp[kTurns][warp::kLanes];
+  Two<double> of_block[kTurns];
+};
+TREDUCE_DEVICE Slots* slots() {
+  SHARED_ARRAY(Slots, all, 1);
+  return all;
+}
+
+// The node over the chunks of `warps` neighbouring warps (a power of two), each of which gives the node of its own.
+// Who calls: every thread of the block, with a `turn` that alternates. Valid in: every thread. Shared memory: slots(). Synchronises once
+// where warps share a row.
+template <class Fold>
+TREDUCE_DEVICE typename Fold::Acc fold_warps(typename Fold::Acc value, int warps, int turn) {
+  using Acc = typename Fold::Acc;
+  if (warps == 1) return value;
+  Acc* const of_warp = reinterpret_cast<Acc*>(slots()->of_warp[turn]);
+  const int lane = threadIdx.x % warp::kLanes, warp = threadIdx.x / warp::kLanes;
+  if (lane == 0) of_warp[warp] = value;
+  __syncthreads();
+  return warp::reduce_neighbours<Fold>(of_warp[warp / warps * warps + lane % warps], warps);
+}
+
+// The same over the blocks of a cluster (a power of two).
+// Who calls: every thread of the cluster. Valid in: every thread. The cluster synchronises once; before a block ends, it does again.
+template <class Fold>
+TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int blocks, int turn) {
+  using Acc = typename Fold::Acc;
+  Acc* const of_block = reinterpret_cast<Acc*>(&slots()->of_block[turn]);
+  if (threadIdx.x == 0) *of_block = value;
+  cluster::sync();
+  const int lane = threadIdx.x % warp::kLanes;
+  return warp::reduce_neighbours<Fold>(*cluster::shared_of(of_block, lane % blocks), blocks);
+}
+
+// Threads of a block at most, for the compiler: registers hold what a thread does.
+template <template <class> class RowOp, class Source>
+constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, sizeof(typename Source::Acc) == 8);
+
+template <class Source>
+Parameters<Source> parameters(const Call& call) {
+  return {call.request.problem, call.pointers, Source(call.request.dtype)};
+}
+
+// Calls body(source, integral_constant<kSize>) for what is prepared; 16-bit floats that are read one by one share a kernel.
+template <class Body>
+cudaError_t dispatch_source(const Call& call, Body body) {
+  const DType dtype = call.request.dtype;
+  if (call.prepared.vectors) {
+    constexpr std::integral_constant<int, 4> four{};
+    switch (dtype) {
+      case DType::float64: return body(Type<Stored<double>>{}, std::integral_constant<int, 2>{});
+      case DType::float16: return body(Type<Stored<float16>>{}, four);
+      case DType::bfloat16: return body(Type<Stored<bfloat16>>{}, four);
+      default: return body(Type<Stored<float>>{}, four);
+    }
+  }
+  constexpr std::integral_constant<int, 1> one{};
+  switch (dtype) {
+    case DType::float64: return body(Type<Stored<double>>{}, one);
+    case DType::float32: return body(Type<Stored<float>>{}, one);
+    default: return body(Type<Either16>{}, one);
+  }
+}
+
+}  // namespace treduce::rows

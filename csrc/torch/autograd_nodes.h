@@ -1,0 +1,53 @@
+// What the nodes of the autograd graph share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <type_traits>
+
+namespace treduce {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// Nodes are held by std::shared_ptr up to torch 2.12 and by c10::intrusive_ptr after.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <class N, class Pointer = NodePointer>
+auto make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return std::shared_ptr<N>(new N(), [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<N>();
+  }
+}
+
+// What a node unpacks its own output with.
+template <class N, class Pointer = NodePointer>
+Pointer pointer_to(N* node) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return node->getptr();
+  } else {
+    return Pointer::reclaim_copy(node);
+  }
+}
+
+inline void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), op, " has no forward-mode derivative");
+}
+
+// Runs the backend's kernel. While a graph is recorded, nothing inside may be recorded too.
+template <class Op, class... Args>
+auto below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, const Args&... args) {
+  if (!records) return op.redispatch(keys & c10::after_autograd_keyset, args...);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.redispatch(keys & c10::after_autograd_keyset, args...);
+}
+
+}  // namespace treduce

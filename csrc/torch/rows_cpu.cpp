@@ -1,0 +1,45 @@
+// The row operations on the CPU, where all variants are one; and, for shapes alone, on meta tensors.
+#include "../rows/rows_cpu.h"
+
+#include "rows_ops.h"
+
+namespace treduce::rows {
+namespace {
+
+struct NoScope {
+  explicit NoScope(c10::Device) {}
+};
+
+struct OnCpu {
+  using Scope = NoScope;
+  static constexpr bool kMeta = false;
+  static void run(RowCall& call, const Scope&) { run_on_cpu(call.request, call.pointers); }
+};
+
+struct OnMeta {
+  using Scope = NoScope;
+  static constexpr bool kMeta = true;
+};
+
+// exp, log and rsqrt of primitives/elementary.h, an element at a time.
+at::Tensor elementary_cpu(const at::Tensor& self, std::string_view function) {
+  const DType dtype = checked_float(self, "elementary");
+  TORCH_CHECK_TYPE(size_of(dtype) >= 4, "treduce::elementary takes float32 and float64, got ", self.scalar_type());
+  const Function which = function == "exp" ? Function::exp : function == "log" ? Function::log : Function::rsqrt;
+  TORCH_CHECK_VALUE(which != Function::rsqrt || function == "rsqrt",
+                    "treduce::elementary knows exp, log and rsqrt, got '", function, "'");
+  const at::Tensor from = self.contiguous();
+  at::Tensor result = at::empty(from.sizes(), from.options());
+  apply_on_cpu(which, dtype == DType::float64, from.const_data_ptr(), from.numel(), result.mutable_data_ptr());
+  return result;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(treduce, CPU, m) {
+  Ops<OnCpu>::implement(m);
+  m.impl("elementary", elementary_cpu);
+}
+TORCH_LIBRARY_IMPL(treduce, Meta, m) { Ops<OnMeta>::implement(m); }
+
+}  // namespace treduce::rows

@@ -1,0 +1,470 @@
+"""softmax, log_softmax, logsumexp, layer_norm, rms_norm and their backwards: bits against the models in row_models.py,
+values against torch in float64, special rows as torch's, gradients, and what is refused."""
+
+import itertools
+import math
+
+import pytest
+import row_models
+import tables
+import torch
+import torch.nn.functional as F
+from bits import assert_same_bits, same_bits
+
+import torch_reduce
+from torch_reduce import _C
+
+ops = torch.ops.treduce
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+every_dtype = tables.every_dtype(DTYPES)
+LENGTHS = (1, 2, 3, 4, 31, 64, 65, 128, 130, 256, 512, 777, 1023, 1024, 1025, 4096, 5000)
+FORWARD = {
+    "softmax": lambda x, w, b: torch_reduce.softmax(x, -1),
+    "log_softmax": lambda x, w, b: torch_reduce.log_softmax(x, -1),
+    "logsumexp": lambda x, w, b: torch_reduce.logsumexp(x, -1),
+    "layer_norm": lambda x, w, b: torch_reduce.layer_norm(x, x.shape[-1:], w, b),
+    "rms_norm": lambda x, w, b: torch_reduce.rms_norm(x, x.shape[-1:], w, 1e-5),
+}
+TORCH = {
+    "softmax": lambda x, w, b: torch.softmax(x, -1),
+    "log_softmax": lambda x, w, b: torch.log_softmax(x, -1),
+    "logsumexp": lambda x, w, b: torch.logsumexp(x, -1),
+    "layer_norm": lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b),
+    "rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[-1:], w, 1e-5),
+}
+MODELS = {
+    "softmax": lambda x, w, b: row_models.softmax(x),
+    "log_softmax": lambda x, w, b: row_models.log_softmax(x),
+    "logsumexp": lambda x, w, b: row_models.logsumexp(x),
+    "layer_norm": lambda x, w, b: row_models.layer_norm(x, w, b)[0],
+    "rms_norm": lambda x, w, b: row_models.rms_norm(x, w)[0],
+}
+every_op = pytest.mark.parametrize("op", FORWARD)
+
+
+def inputs(rows, n, dtype, scale=3.0):
+    x = (torch.randn(rows, n, dtype=torch.float64) * scale).to(dtype)
+    w, b = (torch.randn(n, dtype=torch.float64).to(dtype) for _ in "wb")
+    return x, w, b
+
+
+# ---- bits ----
+
+
+@every_op
+@every_dtype
+def test_bits_of_the_model(op, dtype):
+    for n in LENGTHS if dtype != torch.float64 else LENGTHS[:-3]:
+        x, w, b = inputs(3, n, dtype)
+        assert_same_bits(FORWARD[op](x, w, b), MODELS[op](x, w, b), (op, n))
+    if op.endswith("norm"):
+        for w_or_none, b_or_none in ((None, None), (w, None), (None, b)):
+            if op == "rms_norm" and b_or_none is not None:
+                continue
+            assert_same_bits(FORWARD[op](x, w_or_none, b_or_none), MODELS[op](x, w_or_none, b_or_none), op)
+
+
+@every_dtype
+def test_bits_of_the_backwards(dtype):
+    for n in (1, 5, 64, 300, 1024, 1500):
+        x, w, _ = inputs(3, n, dtype)
+        g = torch.randn(3, n, dtype=torch.float64).to(dtype)
+        for name in ("softmax", "log_softmax"):
+            y = getattr(ops, name)(x, 1)
+            got = getattr(ops, f"{name}_backward")(g, y, 1)
+            assert_same_bits(got, getattr(row_models, f"{name}_backward")(g, y), (name, n))
+        for weight in (w, None):
+            _, mean, rstd = ops.layer_norm(x, [n], weight)
+            got = ops.layer_norm_backward(g, x, [n], mean, rstd, weight)
+            assert_same_bits(got, row_models.layer_norm_backward(g, x, mean, rstd, weight), n)
+            _, rstd = ops.rms_norm(x, [n], weight)
+            got = ops.rms_norm_backward(g, x, [n], rstd, weight)
+            assert_same_bits(got, row_models.rms_norm_backward(g, x, rstd, weight), n)
+
+
+@every_dtype
+def test_row_values_are_the_models(dtype):
+    x, w, b = inputs(5, 700, dtype)
+    _, mean, rstd = ops.layer_norm(x, [700], w, b)
+    _, expected_mean, expected_rstd = row_models.layer_norm(x, w, b)
+    assert_same_bits(mean, expected_mean)
+    assert_same_bits(rstd, expected_rstd)
+    assert_same_bits(ops.rms_norm(x, [700], w, 1e-5)[1], row_models.rms_norm(x, w)[1])
+    assert_same_bits(mean, torch_reduce.mean(x, 1, keepdim=True, dtype=mean.dtype))
+
+
+def test_the_sum_is_treduces():
+    x = torch.randn(7, 3000) * 5
+    e = ops.elementary(x - x.amax(1, keepdim=True), "exp")
+    expected = x.amax(1) + ops.elementary(torch_reduce.sum(e, 1), "log")
+    assert_same_bits(torch_reduce.logsumexp(x, 1), expected)
+
+
+@every_op
+@every_dtype
+def test_a_row_alone_has_the_bits_of_its_batch(op, dtype):
+    x, w, b = inputs(37, 1100, dtype)
+    whole = FORWARD[op](x, w, b)
+    for i in (0, 5, 36):
+        assert_same_bits(FORWARD[op](x[i : i + 1], w, b), whole[i : i + 1], (op, i))
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+@every_dtype
+def test_any_dim_and_any_strides(op, dtype):
+    base = torch.randn(4, 33, 5, 6).to(dtype)
+    views = {
+        "contiguous": base,
+        "permuted": base.permute(3, 1, 0, 2),
+        "sliced": base[:, 3:30:2, :, 1:],
+        "channels_last": base.to(memory_format=torch.channels_last),
+        "expanded": base[:, :, :1].expand(4, 33, 5, 6),
+        "unaligned": torch.randn(4 * 33 * 30 + 1).to(dtype)[1:].view(4, 33, 5, 6),
+    }
+    for (name, x), dim in itertools.product(views.items(), range(-4, 4)):
+        rows = x.movedim(dim, -1).contiguous()
+        expected = getattr(ops, op)(rows.view(-1, rows.shape[-1]), 1)
+        expected = expected.view(rows.shape[:-1]) if op == "logsumexp" else expected.view(rows.shape).movedim(-1, dim)
+        assert_same_bits(getattr(torch_reduce, op)(x, dim), expected.contiguous(), (name, dim))
+
+
+def test_logsumexp_along_several_dims():
+    x = torch.randn(3, 4, 5, 6)
+    for dim in ((1, 2), (0, -1), [2], (), (0, 1, 2, 3)):
+        for keepdim in (False, True):
+            expected = torch.logsumexp(x.double(), dim if dim else (0, 1, 2, 3), keepdim)
+            torch.testing.assert_close(torch_reduce.logsumexp(x, dim, keepdim).double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_norms_over_several_dims():
+    x, w, b = torch.randn(3, 5, 4, 6), torch.randn(4, 6), torch.randn(4, 6)
+    flat = torch_reduce.layer_norm(x.flatten(2), [24], w.flatten(), b.flatten())
+    assert_same_bits(torch_reduce.layer_norm(x, [4, 6], w, b).flatten(2), flat)
+    assert_same_bits(torch_reduce.layer_norm(x.transpose(0, 1), (4, 6), w, b).transpose(0, 1).flatten(2), flat)
+
+
+def test_the_number_of_threads_changes_no_bit(one_thread_or_two):
+    x = torch.randn(64, 5000)
+    one_thread_or_two(1)
+    alone = torch_reduce.softmax(x, 1)
+    one_thread_or_two(2)
+    assert_same_bits(torch_reduce.softmax(x, 1), alone)
+
+
+# ---- values ----
+
+# Units in the last place of an output near 1, in the accumulator's precision, over what sums and functions lose.
+ROUNDINGS = 40
+
+
+def bound(op, exact, x, w, b):
+    """From float64 results: the roundings of the formula in the accumulator, and the last one."""
+    unit = 2.0**-53 if x.dtype == torch.float64 else 2.0**-24
+    if op.endswith("norm"):
+        scale = 8 * (w.double().abs() + b.double().abs() + 1) * (1 + exact.abs())
+    else:
+        scale = exact.abs() + (0 if op == "softmax" else x.double().abs().amax())
+    # A difference x - max of magnitude d makes a relative error of d units in its exponential.
+    spread = 1 + (x.double().amax() - x.double().amin()) if op == "softmax" else 1
+    return ROUNDINGS * unit * scale * spread + torch.finfo(x.dtype).eps / 2 * exact.abs() + torch.finfo(x.dtype).tiny
+
+
+@every_op
+@every_dtype
+def test_values(op, dtype):
+    for n, scale in itertools.product((1, 3, 100, 1024, 5000), (0.01, 3.0, 30.0)):
+        x, w, b = inputs(4, n, dtype, scale)
+        if op == "layer_norm" and n == 1:
+            continue
+        exact = TORCH[op](x.double(), w.double(), b.double())
+        error = (FORWARD[op](x, w, b).double() - exact).abs()
+        assert (error <= bound(op, exact, x, w, b)).all(), (n, scale, error.max())
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+@every_dtype
+def test_special_rows_are_as_torchs(op, dtype):
+    inf, nan = math.inf, math.nan
+    most = torch.finfo(dtype).max
+    rows = torch.tensor(
+        [
+            [0, 1, 2, 3],
+            [-inf, -inf, -inf, -inf],
+            [-inf, 0, -inf, 1],
+            [inf, 0, 1, 2],
+            [inf, -inf, 0, inf],
+            [nan, 0, 1, 2],
+            [most, -most, 0, most],
+            [-most, -most, -most, -inf],
+            [88, -88, 104, -104],
+        ],
+        dtype=torch.float64,
+    ).to(dtype)
+    got, expected = FORWARD[op](rows, None, None), TORCH[op](rows, None, None)
+    assert torch.equal(got.isnan(), expected.isnan()), (got, expected)
+    torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def test_masked_rows():
+    scores = torch.randn(2, 3, 50, 50)
+    mask = torch.ones(50, 50).triu(1).bool()
+    masked = scores.masked_fill(mask, -math.inf)
+    got = torch_reduce.softmax(masked, -1)
+    assert (got[..., mask] == 0).all()
+    # What is masked adds nothing: a row has the bits of its part alone, as long as the tree is the same.
+    assert_same_bits(got[0, 0, 9, :10], torch_reduce.softmax(scores[0, 0, 9, :10], -1))
+
+
+def test_dtype_converts_first():
+    x = torch.randn(5, 100).half()
+    for name in ("softmax", "log_softmax"):
+        got = getattr(torch_reduce, name)(x, 1, dtype=torch.float32)
+        assert got.dtype == torch.float32
+        assert_same_bits(got, getattr(torch_reduce, name)(x.float(), 1))
+
+
+def test_eps_of_rms_norm_is_torchs():
+    for dtype in DTYPES:
+        x = torch.full((2, 64), 1e-5).to(dtype)
+        torch.testing.assert_close(torch_reduce.rms_norm(x, [64]), F.rms_norm(x, [64]))
+
+
+def test_empty_and_scalar():
+    assert torch_reduce.softmax(torch.empty(0, 5), 1).shape == (0, 5)
+    assert torch_reduce.softmax(torch.empty(5, 0), 1).shape == (5, 0)
+    assert torch_reduce.logsumexp(torch.empty(3, 0), 1).tolist() == [-math.inf] * 3
+    assert torch_reduce.softmax(torch.tensor(4.0), 0).item() == 1
+    assert torch_reduce.logsumexp(torch.tensor(4.0), 0).item() == 4
+    assert torch_reduce.layer_norm(torch.empty(0, 5), [5]).shape == (0, 5)
+
+
+# ---- gradients ----
+
+
+def grads(op, x, w, b, upstream):
+    leaves = [t.detach().clone().requires_grad_() for t in (x, w, b)]
+    (op(*leaves) * upstream).sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+@every_op
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_gradients_are_as_torchs(op, dtype):
+    x, w, b = inputs(6, 70, dtype, 1.0)
+    upstream = torch.randn(6, *(() if op == "logsumexp" else (70,)), dtype=torch.float64).to(dtype)
+    got = grads(FORWARD[op], x, w, b, upstream)
+    expected = grads(TORCH[op], x.double(), w.double(), b.double(), upstream.double())
+    tolerance = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 0.06}[dtype]
+    for mine, exact in zip(got, expected, strict=True):
+        assert (mine is None) == (exact is None)
+        if mine is not None:
+            assert mine.dtype == dtype
+            torch.testing.assert_close(mine.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@every_op
+def test_gradcheck(op):
+    x, w, b = inputs(3, 7, torch.float64, 1.0)
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    assert torch.autograd.gradcheck(FORWARD[op], leaves)
+    assert torch.autograd.gradgradcheck(FORWARD[op], leaves)
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+def test_gradcheck_of_a_middle_dim_and_of_scalars(op):
+    function = getattr(torch_reduce, op)
+    x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t: function(t, 1), x)
+    assert torch.autograd.gradgradcheck(lambda t: function(t, -2), x)
+    scalar = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t: function(t, 0), scalar)
+
+
+def test_gradients_of_weights_are_our_sums():
+    x, w, b = inputs(50, 40, torch.float32)
+    upstream = torch.randn(50, 40)
+    _, of_weight, of_bias = grads(FORWARD["layer_norm"], x, w, b, upstream)
+    assert_same_bits(of_bias, torch_reduce.sum(upstream, 0))
+    _, mean, rstd = ops.layer_norm(x, [40], w, b)
+    assert_same_bits(of_weight, torch_reduce.sum(upstream * ((x - mean) * rstd), 0))
+
+
+@every_op
+def test_gradients_of_a_row_are_those_of_its_batch(op):
+    x, w, b = inputs(9, 1300, torch.bfloat16)
+    upstream = torch.randn(9, *(() if op == "logsumexp" else (1300,))).bfloat16()
+    whole = grads(FORWARD[op], x, w, b, upstream)[0]
+    assert_same_bits(grads(FORWARD[op], x[4:5], w, b, upstream[4:5])[0], whole[4:5])
+
+
+# ---- torch ----
+
+
+def samples():
+    x = torch.randn(4, 6, 10)
+    g, w = torch.randn(4, 6, 10), torch.randn(10)
+    y = ops.softmax(x, -1)
+    _, mean, rstd = ops.layer_norm(x, [10])
+    yield ops.softmax, (x, 1), {}
+    yield ops.log_softmax, (x.bfloat16(), -1, "three_pass"), {}
+    yield ops.logsumexp, (x, 1, True), {}
+    yield ops.layer_norm, (x, [10], w, w, 1e-3), {}
+    yield ops.layer_norm, (x, [6, 10]), {}
+    yield ops.rms_norm, (x, [10], w), {}
+    yield ops.softmax_backward, (g, y, -1), {}
+    yield ops.log_softmax_backward, (g, y, -1), {}
+    yield ops.layer_norm_backward, (g, x, [10], mean, rstd, w), {}
+    yield ops.rms_norm_backward, (g, x, [10], rstd), {}
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), list(samples()), ids=lambda v: getattr(v, "__name__", None))
+def test_opcheck(op, args, kwargs):
+    if not op.__name__.endswith("backward"):
+        args = tuple(a.clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in args)
+    torch.library.opcheck(op.default, args, kwargs)
+
+
+def test_compile_gives_the_bits_of_eager():
+    def step(x, w):
+        return torch_reduce.softmax(torch_reduce.rms_norm(x, [64], w), -1)
+
+    x, w = torch.randn(8, 64), torch.randn(64)
+    assert_same_bits(torch.compile(step, fullgraph=True, backend="aot_eager")(x, w), step(x, w))
+
+
+# ---- what is refused ----
+
+
+def test_what_is_refused():
+    x = torch.randn(3, 4)
+    for wrong in (x.long(), x.cfloat(), x.bool()):
+        with pytest.raises(TypeError, match="takes float32, float64, float16 and bfloat16"):
+            torch_reduce.softmax(wrong, 1)
+    with pytest.raises(IndexError):
+        torch_reduce.softmax(x, 2)
+    with pytest.raises(ValueError, match=r"'row_register' of softmax; .*'row_registers'"):
+        torch_reduce.softmax(x, 1, variant="row_register")
+    with pytest.raises(ValueError, match="normalized_shape"):
+        torch_reduce.layer_norm(x, [3])
+    with pytest.raises(ValueError, match="normalized_shape"):
+        torch_reduce.rms_norm(x, [])
+    with pytest.raises(ValueError, match="weight"):
+        torch_reduce.layer_norm(x, [4], torch.ones(3))
+    with pytest.raises(TypeError, match="weight"):
+        torch_reduce.rms_norm(x, [4], torch.ones(4).half())
+    with pytest.raises(NotImplementedError, match="dense"):
+        torch_reduce.softmax(x.to_sparse(), 1)
+    with pytest.raises(ValueError, match="one shape"):
+        ops.softmax_backward(x, x[:2], 1)
+
+
+# ---- on a GPU ----
+
+ROW_SHAPES = (
+    (7, 1),
+    (1000, 3),
+    (513, 64),
+    (100, 65),
+    (300, 128),
+    (65, 256),
+    (33, 300),
+    (64, 512),
+    (30, 1000),
+    (31, 1024),
+)
+ROW_SHAPES += (
+    (9, 1025),
+    (17, 4096),
+    (5, 8192),
+    (6, 12_289),
+    (3, 32_768),
+    (3, 50_257),
+    (2, 65_536),
+    (2, 262_144),
+    (1, 300_001),
+)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("variant", tables.ROW_VARIANTS, ids=tables.names(tables.ROW_VARIANTS))
+@every_dtype
+def test_cuda_gives_the_cpus_bits(variant, dtype):
+    tables.needs_chip(variant)
+    ran = 0
+    for rows, n in ROW_SHAPES:
+        x, w, b = inputs(rows, n, dtype)
+        g = torch.randn(rows, n, dtype=torch.float64).to(dtype)
+        _, mean, rstd = ops.layer_norm(x, [n], w, b)
+        y = ops.softmax(x, 1)
+        calls = {
+            "softmax": (x, 1),
+            "log_softmax": (x, 1),
+            "logsumexp": (x, 1, False),
+            "layer_norm": (x, [n], w, b, 1e-5),
+            "rms_norm": (x, [n], w, 1e-5),
+            "softmax_backward": (g, y, 1),
+            "log_softmax_backward": (g, y, 1),
+            "layer_norm_backward": (g, x, [n], mean, rstd, w),
+            "rms_norm_backward": (g, x, [n], rstd, w),
+        }
+        for name, args in calls.items():
+            expected = getattr(ops, name)(*args)
+            on_gpu = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
+            try:
+                got = getattr(ops, name)(*on_gpu, variant.name)
+            except ValueError as refusal:
+                assert f"'{variant.name}'" in str(refusal)
+                continue
+            ran += 1
+            pair = [(got, expected)] if isinstance(got, torch.Tensor) else list(zip(got, expected, strict=True))
+            for mine, cpus in pair:
+                assert_same_bits(mine, cpus, (name, rows, n))
+    assert ran > 100
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("variant", tables.ROW_VARIANTS, ids=tables.names(tables.ROW_VARIANTS))
+def test_cuda_reads_any_strides(variant):
+    tables.needs_chip(variant)
+    base = torch.randn(40, 70, 30)
+    for view, dim in (
+        (lambda t: t, 1),
+        (lambda t: t, 0),
+        (lambda t: t.permute(2, 0, 1), -1),
+        (lambda t: t[:, 1:, 1:], 2),
+        (lambda t: t[:, ::2], 1),
+        (lambda t: t[:, :, :1].expand(40, 70, 30), 2),
+        (lambda t: t.bfloat16()[:, :, 1:], 2),
+    ):
+        expected = torch_reduce.softmax(view(base), dim)
+        assert_same_bits(torch_reduce.softmax(view(base.cuda()), dim, variant=variant.name), expected, dim)
+
+
+@pytest.mark.cuda
+def test_cuda_functions_are_the_cpus():
+    """exp, log and rsqrt through ops that use nothing else: over many exponents."""
+    x = torch.randn(200, 1000, dtype=torch.float64).mul(40)
+    for dtype in (torch.float32, torch.float64):
+        y = x.to(dtype)
+        assert_same_bits(torch_reduce.logsumexp(y.cuda(), 1), torch_reduce.logsumexp(y, 1))
+        scaled = torch.ldexp(y, torch.arange(200)[:, None] - 100)
+        for a in (y, scaled):
+            assert_same_bits(
+                torch_reduce.rms_norm(a.cuda(), [1000], eps=0.0), torch_reduce.rms_norm(a, [1000], eps=0.0)
+            )
+            g = torch.ones_like(a)
+            assert_same_bits(ops.log_softmax_backward(g.cuda(), a.cuda(), 1), ops.log_softmax_backward(g, a, 1))
+
+
+@pytest.mark.cuda
+def test_cuda_launches_what_is_prepared_and_replays():
+    x = torch.randn(512, 4096, device="cuda", dtype=torch.bfloat16)
+    expected = torch_reduce.softmax(x, 1)
+    assert [launch["kernel"] for launch in _C.record_launches(lambda: torch_reduce.softmax(x, 1))] == ["softmax"]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = torch_reduce.softmax(x, 1)
+    for _ in range(2):
+        y.zero_()
+        graph.replay()
+        assert same_bits(y, expected)
