@@ -71,8 +71,29 @@ ROWS = {
     "exp2": lambda x, w: torch.exp2(x),
     "rsqrt": lambda x, w: torch.rsqrt(x.abs() + 1),
 }
+ROWS |= {
+    "conv1d": lambda x, w: functional.conv1d(x, w[:20, :15].reshape(20, 5, 3), w[0, :20], stride=2, padding=1),
+    "conv1d of groups": lambda x, w: functional.conv1d(x[:, :4], w[:6, :10].reshape(6, 2, 5), dilation=2, groups=2),
+    "conv2d": lambda x, w: functional.conv2d(
+        x[:, :, :66].reshape(-1, 5, 6, 11), w[:8, :60].reshape(8, 5, 4, 3), padding=1
+    ),
+    "conv2d of patches": lambda x, w: functional.conv2d(
+        x[:, :, :66].reshape(-1, 5, 6, 11), w[:8, :30].reshape(8, 5, 3, 2), stride=(3, 2)
+    ),
+    "conv3d": lambda x, w: functional.conv3d(x[:, :, :60].reshape(-1, 5, 3, 4, 5), w[:4, :40].reshape(4, 5, 2, 2, 2)),
+    "conv_transpose1d": lambda x, w: functional.conv_transpose1d(
+        x, w[:5, :12].reshape(5, 4, 3), w[0, :4], stride=2, padding=1, output_padding=1
+    ),
+    "conv_transpose2d of groups": lambda x, w: functional.conv_transpose2d(
+        x[:, :4, :66].reshape(-1, 4, 6, 11), w[:4, :18].reshape(4, 3, 2, 3), stride=(1, 2), dilation=(2, 1), groups=2
+    ),
+    "gather": lambda x, w: x.gather(2, torch.arange(30, device=x.device).remainder(7).expand(len(x), 5, 30)),
+    "index of columns": lambda x, w: x[:, :, torch.tensor([3, 5, 3, 3, -1, 8, 5], device=x.device)],
+}
 # Elementwise: left to torch on CUDA.
 ELEMENTWISE = ("silu", "gelu", "gelu tanh", "sigmoid", "softplus", "mish", "elu", "exp2", "rsqrt")
+# Nothing is reduced.
+SELECTS = ("gather", "index of columns")
 NO_GRADIENT = ("mm out", "addmm_", "norm 0")
 every_row = pytest.mark.parametrize("name", ROWS)
 every_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d).removeprefix("torch."))
@@ -120,7 +141,7 @@ def test_a_row_alone_has_the_bits_that_it_has_in_the_batch(name, dtype, device):
     tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=4 * tolerance)
     left = device == "cuda" and name in ELEMENTWISE
-    assert any(op.torchs if left else op.ours for op in mode.report()), mode.report()
+    assert name in SELECTS or any(op.torchs if left else op.ours for op in mode.report()), mode.report()
 
 
 @every_float
@@ -159,6 +180,78 @@ def test_reductions_of_everything(name, dtype, device):
         assert_same_bits(function(x), actual, name)
     tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+# Additions into rows of a table (9, 6) where an index (40) says, from a source (40, 6).
+INDEXED = {
+    "embedding": lambda table, index, source: functional.embedding(index, table) * source,
+    "embedding with padding": lambda table, index, source: functional.embedding(index, table, padding_idx=3) * source,
+    "embedding by frequency": lambda table, index, source: (
+        functional.embedding(index, table, scale_grad_by_freq=True) * source
+    ),
+    "index": lambda table, index, source: table[index] * source,
+    "index of two": lambda table, index, source: table[index, index % 6] * source[:, 0],
+    "index_select": lambda table, index, source: table.index_select(0, index) * source,
+    "gather": lambda table, index, source: table.gather(0, index[:, None].expand(40, 6)) * source,
+}
+ADDED = {
+    "index_add": lambda table, index, source: table.index_add(0, index, source, alpha=2),
+    "index_add of dim 1": lambda table, index, source: table.mT.index_add(1, index, source.mT),
+    "index_add_": lambda table, index, source: table.clone().index_add_(0, index, source),
+    "scatter_add": lambda table, index, source: table.scatter_add(0, index[:, None].expand(40, 6), source),
+    "scatter_add_": lambda table, index, source: table.clone().scatter_add_(0, index[:, None].expand(40, 4), source),
+    "index_put": lambda table, index, source: table.index_put((index,), source, accumulate=True),
+    "index_put of two": lambda table, index, source: table.index_put((index, index % 6), source[:, 1], accumulate=True),
+    "index_put of a mask": lambda table, index, source: table.index_put((table > 0,), source[0, 0], accumulate=True),
+    "index_put_": lambda table, index, source: table.clone().index_put_((index - 9,), source[0], accumulate=True),
+}
+
+
+def indexed(dtype, device):
+    index = torch.randint(0, 7, (40,), generator=torch.Generator().manual_seed(2)).to(device)
+    return random(9, 6).to(device, dtype), index, random(40, 6).flip(0).to(device, dtype)
+
+
+@every_float
+@pytest.mark.parametrize("name", ADDED)
+def test_additions_where_an_index_says(name, dtype, device):
+    operands = indexed(dtype, device)
+    expected = ADDED[name](*(x.double() if x.is_floating_point() else x for x in operands))
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        actual = ADDED[name](*operands)
+        assert_same_bits(ADDED[name](*operands), actual, name)
+    assert sum(op.ours for op in mode.report()) >= 2
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=4 * tolerance)
+
+
+@every_float
+@pytest.mark.parametrize("name", INDEXED)
+def test_gradients_where_an_index_says(name, dtype, device):
+    """A row's gradient depends on what is added to it and not on what else the index names."""
+    table, index, source = indexed(dtype, device)
+
+    def gradient(index, source):
+        t = table.detach().clone().requires_grad_()
+        return torch.autograd.grad(INDEXED[name](t, index, source).sum(), t)[0]
+
+    expected = gradient(index, source)
+    with torch_reduce.batch_invariant(strict=True):
+        actual = gradient(index, source)
+        if name != "gather":  # which names 40 places
+            few = (index == 2) | (index == 5)
+            some = gradient(index[few], source[few])
+            assert_same_bits(some[[2, 5]], actual[[2, 5]], name)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=4 * tolerance)
+
+
+def test_an_index_without_accumulate_is_torchs():
+    x = torch.zeros(5)
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        x[torch.tensor([1, 3])] = torch.ones(2)
+        x.index_put_((torch.tensor([2]),), torch.tensor(1, dtype=x.dtype))
+    assert x.tolist() == [0, 1, 1, 1, 0] and not any(op.ours for op in mode.report())
 
 
 def test_infinities_as_torch_has_them():

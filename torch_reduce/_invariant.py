@@ -97,9 +97,10 @@ class batch_invariant:
             logits = model(tokens)
 
     aten ops that reduce are computed here, forward and backward, on the CPU and on CUDA: products, sums, means, maxima,
-    variances, norms, softmax, layer, RMS and group norms, losses; on the CPU also functions such as silu and gelu,
-    which torch computes otherwise at the end of an array. Gradients follow the thread that calls `backward`.
-    Other ops are torch's and cost what they cost outside.
+    variances, norms, softmax, layer, RMS and group norms, losses, attention, convolution, additions where an index says
+    (gradients of embeddings); on the CPU also functions such as silu and gelu, which torch computes otherwise at the
+    end of an array. Gradients follow the thread that calls `backward`. Other ops are torch's and cost what they cost
+    outside.
 
     It holds in the thread that enters it, and in autograd's threads that work for it. It can be entered again inside
     itself, and what held before holds again when it is left, also by an exception. It is a decorator, too. Functions

@@ -11,6 +11,8 @@ void register_once() {
     leave_to_torch(*m);
     replace_reductions(*m);
     replace_elementwise(*m);
+    replace_index(*m);
+    replace_convolution(*m);
     replace_attention(*m);
     return m;
   }();

@@ -43,22 +43,27 @@ struct Seen {
 
 enum class Verdict { ours, torchs, uncovered };
 
+// Whose a call is: of its tensors and, where it matters, its other arguments.
 struct Floats {
-  static Verdict judge(const Seen& seen) {
+  template <class... A>
+  static Verdict judge(const Seen& seen, const A&...) {
     if (seen.elsewhere) return Verdict::torchs;
     if (seen.others) return Verdict::uncovered;
     return seen.floats ? Verdict::ours : Verdict::torchs;  // integers are exact
   }
 };
 struct FloatsOnCpu {
-  static Verdict judge(const Seen& seen) { return seen.cpu && !seen.others ? Floats::judge(seen) : Verdict::torchs; }
-};
-struct FloatsOnCuda {
-  static Verdict judge(const Seen& seen) { return seen.cpu ? Verdict::torchs : Floats::judge(seen); }
+  template <class... A>
+  static Verdict judge(const Seen& seen, const A&...) {
+    return seen.cpu && !seen.others ? Floats::judge(seen) : Verdict::torchs;
+  }
 };
 // Sums take integers and complex numbers too.
 struct Numbers {
-  static Verdict judge(const Seen& seen) { return seen.elsewhere ? Verdict::torchs : Verdict::ours; }
+  template <class... A>
+  static Verdict judge(const Seen& seen, const A&...) {
+    return seen.elsewhere ? Verdict::torchs : Verdict::ours;
+  }
 };
 
 template <auto kKernel, class Takes>
@@ -72,7 +77,7 @@ struct Replaced<kKernel, Takes> {
     if (active()) {
       Seen seen;
       (seen.look(args), ...);
-      const Verdict verdict = Takes::judge(seen);
+      const Verdict verdict = Takes::judge(seen, args...);
       if (verdict == Verdict::ours) {
         entry->ours.fetch_add(1, std::memory_order_relaxed);
         return kKernel(std::forward<A>(args)...);
