@@ -253,6 +253,7 @@ def on_products(device, dtype):
 
     for a, b in (
         ((9, 64), (64, 10)),
+        ((40, 256), (256, 24)),
         ((64,), (64, 5)),
         ((6, 64), (64,)),
         ((64,), (64,)),
@@ -274,8 +275,9 @@ def on_products(device, dtype):
         check(torch_reduce.vector_add, operand(a, 0), operand(b, 1))
 
 
-def test_products(together):
-    together(on_products, torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products(together, dtype):
+    together(on_products, dtype)
 
 
 def on_attention(device):

@@ -3,6 +3,8 @@
 While torch.compile traces, they are torch's functional collectives.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -57,12 +59,25 @@ def gather_parts(x: Tensor, sizes: list[int], group: ProcessGroup) -> Tensor:
     return torch.cat([part[:size] for part, size in zip(parts.unbind(), sizes, strict=True)])
 
 
-def all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup) -> Tensor:
-    """Sends give[r] of the entries along dim 0 to rank r, one after another, and returns what it takes of each."""
+def begin_all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup) -> Callable[[], Tensor]:
+    """Sends give[r] of the entries along dim 0 to rank r, one after another.
+
+    Returns a function that waits, and returns what this rank takes of each. Until then others may compute.
+    """
     sent = _packed(x)
     if _is_traced(x):
         out = traced.all_to_all_single(sent, take, give, group)
-    else:
-        out = sent.new_empty((sum(take), *sent.shape[1:]))
-        dist.all_to_all_single(out, sent, take, give, group=group)
-    return _unpacked(out, x.dtype)
+        return lambda: _unpacked(out, x.dtype)
+    out = sent.new_empty((sum(take), *sent.shape[1:]))
+    work = dist.all_to_all_single(out, sent, take, give, group=group, async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return _unpacked(out, x.dtype)
+
+    return finish
+
+
+def all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup) -> Tensor:
+    """The same, finished."""
+    return begin_all_to_all(x, take, give, group)()

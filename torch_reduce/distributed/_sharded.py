@@ -146,8 +146,9 @@ def _ragged(x: Tensor, sizes: list[int], acc: torch.dtype, group: ProcessGroup) 
     take = [head if owner == me else 0 for head, owner in zip(heads, owners, strict=True)]
     mine = x[heads[me] :]
     rest = len(mine) % _tree.CHUNK
-    received = _exchange.all_to_all(x[: heads[me]], take, give, group)
+    receive = _exchange.begin_all_to_all(x[: heads[me]], take, give, group)
     nodes = [_tree.nodes_of(mine[: len(mine) - rest], 0, _tree.CHUNK, acc)]
+    received = receive()
     if rest:
         nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, _tree.CHUNK, acc))
     return torch.cat(nodes), [chunks_before(end) - chunks_before(begin) for begin, end in parts]
