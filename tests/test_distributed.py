@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_de
 
 import torch_reduce
 import torch_reduce.distributed as treduce
-from torch_reduce.distributed import _exchange, _tree
+from torch_reduce.distributed import _exchange, _rules, _tree
 
 MOST = 4
 
@@ -67,6 +67,7 @@ SHAPES = {
     (5, 2050): "rows, cut; as a whole, elements must move",
     (4, 1024, 3): "a middle dim; runs are multiples of a chunk",
     (7, 5, 300): "nothing is aligned",
+    (1, 1301, 2): "the outermost dim has one index",
 }
 
 
@@ -317,6 +318,51 @@ def on_attention(device):
 
 def test_attention(together):
     together(on_attention)
+
+
+def on_row_operations(device):
+    """Forward and backward, every placement of the input."""
+    mesh = line(device)
+
+    def check(call, *shapes):
+        whole = [cases.values(math.prod(s), torch.float32, "normal", i, device).view(s) for i, s in enumerate(shapes)]
+
+        def run(*tensors):
+            leaves = [x.detach().requires_grad_() for x in tensors]
+            y = call(*leaves)
+            return [y.detach(), *torch.autograd.grad(torch_reduce.sum(y * y), leaves)]
+
+        expected = run(*whole)
+        for first in (Replicate(), *map(Shard, range(len(shapes[0])))):
+            others = [Replicate(), Shard(0)][: len(shapes)]
+            for rest in others:
+                placements = [first, *[rest] * (len(shapes) - 1)]
+                actual = run(*(placed(x, mesh, p) for x, p in zip(whole, placements, strict=True)))
+                for a, e in zip(actual, expected, strict=True):
+                    assert_placed(a, e, f"{shapes} {placements}")
+
+    shape = (6, 5, 40)
+    for dim in (0, 1, -1):
+        check(lambda x, dim=dim: torch_reduce.softmax(x, dim), shape)
+        check(lambda x, dim=dim: torch_reduce.log_softmax(x, dim), shape)
+        for keepdim in (False, True):
+            check(lambda x, dim=dim, keepdim=keepdim: torch_reduce.logsumexp(x, dim, keepdim), shape)
+    for normalized in ((40,), (5, 40), shape):
+        check(lambda x, w, b, n=normalized: torch_reduce.layer_norm(x, n, w, b), shape, normalized, normalized)
+        check(lambda x, w, n=normalized: torch_reduce.rms_norm(x, n, w), shape, normalized)
+        check(lambda x, n=normalized: torch_reduce.rms_norm(x, n), shape)
+
+
+def test_row_operations(together):
+    together(on_row_operations)
+
+
+def test_every_op_has_a_rule():
+    names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
+    missing = names - _rules.RULES.keys() - {"thread_indices_"}
+    assert not missing, (
+        f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
+    )
 
 
 def on_gradients(device):

@@ -44,7 +44,12 @@ def compiler():
         pytest.skip(reason)
 
 
-FAMILIES = {"reduce": tables.REDUCE_VARIANTS, "matmul": MATMUL_VARIANTS, "elementwise": ADD_VARIANTS, "rows": ROW_VARIANTS}
+FAMILIES = {
+    "reduce": tables.REDUCE_VARIANTS,
+    "matmul": MATMUL_VARIANTS,
+    "elementwise": ADD_VARIANTS,
+    "rows": ROW_VARIANTS,
+}
 WITHOUT_RUNGS = ("test_thread_indices", "test_the_driver_refuses_what_it_does_not_know")
 
 

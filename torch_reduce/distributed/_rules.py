@@ -367,6 +367,40 @@ def _attention_backward(
     return _independent(op, (grad, query, key, value, attn_mask, *rest), {}, dims)
 
 
+def _along(op: OpOverload, *arguments: Any, **named: Any) -> DTensor:
+    """Of softmax and its kin: all dims but one are independent."""
+    of_name = dict(zip((argument.name for argument in op._schema.arguments), arguments, strict=False))
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    rank = tensors[0].dim()
+
+    def dims(whole: Tensor) -> Sequence[_Dims]:
+        along = of_name["dim"] % max(rank, 1)
+        behind = whole.dim() - rank  # logsumexp drops the dim
+        return [tuple(None if d == along else d + behind * (d > along) for d in range(rank)) for _ in tensors]
+
+    return _independent(op, arguments, named, dims)
+
+
+def _norm(op: OpOverload, *arguments: Any, **named: Any) -> Any:
+    """Of norms, forward and backward: the dims before those that are normalized are independent."""
+    names = [argument.name for argument in op._schema.arguments]
+    of_name = dict(zip(names, arguments, strict=False))
+    rows = of_name["input"].dim() - len(of_name["normalized_shape"])
+
+    def dims(whole: Any) -> Sequence[_Dims]:
+        return [
+            tuple(d if d < rows and name not in ("weight", "bias") else None for d in range(x.dim()))
+            for name, x in of_name.items()
+            if isinstance(x, Tensor)
+        ]
+
+    return _independent(op, arguments, named, dims)
+
+
+def _pointwise(op: OpOverload, x: DTensor, *rest: Any, **named: Any) -> DTensor:
+    return _independent(op, (x, *rest), named, lambda whole: [tuple(range(x.dim()))])
+
+
 RULES: dict[str, Callable[..., Any]] = {
     "sum": _reduction,
     "mean": _reduction,
@@ -377,6 +411,16 @@ RULES: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _attention,
     "scaled_dot_product_attention_backward": _attention_backward,
     "vector_add": _vector_add,
+    "softmax": _along,
+    "softmax_backward": _along,
+    "log_softmax": _along,
+    "log_softmax_backward": _along,
+    "logsumexp": _along,
+    "layer_norm": _norm,
+    "layer_norm_backward": _norm,
+    "rms_norm": _norm,
+    "rms_norm_backward": _norm,
+    "elementary": _pointwise,
 }
 
 

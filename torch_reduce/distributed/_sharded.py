@@ -98,6 +98,7 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: De
     if elements.runs > 1 or len(elements.cuts) > 1:
         return finished(_gathered(x, elements, acc, mesh))
     (cut,) = elements.cuts
+    x = x.flatten(0, elements.last)
     group = mesh.get_group(cut.mesh_dim)
     if elements.unit >= _tree.CHUNK:
         counts = [_tree.node_count(size * elements.step, elements.unit) for size in cut.sizes]
