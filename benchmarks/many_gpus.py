@@ -89,7 +89,8 @@ def collectives(device: torch.device, smoke: bool) -> Iterator[dict[str, Any]]:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     for size in BYTES[:3] if smoke else BYTES:
         for dtype in (torch.float32, torch.bfloat16):
-            each = [torch.randn(size // dtype.itemsize, device=device).to(dtype) for _ in range(ranks)]
+            count = size // dtype.itemsize // ranks * ranks
+            each = [torch.randn(count, device=device).to(dtype) for _ in range(ranks)]
             expected = torch_reduce.sum(torch.stack(each), 0)
             x = each[rank].clone()
             right = bool(torch.equal(torch_reduce.distributed.all_reduce(x), expected))
@@ -124,8 +125,7 @@ def sharded_sums(device: torch.device, smoke: bool) -> Iterator[dict[str, Any]]:
         torch.manual_seed(0)
         whole = torch.randn(shape, device=device)
         expected = torch_reduce.sum(whole, dim)
-        sizes = [len(part) for part in torch.arange(shape[cut]).chunk(ranks)]
-        local = whole.split(sizes, cut)[rank].contiguous()
+        local = whole.chunk(ranks, cut)[rank].contiguous()
         x = DTensor.from_local(local, mesh, [Shard(cut)], shape=whole.shape, stride=whole.stride())
         del whole
         right = bool(torch.equal(torch_reduce.sum(x, dim).full_tensor(), expected))

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from bits import assert_same_bits
 from ranks import Ranks
+from torch.distributed import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
 
 import torch_reduce
@@ -199,6 +200,32 @@ def on_other_calls(device):
 
 def test_other_calls(together):
     together(on_other_calls)
+
+
+def on_some_ranks(device):
+    """A mesh that some ranks are not in, and inference mode."""
+    mesh = DeviceMesh(device, [0, 1])
+    x = cases.values(6000, torch.float32, "wide", device=device).view(2000, 3)
+    inside = mesh.get_coordinate() is not None
+    shard = (
+        placed(x, mesh, Shard(0)) if inside else DTensor.from_local(x, mesh, [Shard(0)], shape=x.shape, stride=(3, 1))
+    )
+    with torch.inference_mode():
+        for call in (
+            lambda x: torch_reduce.sum(x, 0),
+            lambda x: torch_reduce.amax(x),
+            lambda x: torch_reduce.vector_add(x, x),
+            lambda x: torch_reduce.rms_norm(x, (3,)),
+        ):
+            actual, expected = call(shard), call(x)
+            if inside:
+                assert_placed(actual, expected, "on two ranks")
+            else:
+                assert actual.shape == expected.shape and actual.to_local().numel() == 0
+
+
+def test_some_ranks(together):
+    together(on_some_ranks)
 
 
 def on_partial_inputs(device):

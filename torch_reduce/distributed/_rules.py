@@ -26,9 +26,11 @@ def chunks(size: int, ranks: int) -> tuple[int, ...]:
 
 def _settled(x: DTensor) -> DTensor:
     """With placements that rules know, Shard and Replicate. Partial values are added as a tree over ranks."""
+    if all(type(p) in (Shard, Replicate) for p in x.placements):
+        return x
     mesh, placements = x.device_mesh, list(x.placements)
     local = None
-    for i in reversed(range(mesh.ndim)):
+    for i in reversed(range(mesh.ndim if mesh.get_coordinate() is not None else 0)):
         p = placements[i]
         if type(p) is Partial and p.reduce_op in _PARTIAL:
             local = (x.to_local() if local is None else local).clone()
@@ -36,8 +38,6 @@ def _settled(x: DTensor) -> DTensor:
             placements[i] = Replicate()
     if local is not None:
         x = _wrapped(local, mesh, dataclasses.replace(_layout(x), placements=tuple(placements)))
-    if all(type(p) in (Shard, Replicate) for p in x.placements):
-        return x
     return x.redistribute(placements=[p if type(p) is Shard else Replicate() for p in x.placements])
 
 
@@ -62,6 +62,12 @@ def _layout(x: Tensor) -> _Layout:
 def _wrapped(local: Tensor, mesh: DeviceMesh, layout: _Layout) -> DTensor:
     shape = torch.Size(layout.shape)
     return DTensor.from_local(local, mesh, layout.placements, run_check=False, shape=shape, stride=layout.stride)
+
+
+def _absent(mesh: DeviceMesh, layout: _Layout) -> DTensor:
+    """On a rank that is not in the mesh."""
+    size = (0,) if layout.shape else ()  # from_local takes a shape of no dims from the part
+    return _wrapped(torch.empty(size, dtype=layout.dtype, device=mesh.device_type), mesh, layout)
 
 
 def _placed(x: DTensor, placements: tuple[Placement, ...]) -> Tensor:
@@ -114,7 +120,7 @@ def _cuts(x: _Layout, mesh: DeviceMesh, dims: Sequence[int]) -> tuple[_sharded.C
     for i, p in enumerate(x.placements):
         if isinstance(p, Shard):
             sizes = chunks(here[p.dim], mesh.size(i))
-            here[p.dim] = sizes[mesh.get_local_rank(i)]
+            here[p.dim] = sizes[0 if mesh.get_coordinate() is None else mesh.get_local_rank(i)]
             if p.dim in dims and mesh.size(i) > 1:
                 found.append(_sharded.Cut(p.dim, i, sizes))
     return tuple(found)
@@ -212,6 +218,8 @@ def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: A
     named = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items())
     plan = _reduction_plan(op, _layout(x), mesh, tuple(mesh.get_coordinate() or ()), variant, named)
     local = _placed(x, plan.placements)
+    if mesh.get_coordinate() is None:
+        return _absent(mesh, plan.result)
     if not plan.cuts:
         several = len(plan.dims) > 1 and not plan.in_any_order
         result = op(_in_order_of(local, x.stride()) if several else local, variant, **arguments)
@@ -291,11 +299,15 @@ def _independent(
     given = [_settled(x) for x in given]
     dims = tuple(map(tuple, dims_of(whole)))
     placements, first = _independent_plan(tuple(map(_layout, given)), dims, mesh, _layout(outputs[0]))
-    found = run(_placed(x, p) for x, p in zip(given, placements, strict=True))
-    if not isinstance(whole, tuple):
-        return _wrapped(found, mesh, first)
+    parts = [_placed(x, p) for x, p in zip(given, placements, strict=True)]
     layouts = [dataclasses.replace(_layout(output), placements=first.placements) for output in outputs]
-    return tuple(_wrapped(part, mesh, layout) for part, layout in zip(found, layouts, strict=True))
+    if mesh.get_coordinate() is None:
+        results = [_absent(mesh, layout) for layout in layouts]
+    else:
+        found = run(parts)
+        found = found if isinstance(whole, tuple) else (found,)
+        results = [_wrapped(part, mesh, layout) for part, layout in zip(found, layouts, strict=True)]
+    return tuple(results) if isinstance(whole, tuple) else results[0]
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:
