@@ -1,21 +1,16 @@
 #include "composed.h"
 
-#include <ATen/Dispatch.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/abs.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/eq.h>
-#include <ATen/ops/exp.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/isinf.h>
-#include <ATen/ops/log.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/sub.h>
 
@@ -35,17 +30,6 @@ namespace {
 
 at::Tensor widened(const at::Tensor& x) { return x.to(accumulator(x.scalar_type())); }
 
-// x - max of its row, and exp of it summed along the row.
-struct Shifted {
-  at::Tensor difference, exps, total;
-  Shifted(const at::Tensor& x, int64_t dim) {
-    const at::Tensor wide = widened(x);
-    difference = at::sub(wide, ours::amax(wide, dim, /*keepdim=*/true));
-    exps = at::exp(difference);
-    total = ours::sum(exps, dim, /*keepdim=*/true);
-  }
-};
-
 int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
   if (!dim.has_value() || dim->empty()) return x.numel();
   int64_t n = 1;
@@ -55,50 +39,39 @@ int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
 
 }  // namespace
 
-at::Tensor softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
-  if (x.numel() == 0 || x.dim() == 0) return at::exp(at::sub(x, x)).to(type);
-  const Shifted row(x, dim);
-  return at::div(row.exps, row.total).to(type);
+at::Tensor softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) { return ours::softmax(x.to(type), dim); }
+
+at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
+  return ours::log_softmax(x.to(type), dim);
 }
 
 at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type) {
-  if (y.numel() == 0 || y.dim() == 0) return at::mul(at::sub(grad, grad), y).to(type);
-  const at::Tensor g = widened(grad), p = widened(y);
-  const at::Tensor along = ours::sum(at::mul(g, p), dim, /*keepdim=*/true);
-  return at::mul(p, at::sub(g, along)).to(type);
-}
-
-at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
-  if (x.numel() == 0 || x.dim() == 0) return at::sub(x, x).to(type);
-  const Shifted row(x, dim);
-  return at::sub(row.difference, at::log(row.total)).to(type);
+  return ours::softmax_backward(grad.to(y.scalar_type()), y, dim).to(type);
 }
 
 at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type) {
-  if (y.numel() == 0 || y.dim() == 0) return at::sub(grad, grad).to(type);
-  const at::Tensor g = widened(grad);
-  const at::Tensor total = ours::sum(g, dim, /*keepdim=*/true);
-  return at::sub(g, at::mul(at::exp(widened(y)), total)).to(type);
+  return ours::log_softmax_backward(grad.to(y.scalar_type()), y, dim).to(type);
 }
 
 at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim) {
-  const at::Tensor wide = widened(x);
-  if (count(x, dim) == 0) return at::log(ours::sum(wide, dim, keepdim)).to(x.scalar_type());
-  // An infinite maximum would make inf - inf: exp of the elements themselves is then what torch takes.
-  at::Tensor most = ours::amax(wide, dim, /*keepdim=*/true);
-  most = most.masked_fill(at::isinf(most), 0);
-  const at::Tensor total = ours::sum(at::exp(at::sub(wide, most)), dim, keepdim);
-  return at::add(at::log(total), most.reshape(total.sizes())).to(x.scalar_type());
+  if (x.dim() == 0) return ours::logsumexp(x, 0, keepdim);
+  if (dim.size() == 1) return ours::logsumexp(x, dim[0], keepdim);
+  // Several dims as the last one.
+  const auto reduced = at::dim_list_to_bitset(dim, x.dim());
+  std::vector<int64_t> order, last, sizes;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    (reduced[d] ? last : order).push_back(d);
+    if (!reduced[d] || keepdim) sizes.push_back(reduced[d] ? 1 : x.size(d));
+  }
+  const auto kept = static_cast<int64_t>(order.size());
+  order.insert(order.end(), last.begin(), last.end());
+  return ours::logsumexp(x.permute(order).flatten(kept), -1, /*keepdim=*/false).reshape(sizes);
 }
 
-at::Tensor safe_softmax(const at::Tensor& x, at::ScalarType type) {
-  if (x.numel() == 0) return x.to(type);
-  at::Tensor most = ours::amax(x, -1, /*keepdim=*/true);
-  most = most.masked_fill(at::eq(most, -std::numeric_limits<double>::infinity()), 0);
-  const at::Tensor exps = at::sub(x, most).exp_();
-  at::Tensor total = ours::sum(exps, -1, /*keepdim=*/true);
-  total = total.masked_fill(at::eq(total, 0), 1);
-  return at::div(exps, total).to(type);
+at::Tensor safe_softmax(const at::Tensor& x) {
+  if (x.numel() == 0) return x;
+  const at::Tensor nothing = at::eq(ours::amax(x, -1, /*keepdim=*/true), -std::numeric_limits<double>::infinity());
+  return ours::softmax(x, -1).masked_fill_(nothing, 0);
 }
 
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
@@ -123,56 +96,61 @@ at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, 
   return at::pow(ours::sum(at::pow(size, order), dim, keepdim), 1 / order).to(type);
 }
 
+namespace {
+
+// Rows are normalised in the dtype of the weights, where that is wider than their own.
+at::ScalarType common(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::ScalarType type = x.scalar_type();
+  const bool same =
+      (!weight.defined() || weight.scalar_type() == type) && (!bias.defined() || bias.scalar_type() == type);
+  return same ? type : accumulator(type);
+}
+at::Tensor cast(const at::Tensor& x, at::ScalarType type) { return x.defined() ? x.to(type) : x; }
+
+}  // namespace
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& x, const at::Tensor& weight,
                                                           const at::Tensor& bias, double eps) {
-  const at::Tensor wide = widened(x);
-  const at::Tensor center = ours::mean(wide, 1, /*keepdim=*/true);
-  at::Tensor y = at::sub(wide, center);
-  const at::Tensor rstd = ours::mean(at::mul(y, y), 1, /*keepdim=*/true).add_(eps).rsqrt_();
-  y.mul_(rstd);
-  if (weight.defined()) y.mul_(weight);
-  if (bias.defined()) y.add_(bias);
-  return {y.to(x.scalar_type()), center, rstd};
+  const at::ScalarType type = common(x, weight, bias);
+  auto [y, mean, rstd] = ours::layer_norm(x.to(type), cast(weight, type), cast(bias, type), eps);
+  return {y.to(x.scalar_type()), mean, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& grad, const at::Tensor& x,
                                                                    const at::Tensor& mean, const at::Tensor& rstd,
                                                                    const at::Tensor& weight,
                                                                    std::array<bool, 3> wanted) {
-  const at::Tensor g = widened(grad);
-  const at::Tensor normed = at::sub(widened(x), mean).mul_(rstd);
+  const at::ScalarType type = common(x, weight, grad);
   at::Tensor dx, dweight, dbias;
   if (wanted[0]) {
-    const at::Tensor scaled = weight.defined() ? at::mul(g, weight) : g;
-    const at::Tensor along = ours::mean(scaled, 1, /*keepdim=*/true);
-    const at::Tensor across = ours::mean(at::mul(scaled, normed), 1, /*keepdim=*/true);
-    dx = at::sub(at::sub(scaled, along), at::mul(normed, across)).mul_(rstd).to(x.scalar_type());
+    dx = ours::layer_norm_backward(grad.to(type), x.to(type), mean, rstd, cast(weight, type)).to(x.scalar_type());
   }
-  if (wanted[1]) dweight = ours::sum(at::mul(g, normed), 0, /*keepdim=*/false);
-  if (wanted[2]) dbias = ours::sum(g, 0, /*keepdim=*/false);
+  if (wanted[1]) {
+    const at::Tensor normed = at::sub(widened(x), mean).mul_(rstd);
+    dweight = ours::sum(normed.mul_(widened(grad)), 0, /*keepdim=*/false);
+  }
+  if (wanted[2]) dbias = ours::sum(grad, 0, /*keepdim=*/false, accumulator(grad.scalar_type()));
   return {dx, dweight, dbias};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor wide = widened(x);
-  const at::Tensor rstd = ours::mean(at::mul(wide, wide), 1, /*keepdim=*/true).add_(eps).rsqrt_();
-  at::Tensor y = at::mul(wide, rstd);
-  if (weight.defined()) y.mul_(weight);
+  const at::ScalarType type = common(x, weight, at::Tensor());
+  auto [y, rstd] = ours::rms_norm(x.to(type), cast(weight, type), eps);
   return {y.to(x.scalar_type()), rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad, const at::Tensor& x,
                                                      const at::Tensor& rstd, const at::Tensor& weight,
                                                      std::array<bool, 2> wanted) {
-  const at::Tensor g = widened(grad);
-  const at::Tensor normed = at::mul(widened(x), rstd);
+  const at::ScalarType type = common(x, weight, grad);
   at::Tensor dx, dweight;
   if (wanted[0]) {
-    const at::Tensor scaled = weight.defined() ? at::mul(g, weight) : g;
-    const at::Tensor across = ours::mean(at::mul(scaled, normed), 1, /*keepdim=*/true);
-    dx = at::sub(scaled, at::mul(normed, across)).mul_(rstd).to(x.scalar_type());
+    dx = ours::rms_norm_backward(grad.to(type), x.to(type), rstd, cast(weight, type)).to(x.scalar_type());
   }
-  if (wanted[1]) dweight = ours::sum(at::mul(g, normed), 0, /*keepdim=*/false);
+  if (wanted[1]) {
+    const at::Tensor normed = at::mul(widened(x), rstd);
+    dweight = ours::sum(normed.mul_(widened(grad)), 0, /*keepdim=*/false);
+  }
   return {dx, dweight};
 }
 

@@ -1,5 +1,5 @@
-// Row operations, composed of our reductions and torch's elementwise ops: one function each. All compute in float32, or in
-// float64 for float64, and round once to `type`.
+// What aten's row operations are made of: our row operations where aten's take other dtypes or dims, or are several; the rest
+// composed of our reductions and torch's elementwise ops. All compute in float32, or in float64 for float64, and round once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,8 @@ at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type);
 at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type);
 at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim);
 
-// Of rows that hold nothing but -inf, all zeros.
-at::Tensor safe_softmax(const at::Tensor& x, at::ScalarType type);
+// Along the last dim; rows that hold nothing but -inf are all zeros.
+at::Tensor safe_softmax(const at::Tensor& x);
 
 // Two passes: the mean, then the squares of what differs from it.
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,

@@ -4,6 +4,7 @@
 
 #include "matmul_schema.h"
 #include "reduce_schema.h"
+#include "rows_schema.h"
 
 namespace treduce::ours {
 
@@ -43,6 +44,56 @@ inline at::Tensor matmul_of_lengths(const at::Tensor& a, const at::Tensor& b) {
 inline at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   static const auto op = reduce::find_op<matmul::LinearSchema>("treduce::linear");
   return op.call(input, weight, bias, "auto");
+}
+
+inline at::Tensor softmax(const at::Tensor& x, int64_t dim) {
+  static const auto op = reduce::find_op<rows::SoftmaxSchema>("treduce::softmax");
+  return op.call(x, dim, "auto");
+}
+
+inline at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& output, int64_t dim) {
+  static const auto op = reduce::find_op<rows::SoftmaxBackwardSchema>("treduce::softmax_backward");
+  return op.call(grad, output, dim, "auto");
+}
+
+inline at::Tensor log_softmax(const at::Tensor& x, int64_t dim) {
+  static const auto op = reduce::find_op<rows::SoftmaxSchema>("treduce::log_softmax");
+  return op.call(x, dim, "auto");
+}
+
+inline at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& output, int64_t dim) {
+  static const auto op = reduce::find_op<rows::SoftmaxBackwardSchema>("treduce::log_softmax_backward");
+  return op.call(grad, output, dim, "auto");
+}
+
+inline at::Tensor logsumexp(const at::Tensor& x, int64_t dim, bool keepdim) {
+  static const auto op = reduce::find_op<rows::LogSumExpSchema>("treduce::logsumexp");
+  return op.call(x, dim, keepdim, "auto");
+}
+
+// Norms of the last dim.
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& x, const at::Tensor& weight,
+                                                                 const at::Tensor& bias, double eps) {
+  static const auto op = reduce::find_op<rows::LayerNormSchema>("treduce::layer_norm");
+  return op.call(x, x.sym_sizes().slice(x.dim() - 1), weight, bias, eps, "auto");
+}
+
+inline at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean,
+                                      const at::Tensor& rstd, const at::Tensor& weight) {
+  static const auto op = reduce::find_op<rows::LayerNormBackwardSchema>("treduce::layer_norm_backward");
+  return op.call(grad, x, x.sym_sizes().slice(x.dim() - 1), mean, rstd, weight, "auto");
+}
+
+inline std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  static const auto op = reduce::find_op<rows::RmsNormSchema>("treduce::rms_norm");
+  return op.call(x, x.sym_sizes().slice(x.dim() - 1), weight, eps, "auto");
+}
+
+inline at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& rstd,
+                                    const at::Tensor& weight) {
+  static const auto op = reduce::find_op<rows::RmsNormBackwardSchema>("treduce::rms_norm_backward");
+  return op.call(grad, x, x.sym_sizes().slice(x.dim() - 1), rstd, weight, "auto");
 }
 
 }  // namespace treduce::ours
