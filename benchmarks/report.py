@@ -31,6 +31,7 @@ import ladders
 import models as language_models
 import product_plots
 import product_tables
+import row_ops
 from checkout import ROOT
 
 import torch_reduce
@@ -646,6 +647,13 @@ def models(results: Results) -> str:
     return table(*language_models.table(rows), right_from=3) + "\n\n" + conditions(results, "models", what)
 
 
+def row_operations(results: Results) -> str:
+    """Times of softmax, norms and their backwards."""
+    head, lines = row_ops.table(results.files["rows"]["row_ops"])
+    what = "Device time of `auto`; bytes that are read once and written once; speed-up over torch's functions"
+    return table(head, lines, right_from=3) + "\n\n" + conditions(results, "rows", what)
+
+
 def counters_ladder(results: Results) -> str:
     """Nsight Compute's counters of the first pass of the rungs that reduce whole tensors."""
     first: dict[str, dict[str, float]] = {}
@@ -790,6 +798,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "distributed_collectives": ("distributed", distributed_collectives),
     "distributed_sums": ("distributed", distributed_sums),
     "models": ("models", models),
+    "rows": ("rows", row_operations),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),

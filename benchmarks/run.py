@@ -32,6 +32,7 @@ import models as language_models
 import peers
 import product_errors
 import products
+import row_ops
 import torch
 import torch.utils.benchmark
 from checkout import ROOT
@@ -53,6 +54,7 @@ PRODUCTS_SETTINGS = bench.Settings(seconds=0.05, least_samples=5, most_samples=1
 PRODUCT_LADDER_SETTINGS = bench.Settings(seconds=0.05, least_samples=3, most_samples=9, call_seconds=0)
 RUNGS_SETTINGS = bench.Settings(seconds=0.1, least_samples=3, most_samples=9, call_seconds=0)
 CPU_SETTINGS = bench.Settings(seconds=0.15, least_samples=3, most_samples=9, call_seconds=0)
+ROW_SETTINGS = bench.Settings(seconds=0.02, least_samples=5, most_samples=11, call_seconds=0)
 # On a CPU, larger inputs of the grid are skipped.
 CPU_BYTES, CPU_LENGTH = 300_000_000, 70_000_000
 
@@ -457,6 +459,29 @@ def models(session: Session) -> dict[str, Any]:
     return {"models": rows}
 
 
+def row_operations(session: Session) -> dict[str, Any]:
+    """softmax, norms and their backwards, beside torch and, for some shapes, torch.compile and every rung."""
+    settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else ROW_SETTINGS
+    done = {row_ops.key(row): row for row in session.earlier.get("row_ops", ())}
+    rows: list[dict[str, Any]] = []
+    chosen = row_ops.CASES
+    if session.smoke:  # one shape of each op
+        ops = {case.op: case for case in reversed(chosen) if case.dtype == "float32"}
+        chosen = tuple(
+            case._replace(rows=4, length=min(case.length, SMOKE_SIDE), compiled=False) for case in ops.values()
+        )
+    for case in chosen:
+        if case not in done and time.monotonic() > session.deadline:
+            session.left += 1
+            continue
+        session.step(str(case))
+        rows.append(done.get(case) or row_ops.measure(case, session.device, settings))
+        if rows[-1]["wrong"]:
+            session.wrong.append(f"{case}: {rows[-1]['notes']}")
+        session.save({"row_ops": rows})
+    return {"row_ops": rows}
+
+
 def calls(session: Session) -> dict[str, Any]:
     """The time of a call in microseconds: ours and torch's alternately, in each of autograd's modes."""
     rounds, number = (3, 20) if session.smoke else (31, 1000)
@@ -514,7 +539,7 @@ SUITES = {
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
-    "models": Suite(models, "cuda"),
+    "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"),
 }  # fmt: skip
 
 
@@ -616,6 +641,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
                 yield f"    {median:.3f} ({low:.3f} to {high:.3f}) {in_words(row)}"
     yield from digest_of_products(data)
     yield from (f"  {line}" for line in language_models.summary(data.get("models", [])))
+    yield from (f"  {line}" for line in row_ops.summary(data.get("row_ops", [])))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"

@@ -297,6 +297,49 @@ def test_gradients_of_a_row_are_those_of_its_batch(op):
     assert_same_bits(grads(FORWARD[op], x[4:5], w, b, upstream[4:5])[0], whole[4:5])
 
 
+# ---- cross_entropy ----
+
+
+def cross_entropy_cases():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 11, generator=g)
+    target = torch.randint(11, (20,), generator=g)
+    target[3] = target[7] = -100
+    weight = torch.rand(11, generator=g) + 0.5
+    yield "plain", (x, target.clamp(min=0)), {}
+    yield "ignored", (x, target), {}
+    yield "weights", (x, target, weight), {}
+    yield "smoothed", (x, target), {"label_smoothing": 0.1}
+    yield "smoothed weights", (x, target, weight), {"label_smoothing": 0.3}
+    yield "another ignored", (x, target.clamp(min=0)), {"ignore_index": 2}
+    yield "probabilities", (x, torch.softmax(x * 2, 1)), {"label_smoothing": 0.2}
+    yield "weighted probabilities", (x, torch.softmax(x * 2, 1), weight), {}
+    yield "one row", (x[0], target[0]), {}
+    yield "images", (x.view(5, 4, 11).permute(0, 2, 1), target.view(5, 4)), {}
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [c[1:] for c in cross_entropy_cases()], ids=[c[0] for c in cross_entropy_cases()]
+)
+def test_cross_entropy_is_as_torchs(args, kwargs, reduction):
+    x = args[0].double().requires_grad_()
+    rest = [t.double() if t.is_floating_point() else t for t in args[1:]]
+    got = torch_reduce.cross_entropy(x, *rest, reduction=reduction, **kwargs)
+    expected = F.cross_entropy(x, *rest, reduction=reduction, **kwargs)
+    torch.testing.assert_close(got, expected)
+    (mine,) = torch.autograd.grad(got.sum(), x)
+    (torchs,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(mine, torchs)
+
+
+def test_the_loss_of_a_row_is_its_own():
+    x, target = torch.randn(40, 1000).bfloat16(), torch.randint(1000, (40,))
+    losses = torch_reduce.cross_entropy(x, target, reduction="none")
+    assert_same_bits(torch_reduce.cross_entropy(x[7:9], target[7:9], reduction="none"), losses[7:9])
+    assert_same_bits(torch_reduce.cross_entropy(x, target, reduction="sum"), torch_reduce.sum(losses))
+
+
 # ---- torch ----
 
 

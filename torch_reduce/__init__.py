@@ -41,7 +41,7 @@ from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
 from .ops import amax, amin, linear, matmul, mean, scaled_dot_product_attention, sum, vector_add
-from .row_ops import layer_norm, log_softmax, logsumexp, rms_norm, softmax
+from .row_ops import cross_entropy, layer_norm, log_softmax, logsumexp, rms_norm, softmax
 
 __all__ = [
     "Bandwidth",
@@ -63,6 +63,7 @@ __all__ = [
     "amin",
     "batch_invariant",
     "build_info",
+    "cross_entropy",
     "cuda_built",
     "device_info",
     "disable_batch_invariant",

@@ -7,11 +7,14 @@ every run, stream and GPU model and on the CPU.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from ._names import RowName
+from .ops import sum
 
 _softmax = torch.ops.treduce.softmax.default
 _log_softmax = torch.ops.treduce.log_softmax.default
@@ -107,6 +110,81 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
     for d in dims if keepdim else ():
         result = result.unsqueeze(d)
     return result
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: Literal["none", "mean", "sum"] = "mean",
+    label_smoothing: float = 0.0,
+    variant: RowName = "auto",
+) -> Tensor:
+    """The cross entropy of logits against classes or probabilities, as `torch.nn.functional.cross_entropy`.
+
+    It is `log_softmax`, then an element a row, or `sum` of a row where there are probabilities or smoothing, then `sum`
+    over the rows.
+
+    Args:
+        input: logits of shape (classes) or (rows, classes, ...); dtypes as for `softmax`.
+        target: classes, of the shape of `input` without its classes and of dtype int64; or probabilities of the shape
+            and dtype of `input`.
+        weight: of each class, (classes), or None.
+        ignore_index: a class whose rows count for nothing.
+        reduction: `"none"` for the loss of each row, `"sum"` for their sum, `"mean"` for that divided by the sum of the
+            weights of the rows that count (with probabilities: by their number).
+        label_smoothing: the part of the target that is spread evenly over the classes, from 0 to 1.
+        variant: as for `softmax`.
+
+    Returns:
+        A tensor of the dtype of `input`: a number, or with `"none"` the shape of `input` without its classes.
+
+    Raises:
+        ValueError: a shape, a reduction or a smoothing that is not listed above; otherwise as `softmax`.
+        TypeError: as `softmax`.
+
+    Determinism:
+        As `softmax`: the loss of a row depends on that row alone, and the sum over rows is `sum`. The sum of a batch is
+        not that of its parts: use `"none"` and add the parts in an order of your own.
+
+    Source:
+        As `softmax`.
+    """
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    of_classes = 0 if input.dim() == 1 else 1
+    classes = input.shape[of_classes]
+    log_p = log_softmax(input, of_classes, variant=variant)
+    broadcast = [classes if d == of_classes else 1 for d in range(input.dim())]
+    weighted = log_p if weight is None else log_p * weight.view(broadcast)
+    if target.is_floating_point():
+        if target.shape != input.shape:
+            raise ValueError(
+                f"probabilities have the shape of the input, {tuple(input.shape)}, got {tuple(target.shape)}"
+            )
+        smooth = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else target
+        losses = -sum(weighted * smooth, of_classes)
+        if reduction == "none":
+            return losses
+        total = sum(losses)
+        return total / losses.numel() if reduction == "mean" else total
+    losses = nll_loss(log_p, target, weight, ignore_index=ignore_index, reduction="none")
+    counts = target != ignore_index
+    if label_smoothing:
+        spread = -sum(weighted, of_classes).masked_fill(~counts, 0)
+        losses = losses * (1 - label_smoothing) + spread * (label_smoothing / classes)
+    if reduction == "none":
+        return losses
+    total = sum(losses)
+    if reduction == "sum":
+        return total
+    if weight is None:
+        return total / sum(counts).to(total.dtype)
+    return total / sum(weight[target.where(counts, 0)].where(counts, 0))
 
 
 def layer_norm(

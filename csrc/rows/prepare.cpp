@@ -25,7 +25,9 @@ int64_t power_of_two(int64_t least) {
 // Warps that hold a row, a chunk each.
 int64_t warps_of(const Request& r) { return power_of_two(ceil_div(r.problem.length, Pairwise::kChunk)); }
 
-int64_t most_warps(const Request& r) { return most_threads(inputs_of(r.op), r.dtype == DType::float64) / kWarp; }
+int64_t most_warps(const Request& r, bool vectors) {
+  return most_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64, vectors) / kWarp;
+}
 
 bool takes_vectors(const Request& r) {
   const int size = vector_of(r.dtype);
@@ -51,15 +53,15 @@ LaunchShape& add_launch(const Request& r, Prepared& p, int64_t rows_a_block, int
 }  // namespace
 
 void prepare_three_pass(const Request& r, Prepared& p) {
-  p.warps = static_cast<int>(std::min({warps_of(r), most_warps(r), int64_t{16}}));
+  p.warps = static_cast<int>(std::min({warps_of(r), most_warps(r, p.vectors), int64_t{16}}));
   add_launch(r, p, 1, p.warps);
 }
 
 void prepare_registers(const Request& r, Prepared& p) {
   const int64_t warps = warps_of(r);
-  if (warps > most_warps(r)) {
+  if (warps > most_warps(r, p.vectors)) {
     p.refusal.sentence = "variant 'row_registers' holds rows of up to " +
-                         std::to_string(most_warps(r) * Pairwise::kChunk) + " elements, got " +
+                         std::to_string(most_warps(r, p.vectors) * Pairwise::kChunk) + " elements, got " +
                          std::to_string(r.problem.length) + "; row_cluster holds longer ones, three_pass reads any";
     return;
   }
@@ -77,9 +79,9 @@ void prepare_cluster(const Request& r, Prepared& p) {
   int64_t blocks = 2;
   while (blocks < kMostClusterBlocks && warps / blocks > kWarpsOfBlock) blocks *= 2;
   const int64_t each = std::max<int64_t>(warps / blocks, 1);
-  if (each > most_warps(r)) {
+  if (each > most_warps(r, p.vectors)) {
     p.refusal.sentence = "variant 'row_cluster' holds rows of up to " +
-                         std::to_string(blocks * most_warps(r) * Pairwise::kChunk) + " elements, got " +
+                         std::to_string(blocks * most_warps(r, p.vectors) * Pairwise::kChunk) + " elements, got " +
                          std::to_string(r.problem.length) + "; three_pass reads any";
     return;
   }
@@ -88,7 +90,7 @@ void prepare_cluster(const Request& r, Prepared& p) {
 }
 
 const char* choose(const Request& r, const Chip& chip) {
-  const int64_t warps = warps_of(r), most = most_warps(r);
+  const int64_t warps = warps_of(r), most = most_warps(r, takes_vectors(r));
   const bool clusters = runs_on(find("row_cluster"), chip.capability);
   if (clusters && warps > kWarpsOfBlock && warps <= kMostClusterBlocks * most) return "row_cluster";
   return warps <= most ? "row_registers" : "three_pass";

@@ -49,9 +49,10 @@ TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int bloc
   return warp::reduce_neighbours<Fold>(*cluster::shared_of(of_block, lane % blocks), blocks);
 }
 
-// Threads of a block at most, for the compiler: registers hold what a thread does.
-template <template <class> class RowOp, class Source>
-constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, sizeof(typename Source::Acc) == 8);
+// Threads of a block at most, for the compiler.
+template <template <class> class RowOp, class Source, int kSize>
+constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, RowOp<typename Source::Acc>::kWeight,
+                                      sizeof(typename Source::Acc) == 8, (kSize > 1));
 
 template <class Source>
 Parameters<Source> parameters(const Call& call) {

@@ -13,10 +13,18 @@ constexpr int kMostClusterBlocks = 8;  // that every chip with clusters takes
 // Elements that a thread moves at once, where rows allow it.
 constexpr int vector_of(DType dtype) { return dtype == DType::float64 ? 2 : 4; }
 
-// Threads of a block at most: a warp holds a chunk of each input, and nothing may spill.
-constexpr int most_threads(int inputs, bool is_double) { return 1024 / (inputs * (is_double ? 4 : 1)); }
+// Threads of a block at most: a warp holds a chunk of each input, and nothing may spill. Norms load weights beside it, and rows that
+// are read element by element take an address for each.
+constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vectors) {
+  if (is_double) return 256 / inputs;
+  if (!vectors) return 256;
+  return has_weight || inputs > 1 ? 512 : 1024;
+}
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
 constexpr int inputs_of(Op op) { return op >= Op::softmax_backward ? 2 : 1; }
+constexpr bool has_weight(Op op) {
+  return op == Op::layer_norm || op == Op::rms_norm || op == Op::layer_norm_backward || op == Op::rms_norm_backward;
+}
 
 }  // namespace treduce::rows

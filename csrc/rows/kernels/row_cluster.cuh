@@ -6,7 +6,7 @@
 namespace treduce::rows::row_cluster {
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__(kThreads<RowOp, Source>)
+__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int blocks) {
   using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
   const int rank = treduce::cluster::rank();

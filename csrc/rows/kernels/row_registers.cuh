@@ -6,7 +6,7 @@
 namespace treduce::rows::row_registers {
 
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
-__global__ void __launch_bounds__(kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source>)
+__global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>), 1)
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int lanes) {
   using Rows = Held<RowOp, Source, kSize, kStripes>;
   const int of_team = Rows::kRows * (kWarp / lanes);  // rows that a team of warps holds at once

@@ -34,7 +34,7 @@ TREDUCE_DEVICE typename RowOp<typename Source::Acc>::template Fold<kStage>::Acc 
 }
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__(kThreads<RowOp, Source>)
+__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps) {
   using Piece = Chunk<RowOp, Source, kSize, Pairwise::kStripes>;
   using Op = typename Piece::Op;
