@@ -122,8 +122,8 @@ def test_reductions_of_every_placement(together, dtype):
 
 
 def on_two_exchanges(device):
-    """What takes a share of many outputs, with few."""
-    before, _exchange.ONE_EXCHANGE = _exchange.ONE_EXCHANGE, 0
+    """What takes a share of many outputs, with few; what folds many nodes before they are gathered, with fewer."""
+    before, _exchange.ONE_EXCHANGE, _exchange.MANY = (_exchange.ONE_EXCHANGE, _exchange.MANY), 0, 0
     try:
         mesh = line(device)
         for shape, dtype in itertools.product(
@@ -137,8 +137,13 @@ def on_two_exchanges(device):
             each = [cases.values(n, torch.float32, "wide", r, device) for r in range(dist.get_world_size())]
             x = each[dist.get_rank()].clone()
             assert_same_bits(treduce.all_reduce(x), torch_reduce.sum(torch.stack(each), 0), f"all_reduce of {n}")
+        for n in (1_200_007, 1024 * 1203, 600_000):
+            x = cases.values(n, torch.float32, "wide", device=device)
+            assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0))), torch_reduce.sum(x), f"{n}")
+        x = cases.values(2 * 555_555, torch.float32, "wide", device=device).view(-1, 2)
+        assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0)), 0), torch_reduce.sum(x, 0), "columns of 555,555")
     finally:
-        _exchange.ONE_EXCHANGE = before
+        _exchange.ONE_EXCHANGE, _exchange.MANY = before
 
 
 def test_shares_of_many_outputs(together):

@@ -15,6 +15,9 @@ from torch.distributed import _functional_collectives as traced
 # a share, adds it, and all gather the sums: two exchanges, and as many bytes as a ring.
 ONE_EXCHANGE = 1 << 20
 
+# Nodes of more bytes than this, of all ranks together, are folded further before they are gathered: another exchange.
+MANY = 1 << 22
+
 # What every backend sends. Others travel as bytes: nothing is added on the way.
 _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
 

@@ -100,10 +100,16 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: De
     (cut,) = elements.cuts
     x = x.flatten(0, elements.last)
     group = mesh.get_group(cut.mesh_dim)
+    sizes = [size * elements.step for size in cut.sizes]
     if elements.unit >= _tree.CHUNK:
-        counts = [_tree.node_count(size * elements.step, elements.unit) for size in cut.sizes]
-        return _folded(_tree.nodes_of(x, 0, elements.unit, acc), counts, finished, group)
-    return _folded(*_ragged(x, [size * elements.step for size in cut.sizes], acc, group), finished, group)
+        nodes, counts = _tree.nodes_of(x, 0, elements.unit, acc), [_tree.groups(n, elements.unit) for n in sizes]
+    else:
+        nodes, counts = _nodes_of_groups(x, sizes, _tree.CHUNK, acc, group)
+    of_all = sum(counts) * math.prod(nodes.shape[1:]) * nodes.element_size()
+    while sum(counts) > group.size() * _tree.LANES and of_all > _exchange.MANY:
+        nodes, counts = _nodes_of_groups(nodes, counts, _tree.LANES, acc, group)
+        of_all /= _tree.LANES
+    return _folded(nodes, counts, finished, group)
 
 
 def _folded(nodes: Tensor, counts: list[int], finished: Callable[[Tensor], Tensor], group: ProcessGroup) -> Tensor:
@@ -126,38 +132,36 @@ def _gathered(x: Tensor, elements: Elements, acc: torch.dtype, mesh: DeviceMesh)
         place = elements.order.index(cut.dim)
         sizes = list(cut.sizes)
         if place == elements.last:
-            sizes = [_tree.node_count(size * elements.step, elements.unit) for size in sizes]
+            sizes = [_tree.groups(size * elements.step, elements.unit) for size in sizes]
         group = mesh.get_group(cut.mesh_dim)
         nodes = _exchange.gather_parts(nodes.movedim(place, 0), sizes, group).movedim(0, place)
     return nodes.flatten(0, elements.last)
 
 
-def _ragged(x: Tensor, sizes: list[int], acc: torch.dtype, group: ProcessGroup) -> tuple[Tensor, list[int]]:
-    """This rank's chunks where one run is cut anywhere, (chunks, ...), and how many each rank has.
+def _nodes_of_groups(
+    x: Tensor, sizes: list[int], length: int, acc: torch.dtype, group: ProcessGroup
+) -> tuple[Tensor, list[int]]:
+    """This rank's nodes of `length` entries of dim 0 each, and how many each rank has.
 
-    A chunk belongs to the rank that has its first element; the others send it what they have of it.
+    Rank r has sizes[r] of the entries: elements, or nodes of fewer. Ranks cut groups anywhere. A group belongs to the
+    rank that has its first entry; the others send it what they have of it.
     """
     bounds = [0, *itertools.accumulate(sizes)]
     parts = list(itertools.pairwise(bounds))
-    heads = [min(end, chunks_before(begin) * _tree.CHUNK) - begin for begin, end in parts]
-    owners = [bisect.bisect_right(bounds, begin // _tree.CHUNK * _tree.CHUNK, hi=len(parts)) - 1 for begin, _ in parts]
+    heads = [min(end, _tree.groups(begin, length) * length) - begin for begin, end in parts]
+    owners = [bisect.bisect_right(bounds, begin // length * length, hi=len(parts)) - 1 for begin, _ in parts]
 
     me = group.rank()
     give = [heads[me] if r == owners[me] else 0 for r in range(len(parts))]
     take = [head if owner == me else 0 for head, owner in zip(heads, owners, strict=True)]
     mine = x[heads[me] :]
-    rest = len(mine) % _tree.CHUNK
+    rest = len(mine) % length
     receive = _exchange.begin_all_to_all(x[: heads[me]], take, give, group)
-    nodes = [_tree.nodes_of(mine[: len(mine) - rest], 0, _tree.CHUNK, acc)]
+    nodes = [_tree.nodes_of(mine[: len(mine) - rest], 0, length, acc)]
     received = receive()
     if rest:
-        nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, _tree.CHUNK, acc))
-    return torch.cat(nodes), [chunks_before(end) - chunks_before(begin) for begin, end in parts]
-
-
-def chunks_before(element: int) -> int:
-    """How many chunks begin before an element."""
-    return -(-element // _tree.CHUNK)
+        nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, length, acc))
+    return torch.cat(nodes), [_tree.groups(end, length) - _tree.groups(begin, length) for begin, end in parts]
 
 
 def unordered(

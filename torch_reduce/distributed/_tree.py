@@ -46,18 +46,18 @@ def unit_of(bounds: list[int]) -> int:
     return min((lowest_bit(b) for b in bounds if b > 0), default=1 << 62)
 
 
-def node_count(length: int, unit: int) -> int:
-    """Nodes of a run of elements that begins at a multiple of `unit`."""
-    return -(-length // unit)
+def groups(entries: int, length: int) -> int:
+    """Groups of `length` that begin among the first so many entries."""
+    return -(-entries // length)
 
 
 def nodes_of(x: Tensor, dim: int, unit: int, dtype: torch.dtype) -> Tensor:
     """The nodes of `unit` elements each along `dim`, which begins at a multiple of them; the last may be shorter.
 
     Args:
-        x: elements, in their order along `dim`.
+        x: elements, in their order along `dim`; or nodes.
         dim: not negative. It keeps its place, with a node in place of `unit` elements.
-        unit: a power of two of chunks.
+        unit: a power of two: of chunks, or of nodes up to LANES.
         dtype: of the accumulator; elements are converted as they are read.
     """
     if 0 < x.shape[dim] <= unit:
