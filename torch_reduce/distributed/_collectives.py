@@ -1,5 +1,6 @@
 """Collectives whose results do not depend on how they are sent: the order of additions is a tree over rank numbers."""
 
+import functools
 from typing import Literal, get_args
 
 import torch
@@ -16,6 +17,7 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 PIECE = 128
 
 
+@functools.cache
 def _reduction(name: str, op: str, dtype: torch.dtype) -> str:
     if op not in get_args(Op):
         raise ValueError(f"{name}: unknown op {op!r}; the ops are {', '.join(get_args(Op))}")
@@ -93,10 +95,12 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
     unit = ranks * max(PIECE // tensor.element_size(), 1)
     shared = count // unit * unit if ranks * count * tensor.element_size() > _exchange.ONE_EXCHANGE else 0
     with torch.no_grad():
+        if not shared:
+            tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
+            return tensor
         flat = tensor.detach().reshape(-1)
-        if shared:
-            mine = _reduced_piece(flat[:shared], reduction, shared // ranks, group)
-            _exchange.all_gather_into(flat[:shared], mine, group)
+        mine = _reduced_piece(flat[:shared], reduction, shared // ranks, group)
+        _exchange.all_gather_into(flat[:shared], mine, group)
         if shared < count:
             flat[shared:] = _tree.combine(reduction, _exchange.all_gather(flat[shared:], group))
         if not tensor.is_contiguous():

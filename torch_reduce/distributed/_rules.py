@@ -233,8 +233,7 @@ def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: A
     return _wrapped(result, mesh, plan.result)
 
 
-# Products and sums of two: outputs are independent, so a mesh dim can share any dim of the output.
-
+# All other ops: outputs are independent along some dims, and a mesh dim can share any of these.
 
 _Dims = tuple[int | None, ...]
 """Which dim of the output each dim of an operand is; None for those that the output lacks."""
