@@ -72,6 +72,10 @@ ROWS = {
     "rsqrt": lambda x, w: torch.rsqrt(x.abs() + 1),
 }
 ROWS |= {
+    "prod": lambda x, w: (x[:, :, :11] + 1).prod(-1),
+    "cumsum": lambda x, w: x.cumsum(-1),
+    "cumsum of a middle dim": lambda x, w: x.cumsum(1),
+    "cumprod": lambda x, w: (x[:, :, :9] / 4 + 1).cumprod(-1),
     "conv1d": lambda x, w: functional.conv1d(x, w[:20, :15].reshape(20, 5, 3), w[0, :20], stride=2, padding=1),
     "conv1d of groups": lambda x, w: functional.conv1d(x[:, :4], w[:6, :10].reshape(6, 2, 5), dilation=2, groups=2),
     "conv2d": lambda x, w: functional.conv2d(
@@ -107,6 +111,8 @@ WHOLE = {
     "max": lambda x: x.max(),
     "std": lambda x: x.std(),
     "norm": lambda x: x.norm(),
+    "prod": lambda x: (x[0, 0, :9] / 4 + 1).prod(),
+    "trace": lambda x: x[0].trace(),
     "nansum": lambda x: torch.where(x > 0, x, torch.nan).nansum(),
     "mse_loss": lambda x: functional.mse_loss(x, x.flip(0)),
     "cross_entropy": lambda x: functional.cross_entropy(x[:, 0], targets(BATCH, 67, x)),
@@ -290,8 +296,8 @@ def test_it_is_entered_and_left():
     with torch_reduce.batch_invariant():
         assert inside()
         mode = torch_reduce.batch_invariant(strict=True)
-        with mode, mode, pytest.raises(NotImplementedError, match=r"aten::prod reduces in an order"):
-            torch.ones(3).prod()
+        with mode, mode, pytest.raises(NotImplementedError, match=r"aten::renorm reduces in an order"):
+            torch.ones(3, 2).renorm(2, 0, 1)
         assert inside()
     assert not inside()
     with pytest.raises(ZeroDivisionError), torch_reduce.batch_invariant():
@@ -319,7 +325,7 @@ def test_enable_and_disable():
     torch_reduce.enable_batch_invariant()
     torch_reduce.enable_batch_invariant(strict=True)
     with pytest.raises(NotImplementedError):
-        torch.ones(3).prod()
+        torch.ones(3, 2).renorm(2, 0, 1)
     torch_reduce.disable_batch_invariant()
     torch_reduce.disable_batch_invariant()
     assert not inside()
@@ -347,9 +353,12 @@ def test_what_is_not_covered_warns_once_and_names_the_place():
 
 @pytest.mark.cuda
 def test_the_backward_of_a_gpu_is_strict_too():
-    x = torch.ones(3, 4, device="cuda", requires_grad=True)
-    y = x.cumsum(0).sum()
-    with torch_reduce.batch_invariant(strict=True), pytest.raises(NotImplementedError, match="cumsum"):
+    x = torch.ones(1, 1, 3, 4, device="cuda", requires_grad=True)
+    y = functional.grid_sample(x, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False).sum()
+    with (
+        torch_reduce.batch_invariant(strict=True),
+        pytest.raises(NotImplementedError, match="grid_sampler_2d_backward"),
+    ):
         y.backward()
 
 

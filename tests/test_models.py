@@ -31,6 +31,13 @@ def test_six_questions(family, dtype, attention, device):
     assert sum(op.ours for op in mode.report()) > 100
 
 
+@pytest.mark.parametrize("family", ["mixtral", "gemma2"])
+def test_experts_and_windows(family, device):
+    model = small(family, torch.float32, device, "eager")
+    with torch_reduce.batch_invariant(strict=True):
+        assert _model.answers(model, _model.prompts(model, 5, 37)) == dict.fromkeys(_model.QUESTIONS, True)
+
+
 @every_model
 @every_float
 def test_generate_alone_and_in_a_padded_batch(family, dtype, device):

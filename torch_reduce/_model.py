@@ -16,7 +16,7 @@ QUESTIONS = {
     "cache": "tokens one by one, with a cache, have the logits of all at once",
     "gradients": "the same gradients on a second run",
 }
-FAMILIES = ("llama", "gpt2")
+FAMILIES = ("llama", "gpt2")  # those of every size
 ATTENTION = ("eager", "sdpa")
 
 # Widths of common models; "real" has few of their layers, which all do the same.
@@ -27,6 +27,14 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
         },
         "gpt2": {"vocab_size": 331, "n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 512},
+        "mixtral": {
+            "vocab_size": 331, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 2,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        },
+        "gemma2": {
+            "vocab_size": 331, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 2, "head_dim": 16,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        },
     },
     "real": {
         "llama": {

@@ -148,10 +148,10 @@ struct Piece {
       mask.scalar_type() == at::kBool ? seen.masked_fill_(at::logical_not(mask), kNever)
                                       : seen.add_(mask.to(call.wide));
     }
-    if (call.causal) {
+    if (call.causal && keys > i) {  // all queries attend the keys before i
       const auto options = call.query.options().dtype(at::kLong);
-      const Tensor query = at::arange(i, i + queries, options).unsqueeze(1), key = at::arange(keys, options);
-      seen.masked_fill_(at::gt(key, query), kNever);
+      const Tensor query = at::arange(i, i + queries, options).unsqueeze(1), key = at::arange(i, keys, options);
+      seen.narrow(-1, i, keys - i).masked_fill_(at::gt(key, query), kNever);
     }
     return call.mask.defined() ? composed::safe_softmax(scores) : ours::softmax(scores, -1);
   }
@@ -185,10 +185,11 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   if (out.numel() == 0) return out;
   if (call.keys == 0) return out.zero_();
   const Tensor view = Call::four(out).unflatten(1, {call.heads, call.group});
-  // Rows do not see each other, so any number of queries will do.
+  // Rows do not see each other, so any number of queries will do. Where they attend no key after themselves, pieces save work.
   const int64_t scores = query.is_cuda() ? kScores : kScoresOnCpu;
-  const int64_t queries =
-      std::clamp<int64_t>(scores / (call.heads * call.group * call.keys), 16, call.length < 16 ? 16 : call.length);
+  const int64_t most = call.causal ? std::max(kQueries, call.length / 8) : call.length;
+  const int64_t fit = scores / (call.heads * call.group * call.keys);
+  const int64_t queries = std::max<int64_t>(16, std::min(fit, most));
   for_each_piece(call, queries, scores, [&](const Piece& piece) {
     const Tensor p = piece.probabilities().to(query.scalar_type());
     piece.part(view).copy_(piece.unrolled(ours::matmul_of_lengths(p, piece.of_keys(call.value))));

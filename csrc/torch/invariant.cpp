@@ -11,6 +11,7 @@ void register_once() {
     leave_to_torch(*m);
     replace_reductions(*m);
     replace_elementwise(*m);
+    replace_scans(*m);
     replace_index(*m);
     replace_convolution(*m);
     replace_attention(*m);
@@ -100,12 +101,7 @@ constexpr Left kLeft[] = {
     {"_adaptive_avg_pool3d", kWindows},
     {"nll_loss_backward", kElementwise},
     {"nll_loss2d_backward", kElementwise},
-    {"prod", nullptr},
-    {"prod.dim_int", nullptr},
-    {"cumsum", nullptr},
-    {"cumprod", nullptr},
     {"_logcumsumexp", nullptr},
-    {"trace", nullptr},
     {"native_batch_norm", nullptr},
     {"native_batch_norm_backward", nullptr},
     {"cudnn_batch_norm", nullptr},
@@ -130,7 +126,7 @@ constexpr Left kLeft[] = {
     {"index_reduce", nullptr},
     {"index_reduce_", nullptr},
     {"segment_reduce", nullptr},
-    {"histc", nullptr},
+    {"histc", kSelects},
     {"bincount", nullptr},
     {"_cdist_forward", nullptr},
     {"_cdist_backward", nullptr},
@@ -141,7 +137,6 @@ constexpr Left kLeft[] = {
     {"grid_sampler_2d_backward", nullptr},
     {"grid_sampler_3d_backward", nullptr},
     {"_scaled_mm", nullptr},
-    {"_grouped_mm", nullptr},
     {"_scaled_grouped_mm", nullptr},
     {"_weight_int8pack_mm", nullptr},
     {"_weight_int4pack_mm", nullptr},

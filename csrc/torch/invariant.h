@@ -56,6 +56,7 @@ void report_uncovered(Entry& entry);
 // The ops of each file; registered together, when the mode is first entered.
 void replace_reductions(torch::Library& m);
 void replace_elementwise(torch::Library& m);
+void replace_scans(torch::Library& m);
 void replace_index(torch::Library& m);
 void replace_convolution(torch::Library& m);
 void replace_attention(torch::Library& m);

@@ -63,6 +63,36 @@ Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
 Tensor dot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
 Tensor vdot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }  // of real numbers
 
+// Products of experts: the rows of `a`, the columns of `b` or the inner dim are cut at `offs`, and each part has a matrix of its own.
+// The ends are read on the host.
+Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offs, const OptionalTensor& bias,
+                  OptionalType out_dtype) {
+  TORCH_CHECK_VALUE(!defined(bias).defined(), "_grouped_mm takes no bias");
+  const at::ScalarType type = out_dtype.value_or(a.scalar_type());
+  if (a.dim() == 3 && b.dim() == 3) return ours::matmul(a, b).to(type);
+  TORCH_CHECK_VALUE(defined(offs).defined() && a.dim() + b.dim() >= 4, "_grouped_mm of ", a.dim(), " and ", b.dim(),
+                    " dims takes offs");
+  const Tensor ends = offs->to(at::kCPU, at::kLong);
+  const int64_t groups = ends.numel();
+  const auto* end = ends.const_data_ptr<int64_t>();
+  const bool rows = b.dim() == 3, inner = a.dim() == 2 && b.dim() == 2;
+  const Tensor out = inner  ? at::zeros({groups, a.size(0), b.size(1)}, a.options())
+                     : rows ? at::zeros({a.size(0), b.size(2)}, a.options())
+                            : at::zeros({a.size(1), b.size(1)}, a.options());
+  for (int64_t g = 0, begin = 0; g < groups; begin = end[g++]) {
+    const int64_t n = end[g] - begin;
+    if (n <= 0) continue;
+    if (inner) {
+      out.select(0, g).copy_(ours::matmul(a.narrow(1, begin, n), b.narrow(0, begin, n)));
+    } else if (rows) {
+      out.narrow(0, begin, n).copy_(ours::matmul(a.narrow(0, begin, n), b.select(0, g)));
+    } else {
+      out.narrow(1, begin, n).copy_(ours::matmul(a.select(0, g), b.narrow(1, begin, n)));
+    }
+  }
+  return out.to(type);
+}
+
 // ---- sums
 
 Tensor sum(const Tensor& self, OptionalType dtype) { return ours::sum(self, std::nullopt, false, dtype); }
@@ -321,6 +351,7 @@ void replace_reductions(torch::Library& m) {
   replace<&dot>(m, "dot");
   replace<&Into<&dot>::out>(m, "dot.out");
   replace<&vdot>(m, "vdot");
+  replace<&grouped_mm>(m, "_grouped_mm");
 
   replace<&sum, Numbers>(m, "sum");
   replace<&sum_dim, Numbers>(m, "sum.dim_IntList");
