@@ -53,10 +53,15 @@ struct Chunk {
 
   // Reads the chunk's elements, which begin at element `first` of row `row`.
   TREDUCE_DEVICE void load(const Parameters<Source>& p, int64_t row, int64_t first, Place place) {
+    when_whole(place, [&](auto whole) { load_part<decltype(whole)::value>(p, row, first, place); });
+  }
+
+  template <bool kWhole>
+  TREDUCE_DEVICE void load_part(const Parameters<Source>& p, int64_t row, int64_t first, Place place) {
 #pragma unroll
     for (int i = 0; i < Op::kInputs; ++i) {
       const Layout& layout = p.problem.in[i];
-      const int64_t step = kSize > 1 ? 1 : layout.element_stride;
+      const int64_t step = kSize > 1 || Source::kAdjacent ? 1 : layout.element_stride;
       const Raw* const begin =
           static_cast<const Raw*>(p.pointers.in[i]) + layout.row(row, p.problem.inner) + first * step;
       Vector<Raw, kSize> raw[kStripes][kPacks] = {};
@@ -64,7 +69,7 @@ struct Chunk {
       for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
         for (int h = 0; h < kPacks; ++h) {
-          if (place.has(s, h)) raw[s][h] = Vector<Raw, kSize>::load(begin + place.element(s, h) * step);
+          if (kWhole || place.has(s, h)) raw[s][h] = Vector<Raw, kSize>::load(begin + place.element(s, h) * step);
         }
       }
 #pragma unroll
@@ -95,15 +100,22 @@ struct Chunk {
   template <int kStage>
   TREDUCE_DEVICE void map(const Parameters<Source>& p, const Values& row, int64_t first, Place place,
                           typename Op::template Fold<kStage>::Acc (&leaf)[kOfStripe]) {
+    when_whole(place, [&](auto whole) { map_part<kStage, decltype(whole)::value>(p, row, first, place, leaf); });
+  }
+
+  template <int kStage, bool kWhole>
+  TREDUCE_DEVICE void map_part(const Parameters<Source>& p, const Values& row, int64_t first, Place place,
+                               typename Op::template Fold<kStage>::Acc (&leaf)[kOfStripe]) {
     using Fold = typename Op::template Fold<kStage>;
 #pragma unroll
     for (int j = 0; j < kOfStripe; ++j) leaf[j] = Fold::identity();
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
-      if (kStripes == Pairwise::kStripes && s * Pairwise::kLanes >= place.rest) break;  // the same in all threads
+      if (!kWhole && kStripes == Pairwise::kStripes && s * Pairwise::kLanes >= place.rest)
+        break;  // the same in all threads
 #pragma unroll
       for (int h = 0; h < kPacks; ++h) {
-        const bool has = place.has(s, h);
+        const bool has = kWhole || place.has(s, h);
         Vector<A, kSize> weight = ones();
         if constexpr (Op::kWeightFirst) {
           if (has && p.problem.has_weight) weight = weights(p, p.pointers.weight, first, place.element(s, h));
@@ -128,14 +140,20 @@ struct Chunk {
   // Computes the outputs and stores them.
   TREDUCE_DEVICE void store(const Parameters<Source>& p, const Values& row_values, int64_t row, int64_t first,
                             Place place) const {
+    when_whole(place, [&](auto whole) { store_part<decltype(whole)::value>(p, row_values, row, first, place); });
+  }
+
+  template <bool kWhole>
+  TREDUCE_DEVICE void store_part(const Parameters<Source>& p, const Values& row_values, int64_t row, int64_t first,
+                                 Place place) const {
     const Layout& layout = p.problem.out;
-    const int64_t step = kSize > 1 ? 1 : layout.element_stride;
+    const int64_t step = kSize > 1 || Source::kAdjacent ? 1 : layout.element_stride;
     Raw* const begin = static_cast<Raw*>(p.pointers.out) + layout.row(row, p.problem.inner) + first * step;
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
       for (int h = 0; h < kPacks; ++h) {
-        if (!place.has(s, h)) continue;
+        if (!kWhole && !place.has(s, h)) continue;
         const int element = place.element(s, h);
         Vector<A, kSize> weight = ones(), bias = ones();
         if constexpr (Op::kWeight && !Op::kWeightFirst) {
@@ -150,6 +168,17 @@ struct Chunk {
         }
         out.store(begin + element * step);
       }
+    }
+  }
+
+ private:
+  // Calls body(bool_constant<whether no element is missing>), where asking at each element would cost as much as computing it.
+  template <class Body>
+  TREDUCE_DEVICE static void when_whole(Place place, Body body) {
+    if (Source::kAdjacent && place.rest >= kStripes * Pairwise::kLanes) {
+      body(std::bool_constant<Source::kAdjacent>{});
+    } else {
+      body(std::false_type{});
     }
   }
 };

@@ -29,6 +29,14 @@ int64_t most_warps(const Request& r, bool vectors) {
   return most_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64, vectors) / kWarp;
 }
 
+bool is_adjacent(const Request& r) {
+  if (r.dtype == DType::float64) return false;
+  for (int i = 0; i < inputs_of(r.op); ++i) {
+    if (r.problem.in[i].element_stride != 1) return false;
+  }
+  return r.op == Op::logsumexp || r.problem.out.element_stride == 1;
+}
+
 bool takes_vectors(const Request& r) {
   const int size = vector_of(r.dtype);
   const Problem& p = r.problem;
@@ -69,6 +77,7 @@ void prepare_registers(const Request& r, Prepared& p) {
   const bool is_double = r.dtype == DType::float64;
   const int64_t stripes = power_of_two(ceil_div(r.problem.length, Pairwise::kLanes));
   if (!is_double && (p.vectors ? stripes < Pairwise::kStripes : stripes == 1)) p.stripes = static_cast<int>(stripes);
+  if (p.stripes == 1) p.adjacent = false;  // the kernel for several rows a warp takes any stride
   if (p.stripes == 1 && p.vectors) p.lanes = static_cast<int>(power_of_two(ceil_div(r.problem.length, 4)));
   const int64_t block = std::max<int64_t>(warps, kUsualWarps);
   add_launch(r, p, block / warps * (Pairwise::kStripes / p.stripes) * (kWarp / p.lanes), block);
@@ -100,6 +109,7 @@ Prepared prepare(const Request& r, const Chip& chip) {
   Prepared p;
   p.rung = r.row->prepare != nullptr ? r.row : &find(choose(r, chip));
   p.vectors = takes_vectors(r);
+  p.adjacent = is_adjacent(r);
   p.refusal = refused_by(chip, *p.rung);
   if (!p.refusal) p.rung->prepare(r, p);
   const int64_t elements = r.problem.rows * r.problem.length, size = size_of(r.dtype);
@@ -109,8 +119,8 @@ Prepared prepare(const Request& r, const Chip& chip) {
 }
 
 bool operator==(const Prepared& a, const Prepared& b) {
-  return a.rung == b.rung && a.launches == b.launches && a.vectors == b.vectors && a.stripes == b.stripes &&
-         a.lanes == b.lanes && a.warps == b.warps && a.refusal == b.refusal;
+  return a.rung == b.rung && a.launches == b.launches && a.vectors == b.vectors && a.adjacent == b.adjacent &&
+         a.stripes == b.stripes && a.lanes == b.lanes && a.warps == b.warps && a.refusal == b.refusal;
 }
 
 }  // namespace treduce::rows

@@ -20,11 +20,12 @@ struct Request {
 struct Prepared {
   const Row* rung = nullptr;  // whose launcher runs
   Launches launches;
-  Workspace workspace;  // none
-  bool vectors = false;
-  int stripes = 8;  // of 128 elements that a warp holds of a row; where they are fewer, a warp holds several rows
-  int lanes = 32;   // threads that share a stripe
-  int warps = 1;    // of a block that share a row, a power of two
+  Workspace workspace;    // none
+  bool vectors = false;   // of elements; else they are read one by one
+  bool adjacent = false;  // side by side
+  int stripes = 8;        // of 128 elements that a warp holds of a row; where they are fewer, a warp holds several rows
+  int lanes = 32;         // threads that share a stripe
+  int warps = 1;          // of a block that share a row, a power of two
   int64_t bytes_read = 0, bytes_written = 0;  // at the least
   Refusal refusal;                            // with it nothing else counts
 };

@@ -54,13 +54,18 @@ template <template <class> class RowOp, class Source, int kSize>
 constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, RowOp<typename Source::Acc>::kWeight,
                                       sizeof(typename Source::Acc) == 8, (kSize > 1));
 
+// Blocks of that size that an SM shall hold: where elements are read one by one the compiler would take more registers than it needs.
+template <template <class> class RowOp, class Source>
+constexpr int kResident = Source::kAdjacent ? (RowOp<typename Source::Acc>::kInputs == 1 ? 3 : 2) : 1;
+
 template <class Source>
 Parameters<Source> parameters(const Call& call) {
   return {call.request.problem, call.pointers, Source(call.request.dtype)};
 }
 
-// Calls body(source, integral_constant<kSize>) for what is prepared; 16-bit floats that are read one by one share a kernel.
-template <class Body>
+// Calls body(source, integral_constant<kSize>) for what is prepared. kAdjacent: with kernels for elements side by side; those of 16 bits
+// that have other strides share a kernel.
+template <bool kAdjacent, class Body>
 cudaError_t dispatch_source(const Call& call, Body body) {
   const DType dtype = call.request.dtype;
   if (call.prepared.vectors) {
@@ -73,6 +78,15 @@ cudaError_t dispatch_source(const Call& call, Body body) {
     }
   }
   constexpr std::integral_constant<int, 1> one{};
+  if constexpr (kAdjacent) {
+    if (call.prepared.adjacent) {
+      switch (dtype) {
+        case DType::float16: return body(Type<Adjacent<float16>>{}, one);
+        case DType::bfloat16: return body(Type<Adjacent<bfloat16>>{}, one);
+        default: return body(Type<Adjacent<float>>{}, one);
+      }
+    }
+  }
   switch (dtype) {
     case DType::float64: return body(Type<Stored<double>>{}, one);
     case DType::float32: return body(Type<Stored<float>>{}, one);

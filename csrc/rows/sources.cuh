@@ -13,6 +13,7 @@ namespace treduce::rows {
 // Elements of T.
 template <class T>
 struct Stored {
+  static constexpr bool kAdjacent = false;  // what is read one by one may have any stride
   using Raw = T;
   using Acc = Accumulator<T>;
   explicit Stored(DType) {}
@@ -20,8 +21,16 @@ struct Stored {
   TREDUCE_DEVICE T rounded(Acc value) const { return round_to<T>(value); }
 };
 
+// Elements of T that lie side by side, but not where vectors do.
+template <class T>
+struct Adjacent : Stored<T> {
+  static constexpr bool kAdjacent = true;
+  using Stored<T>::Stored;
+};
+
 // Elements of either 16-bit float: one kernel for both, where elements are read one by one.
 struct Either16 {
+  static constexpr bool kAdjacent = false;
   using Raw = uint16_t;
   using Acc = float;
   bool is_bfloat;

@@ -6,7 +6,7 @@
 namespace treduce::rows::row_cluster {
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
+__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), (kResident<RowOp, Source>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int blocks) {
   using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
   const int rank = treduce::cluster::rank();
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source(call, [&](auto type, auto size) {
+  return dispatch_source<true>(call, [&](auto type, auto size) {
     using Source = typename decltype(type)::type;
     return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
                   call.prepared.warps, call.prepared.launches[0].cluster);

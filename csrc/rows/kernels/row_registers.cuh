@@ -6,7 +6,8 @@
 namespace treduce::rows::row_registers {
 
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
-__global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>), 1)
+__global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>),
+                                  (kStripes < Pairwise::kStripes ? 1 : kResident<RowOp, Source>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int lanes) {
   using Rows = Held<RowOp, Source, kSize, kStripes>;
   const int of_team = Rows::kRows * (kWarp / lanes);  // rows that a team of warps holds at once
@@ -29,14 +30,14 @@ __global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source(call, [&](auto type, auto size) -> cudaError_t {
+  return dispatch_source<true>(call, [&](auto type, auto size) -> cudaError_t {
     using Source = typename decltype(type)::type;
     constexpr int kSize = decltype(size)::value;
     const auto run = [&](auto stripes) {
       return launch(&kernel<RowOp, Source, kSize, decltype(stripes)::value>, call.shape(), parameters<Source>(call),
                     call.prepared.warps, call.prepared.lanes);
     };
-    if constexpr (sizeof(typename Source::Acc) == 4) {
+    if constexpr (sizeof(typename Source::Acc) == 4 && !Source::kAdjacent) {
       if (call.prepared.stripes == 1) return run(std::integral_constant<int, 1>{});
       if constexpr (kSize > 1) {
         if (call.prepared.stripes == 2) return run(std::integral_constant<int, 2>{});

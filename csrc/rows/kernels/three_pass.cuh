@@ -64,7 +64,7 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source(call, [&](auto type, auto size) {
+  return dispatch_source<false>(call, [&](auto type, auto size) {
     using Source = typename decltype(type)::type;
     return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
                   call.prepared.warps);
