@@ -340,6 +340,54 @@ def test_the_loss_of_a_row_is_its_own():
     assert_same_bits(torch_reduce.cross_entropy(x, target, reduction="sum"), torch_reduce.sum(losses))
 
 
+# ---- var, std, norm ----
+
+SPREADS = {
+    "var": (torch_reduce.var, torch.var),
+    "std": (torch_reduce.std, torch.std),
+    "norm": (torch_reduce.norm, lambda x, dim, keepdim=False: torch.linalg.vector_norm(x, 2, dim, keepdim)),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_spreads_are_as_torchs(name):
+    ours, torchs = SPREADS[name]
+    x = torch.randn(6, 5, 70, dtype=torch.float64)
+    for dim in (None, 0, -1, (0, 2)):
+        for keepdim in (False, True):
+            torch.testing.assert_close(ours(x, dim, keepdim=keepdim), torchs(x, dim, keepdim=keepdim))
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        got = ours(x.to(dtype), -1)
+        assert got.dtype == dtype
+        tolerance = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(got.double(), torchs(x.to(dtype).double(), -1), rtol=tolerance, atol=tolerance)
+    assert_same_bits(ours(x[2:3], -1), ours(x, -1)[2:3])
+    y = x[:2, :2, :5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: ours(t, -1), y)
+    assert torch.autograd.gradgradcheck(lambda t: ours(t, -1), y)
+    with pytest.raises(TypeError, match="int64"):
+        ours(x.long(), -1)
+
+
+def test_corrections_and_few_elements():
+    x = torch.randn(4, 7)
+    for correction in (0, 1, 2.5):
+        torch.testing.assert_close(
+            torch_reduce.var(x, 1, correction=correction), torch.var(x, 1, correction=correction)
+        )
+    one = torch.randn(3, 1)
+    assert torch_reduce.var(one, 1).isnan().all() and (torch_reduce.var(one, 1, correction=0) == 0).all()
+    zeros = torch.zeros(3, requires_grad=True)
+    torch_reduce.norm(zeros).backward()
+    assert zeros.grad.tolist() == [0, 0, 0]
+
+
+def test_the_variance_is_layer_norms():
+    x = torch.randn(9, 3000)
+    _, _, rstd = ops.layer_norm(x, [3000], eps=0.0)
+    assert_same_bits(rstd, ops.elementary(torch_reduce.var(x, 1, correction=0, keepdim=True), "rsqrt"))
+
+
 # ---- torch ----
 
 

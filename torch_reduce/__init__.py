@@ -41,7 +41,7 @@ from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
 from .ops import amax, amin, linear, matmul, mean, scaled_dot_product_attention, sum, vector_add
-from .row_ops import cross_entropy, layer_norm, log_softmax, logsumexp, rms_norm, softmax
+from .row_ops import cross_entropy, layer_norm, log_softmax, logsumexp, norm, rms_norm, softmax, std, var
 
 __all__ = [
     "Bandwidth",
@@ -75,12 +75,15 @@ __all__ = [
     "logsumexp",
     "matmul",
     "mean",
+    "norm",
     "plan",
     "resolve",
     "rms_norm",
     "scaled_dot_product_attention",
     "softmax",
+    "std",
     "sum",
+    "var",
     "variants",
     "vector_add",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from ._names import RowName
-from .ops import sum
+from .ops import mean, sum
 
 _softmax = torch.ops.treduce.softmax.default
 _log_softmax = torch.ops.treduce.log_softmax.default
@@ -254,3 +254,102 @@ def rms_norm(
         As `softmax`.
     """
     return _rms_norm(input, normalized_shape, weight, eps, variant)[0]
+
+
+def var(
+    input: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> Tensor:
+    """The variance of all elements or along dims, as `torch.var(input, dim, correction=correction, keepdim=keepdim)`.
+
+    Two passes: the mean, then the sum of the squares of x - mean, divided by their number less the correction.
+
+    Args:
+        input: a dense tensor of any shape; dtypes as for `softmax`.
+        dim: as for `sum`.
+        correction: 1 for the variance of a sample, 0 for that of all there is.
+        keepdim: as for `sum`.
+
+    Returns:
+        A tensor shaped as that of `sum`, of the dtype of `input`, rounded once. Of fewer elements than the correction
+        it is infinite or NaN, as torch's.
+
+    Raises:
+        TypeError: another dtype.
+        IndexError: a dim out of range.
+        RuntimeError: a dim named twice.
+
+    Determinism:
+        The same bits everywhere: `mean`, a difference and a product an element, and `sum`.
+
+    Source:
+        As `sum`.
+    """
+    return _variance(input, dim, correction, keepdim).to(input.dtype)
+
+
+def std(
+    input: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+) -> Tensor:
+    """The square root of `var`, as `torch.std(input, dim, correction=correction, keepdim=keepdim)`.
+
+    Args:
+        input: as for `var`.
+        dim: as for `var`.
+        correction: as for `var`.
+        keepdim: as for `var`.
+
+    Returns:
+        As `var`; the root is taken before the one rounding.
+
+    Raises:
+        As `var`.
+
+    Determinism:
+        As `var`.
+
+    Source:
+        As `var`.
+    """
+    return _variance(input, dim, correction, keepdim).sqrt().to(input.dtype)
+
+
+def norm(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The Euclidean norm of all elements or along dims, as `torch.linalg.vector_norm(input, 2, dim, keepdim)`.
+
+    Args:
+        input: as for `var`.
+        dim: as for `sum`.
+        keepdim: as for `sum`.
+
+    Returns:
+        A tensor shaped as that of `sum`, of the dtype of `input`: the root of the sum of the squares, rounded once.
+
+    Raises:
+        As `var`.
+
+    Determinism:
+        As `var`: a product an element, and `sum`.
+
+    Source:
+        As `sum`.
+    """
+    wide = _widened(input)
+    # The gradient of the root at zero is infinite; torch takes 0 for the norm's there.
+    squares = sum(wide * wide, dim, keepdim)
+    zero = squares == 0
+    return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).to(input.dtype)
+
+
+def _widened(input: Tensor) -> Tensor:
+    """In what row operations compute."""
+    if input.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        raise TypeError(f"row operations take float32, float64, float16 and bfloat16, got {input.dtype}")
+    return input if input.dtype == torch.float64 else input.float()
+
+
+def _variance(input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
+    wide = _widened(input)
+    centred = wide - mean(wide, dim, True)
+    squares = sum(centred * centred, dim, keepdim)
+    count = wide.numel() // max(squares.numel(), 1)
+    return squares / max(count - correction, 0)
