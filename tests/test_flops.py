@@ -51,6 +51,14 @@ def test_linear(shapes, backward):
     assert ours[0] == 2 * shapes[1][0] * torch.Size(shapes[0]).numel()
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention(backward):
+    shapes = ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 3))
+    forward, gradients = counted(torch_reduce.scaled_dot_product_attention, shapes, backward)
+    scores = 2 * 4 * 5 * 7
+    assert forward == 2 * scores * (8 + 3) and gradients == backward * 2 * scores * (3 * 8 + 2 * 3)
+
+
 def test_every_variant_counts_alike():
     for variant in torch_reduce.variants("matmul"):
         if "float32" not in variant.dtypes:  # what these are counted with
