@@ -160,12 +160,14 @@ struct Chunk {
           if (p.problem.has_weight) weight = weights(p, p.pointers.weight, first, element);
           if (p.problem.has_bias) bias = weights(p, p.pointers.bias, first, element);
         }
-        Vector<Raw, kSize> out;
+        A value[kSize];
 #pragma unroll
         for (int c = 0; c < kSize; ++c) {
-          out.at[c] = p.source.rounded(Op::output(held[s][h * kSize + c], p.problem.has_weight, weight.at[c],
-                                                  p.problem.has_bias, bias.at[c], row_values));
+          value[c] = Op::output(held[s][h * kSize + c], p.problem.has_weight, weight.at[c], p.problem.has_bias,
+                                bias.at[c], row_values);
         }
+        Vector<Raw, kSize> out;
+        p.source.round(value, out.at);
         out.store(begin + element * step);
       }
     }
@@ -175,8 +177,9 @@ struct Chunk {
   // Calls body(bool_constant<whether no element is missing>), where asking at each element would cost as much as computing it.
   template <class Body>
   TREDUCE_DEVICE static void when_whole(Place place, Body body) {
-    if (Source::kAdjacent && place.rest >= kStripes * Pairwise::kLanes) {
-      body(std::bool_constant<Source::kAdjacent>{});
+    constexpr bool kHasWhole = Source::kAdjacent || (kSize == 4 && kStripes == Pairwise::kStripes);
+    if (kHasWhole && place.rest >= kStripes * Pairwise::kLanes) {
+      body(std::bool_constant<kHasWhole>{});
     } else {
       body(std::false_type{});
     }

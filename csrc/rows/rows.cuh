@@ -34,7 +34,7 @@ TREDUCE_DEVICE typename Fold::Acc fold_warps(typename Fold::Acc value, int warps
   const int lane = threadIdx.x % warp::kLanes, warp = threadIdx.x / warp::kLanes;
   if (lane == 0) of_warp[warp] = value;
   __syncthreads();
-  return warp::reduce_neighbours<Fold>(of_warp[warp / warps * warps + lane % warps], warps);
+  return warp::reduce_neighbours<Fold>(of_warp[(warp & -warps) + (lane & (warps - 1))], warps);
 }
 
 // The same over the blocks of a cluster (a power of two).
@@ -46,7 +46,7 @@ TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int bloc
   if (threadIdx.x == 0) *of_block = value;
   cluster::sync();
   const int lane = threadIdx.x % warp::kLanes;
-  return warp::reduce_neighbours<Fold>(*cluster::shared_of(of_block, lane % blocks), blocks);
+  return warp::reduce_neighbours<Fold>(*cluster::shared_of(of_block, lane & (blocks - 1)), blocks);
 }
 
 // Threads of a block at most, for the compiler.

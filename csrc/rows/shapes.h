@@ -22,6 +22,13 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
 }
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
+// Of a power of two: a shift where a division by what is known at run time would take twenty instructions.
+TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {
+  int shift = 0;
+  while (int64_t{1} << shift < power) ++shift;
+  return shift;
+}
+
 constexpr int inputs_of(Op op) { return op >= Op::softmax_backward ? 2 : 1; }
 constexpr bool has_weight(Op op) {
   return op == Op::layer_norm || op == Op::rms_norm || op == Op::layer_norm_backward || op == Op::rms_norm_backward;

@@ -19,6 +19,34 @@ struct Stored {
   explicit Stored(DType) {}
   TREDUCE_DEVICE Acc widened(T raw) const { return static_cast<Acc>(raw); }
   TREDUCE_DEVICE T rounded(Acc value) const { return round_to<T>(value); }
+
+  template <int kCount>
+  TREDUCE_DEVICE void round(const Acc (&values)[kCount], T (&to)[kCount]) const {
+#ifdef __CUDA_ARCH__
+    // Two 16-bit floats an instruction, where none is NaN, which has bits of its own here.
+    if constexpr (kCount == 4 && sizeof(T) == 2) {
+      bool is_nan = false;
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) is_nan |= values[c] != values[c];
+      if (!is_nan) {
+        using Pair = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat162, __half2>;
+        Pair pairs[kCount / 2];
+#pragma unroll
+        for (int c = 0; c < kCount / 2; ++c) {
+          if constexpr (std::is_same_v<T, bfloat16>) {
+            pairs[c] = __floats2bfloat162_rn(values[2 * c], values[2 * c + 1]);
+          } else {
+            pairs[c] = __floats2half2_rn(values[2 * c], values[2 * c + 1]);
+          }
+        }
+        memcpy(to, pairs, sizeof(pairs));
+        return;
+      }
+    }
+#endif
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) to[c] = rounded(values[c]);
+  }
 };
 
 // Elements of T that lie side by side, but not where vectors do.
@@ -41,6 +69,7 @@ struct Either16 {
   TREDUCE_DEVICE uint16_t rounded(float value) const {
     return is_bfloat ? bfloat16::from(value).bits : float16::from(value).bits;
   }
+  TREDUCE_DEVICE void round(const float (&value)[1], uint16_t (&to)[1]) const { to[0] = rounded(value[0]); }
 };
 
 // kSize consecutive elements, moved by one instruction.

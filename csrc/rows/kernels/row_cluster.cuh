@@ -7,14 +7,15 @@ namespace treduce::rows::row_cluster {
 
 template <template <class> class RowOp, class Source, int kSize>
 __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), (kResident<RowOp, Source>))
-    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int blocks) {
+    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int log2_blocks) {
   using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
+  const int blocks = 1 << log2_blocks;
   const int rank = treduce::cluster::rank();
   const int thread = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t first = (int64_t{rank} * warps + warp) * Pairwise::kChunk;
-  const int64_t step = gridDim.x / blocks;
+  const int64_t step = gridDim.x >> log2_blocks;
   int turn = 0;
-  for (int64_t row = blockIdx.x / blocks; row < p.problem.rows; row += step) {
+  for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
     Rows rows(p, row, 1, first, thread);
     rows.run(p, kWarp, [&](auto fold, auto value) {
       using Fold = decltype(fold);
@@ -32,7 +33,7 @@ cudaError_t launch_op(Tag<RowOp>, const Call& call) {
   return dispatch_source<true>(call, [&](auto type, auto size) {
     using Source = typename decltype(type)::type;
     return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
-                  call.prepared.warps, call.prepared.launches[0].cluster);
+                  call.prepared.warps, log2_of(call.prepared.launches[0].cluster));
   });
 }
 

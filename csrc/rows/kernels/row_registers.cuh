@@ -8,23 +8,26 @@ namespace treduce::rows::row_registers {
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
 __global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>),
                                   (kStripes < Pairwise::kStripes ? 1 : kResident<RowOp, Source>))
-    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int lanes) {
+    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int log2_warps, int log2_lanes) {
   using Rows = Held<RowOp, Source, kSize, kStripes>;
-  const int of_team = Rows::kRows * (kWarp / lanes);  // rows that a team of warps holds at once
-  const int teams = blockDim.x / kWarp / warps;
+  if constexpr (kStripes > 1) log2_lanes = log2_of(kWarp);  // known to the compiler
+  if constexpr (kStripes < Pairwise::kStripes) log2_warps = 0;
+  const int warps = 1 << log2_warps, lanes = 1 << log2_lanes;
+  const int of_team = Rows::kRows * (kWarp >> log2_lanes);  // rows that a team of warps holds at once
+  const int teams = (blockDim.x / kWarp) >> log2_warps;
   const int thread = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t step = static_cast<int64_t>(gridDim.x) * teams * of_team;
   int turn = 0;
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * teams * of_team; begin < p.problem.rows; begin += step) {
-    const int64_t row = begin + warp / warps * of_team + thread / lanes;
-    Rows rows(p, row, kWarp / lanes, int64_t{warp % warps} * Pairwise::kChunk, thread % lanes);
+    const int64_t row = begin + (warp >> log2_warps) * of_team + (thread >> log2_lanes);
+    Rows rows(p, row, kWarp >> log2_lanes, int64_t{warp & (warps - 1)} * Pairwise::kChunk, thread & (lanes - 1));
     rows.run(p, lanes, [&](auto fold, auto value) {
       using Fold = decltype(fold);
       value = fold_warps<Fold>(value, warps, turn);
       turn ^= 1;
       return value;
     });
-    rows.store(p, thread % lanes == 0 && warp % warps == 0);
+    rows.store(p, (thread & (lanes - 1)) == 0 && (warp & (warps - 1)) == 0);
   }
 }
 
@@ -35,7 +38,7 @@ cudaError_t launch_op(Tag<RowOp>, const Call& call) {
     constexpr int kSize = decltype(size)::value;
     const auto run = [&](auto stripes) {
       return launch(&kernel<RowOp, Source, kSize, decltype(stripes)::value>, call.shape(), parameters<Source>(call),
-                    call.prepared.warps, call.prepared.lanes);
+                    log2_of(call.prepared.warps), log2_of(call.prepared.lanes));
     };
     if constexpr (sizeof(typename Source::Acc) == 4 && !Source::kAdjacent) {
       if (call.prepared.stripes == 1) return run(std::integral_constant<int, 1>{});
