@@ -6,7 +6,7 @@
 //          and meets through shared memory with one barrier a reduction. Rows of up to 512 elements lie several in a warp, so that a
 //          thread has eight loads in flight all the same, and those of up to 64 are shared by half a warp or less. Rows that begin
 //          anywhere, or have strides, are read element by element, thread by thread.
-// Bound:   memory, with some twenty instructions an element for softmax, which hide behind it.
+// Bound:   memory; softmax of 16-bit floats has some thirty instructions an element, which take as long.
 // Next:    row_cluster spreads a long row over several blocks.
 // Source:  ATen, PersistentSoftmax.cuh (2019).
 #include "../rung.h"
