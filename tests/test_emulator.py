@@ -789,6 +789,9 @@ def row_operations(store, op, variant):
             x = (torch.randn(2, 1, n + 1, dtype=torch.float64) * 3).to(dtype)
             batch.append(row_operation(store, op, variant, x[:, :, 1:], 2))
             batch.append(row_operation(store, op, variant, x[:, :, 1:].contiguous(), 2, shift=4))
+    if variant.name == "row_cluster":
+        # Smaller blocks than of other dtypes, and more of them.
+        batch.append(row_operation(store, op, variant, torch.randn(1, 1, 12_289, dtype=torch.float64), 2))
     return batch
 
 

@@ -449,6 +449,45 @@ def test_what_is_refused():
         ops.softmax_backward(x, x[:2], 1)
 
 
+# ---- what is launched, for any chip ----
+
+
+ROW_OPS = (*FORWARD, *(op + "_backward" for op in FORWARD if op != "logsumexp"))
+
+
+def planned(op, dtype, n, **named):
+    return _C.row_plan(op, str(dtype).removeprefix("torch."), 5, n, **named)
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+@every_dtype
+def test_auto_picks_what_runs(op, dtype):
+    """Lengths on both sides of every power of two: there the warps of a row change."""
+    for exponent in range(19):
+        for n in (2**exponent - 1, 2**exponent, 2**exponent + 1, 3 * 2**exponent // 2):
+            for capability, shift in itertools.product((75, 80, 89, 90, 100), (0, 1)) if n else ():
+                auto = planned(op, dtype, n, capability=capability, shift=shift)
+                assert auto == planned(op, dtype, n, variant=auto["rung"], capability=capability, shift=shift)
+                assert capability >= 90 or auto["rung"] != "row_cluster"
+
+
+def test_a_cluster_has_as_many_blocks_as_the_row_needs():
+    """Warps of float64 hold a chunk of 1024 elements of each input: with two, four make a block, else eight."""
+
+    def shape(op, dtype, n):
+        (launch,) = planned(op, dtype, n, variant="row_cluster")["launches"]
+        return launch["cluster"], launch["block"][0]
+
+    assert [shape("softmax", torch.float64, n) for n in (12_289, 20_000, 65_536)] == [(2, 256), (4, 256), (8, 256)]
+    assert [shape("softmax_backward", torch.float64, n) for n in (8192, 12_289, 32_768)] == [
+        (2, 128),
+        (4, 128),
+        (8, 128),
+    ]
+    with pytest.raises(ValueError, match="holds rows of up to 32768 elements, got 32769"):
+        planned("softmax_backward", torch.float64, 32_769, variant="row_cluster")
+
+
 # ---- on a GPU ----
 
 ROW_SHAPES = (

@@ -84,13 +84,13 @@ void prepare_registers(const Request& r, Prepared& p) {
 }
 
 void prepare_cluster(const Request& r, Prepared& p) {
-  const int64_t warps = warps_of(r);
+  const int64_t warps = warps_of(r), most = most_warps(r, p.vectors);
   int64_t blocks = 2;
-  while (blocks < kMostClusterBlocks && warps / blocks > kWarpsOfBlock) blocks *= 2;
+  while (blocks < kMostClusterBlocks && warps / blocks > std::min<int64_t>(kWarpsOfBlock, most)) blocks *= 2;
   const int64_t each = std::max<int64_t>(warps / blocks, 1);
-  if (each > most_warps(r, p.vectors)) {
+  if (each > most) {
     p.refusal.sentence = "variant 'row_cluster' holds rows of up to " +
-                         std::to_string(blocks * most_warps(r, p.vectors) * Pairwise::kChunk) + " elements, got " +
+                         std::to_string(blocks * most * Pairwise::kChunk) + " elements, got " +
                          std::to_string(r.problem.length) + "; three_pass reads any";
     return;
   }

@@ -12,6 +12,7 @@
 #include "../elementwise/ladder.h"
 #include "../matmul/prepare.h"
 #include "../rows/ladder.h"
+#include "../rows/prepare.h"
 #include "functions.h"
 #include "invariant.h"
 #include "matmul.h"
@@ -176,6 +177,35 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   p.batches = 1;
   const matmul::Resolved asked = matmul::resolve("auto", std::nullopt);
   return matmul::choose(asked, checked_dtype(dtype), p, {capability, tfloat32}).row->name;
+}
+
+rows::Op row_op_named(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(rows::Op::rms_norm_backward); ++i) {
+    if (name == rows::name_of(static_cast<rows::Op>(i))) return static_cast<rows::Op>(i);
+  }
+  throw py::value_error("unknown row operation '" + name + "'");
+}
+
+// The rung that runs an operation on rows that lie one after another, and how; capability: times ten. `shift`: elements by which
+// the first row misses the alignment of vectors.
+py::dict row_plan(const std::string& op, const std::string& dtype, int64_t rows, int64_t length,
+                  const std::string& variant, int capability, int64_t shift) {
+  rows::Request r;
+  r.op = row_op_named(op);
+  r.dtype = checked_dtype(dtype);
+  r.row = as_value_error([&] { return &rows::find(variant); });
+  r.problem.rows = rows;
+  r.problem.length = length;
+  for (rows::Layout* l : {&r.problem.in[0], &r.problem.in[1], &r.problem.out}) l->outer_stride = length;
+  r.addresses = static_cast<uint64_t>(shift * size_of(r.dtype));
+  Chip chip;
+  chip.capability = capability;
+  const rows::Prepared p = rows::prepare(r, chip);
+  check(p.refusal);
+  py::dict d;
+  d["rung"] = p.rung->name;
+  add_launches(d, p);
+  return d;
 }
 
 // What a call does on a chip, checked as the call is. Sizes, strides and the address stand for the tensor: nothing is read.
@@ -362,6 +392,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("row_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return rows::find(s); }, name);
   });
+  m.def("row_plan", torch::wrap_pybind_function(row_plan), py::arg("op"), py::arg("dtype"), py::arg("rows"),
+        py::arg("length"), py::arg("variant") = "auto", py::arg("capability") = 90, py::arg("shift") = 0);
   m.def("vector_add_name", [](const std::string& name) {
     return canonical_name([](const std::string& s) -> const Variant& { return elementwise::find(s); }, name);
   });
