@@ -116,14 +116,14 @@ def errors(case: cases.Errors, side: int, device: torch.device) -> list[dict[str
                 "distribution": case.distribution,
                 "k": case.k,
                 "way": way,
-                "frobenius": _rounded(float(error.norm()) / norm if norm else 0.0) if finite else None,
-                "worst": _rounded(float((error[there] / scale[there]).max())) if finite else None,
+                "frobenius": rounded(float(error.norm()) / norm if norm else 0.0) if finite else None,
+                "worst": rounded(float((error[there] / scale[there]).max())) if finite else None,
             }
         )
     return rows
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
     return float(f"{value:.3g}") if math.isfinite(value) else None
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import product_tables
 
 from torch_reduce import _plot
 
@@ -83,5 +86,37 @@ def ratios(
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-1.5, start)
         axes.set_ylabel("speed-up over torch")
+        axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
+
+
+def kinds(rows: Sequence[Mapping[str, Any]], path: Path, title: str, digest: str) -> None:
+    """A line of dots for each kind of operand: the speed-up over torch at each shape, on a logarithmic axis.
+
+    Args:
+        rows: of the results file.
+        path: where to.
+        title: above the plot.
+        digest: written into the SVG's metadata.
+    """
+    names = list(dict.fromkeys(product_tables.kind_of(row) for row in rows))
+    shapes = list(dict.fromkeys(product_tables.shape_of(row) for row in rows))
+    with _plot._figure(path, digest) as figure:
+        figure.set_size_inches(9, 0.24 * len(names) + 1.6)
+        axes = _plot._axes(figure)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.axvline(1, color=_INK, linewidth=1.2, zorder=1)
+        axes.grid(axis="both", color=_GRID, linewidth=0.8)
+        styles = zip(shapes, ("#1b4f8a", "#e8601c", "#4c9f70", "#9467bd"), "osv^", strict=False)
+        for shape, color, marker in styles:
+            found = [row for row in rows if product_tables.shape_of(row) == shape]
+            axes.scatter(
+                [row["x"][0] for row in found], [names.index(product_tables.kind_of(row)) for row in found], s=30,
+                linewidths=0, color=color, marker=marker, label=shape, zorder=3,
+            )  # fmt: skip
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlabel("speed-up over torch")
         axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)

@@ -171,6 +171,27 @@ def error_cell(row: dict[str, Any]) -> str:
     return " / ".join(f"{row[name]:.1e}" if row[name] else "0" for name in ("frobenius", "worst"))
 
 
+def kind_of(row: dict[str, Any]) -> str:
+    return row["kind"] + (", both" if row["both"] else "")
+
+
+def kinds(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """A line for each kind of operand, a column for each shape."""
+    shapes = list(dict.fromkeys(shape_of(row) for row in rows))
+    lines = []
+    for kind in dict.fromkeys(kind_of(row) for row in rows):
+        cells = []
+        for shape in shapes:
+            row = next((r for r in rows if kind_of(r) == kind and shape_of(r) == shape), None)
+            if row is None:
+                cells.append("")
+                continue
+            errors = [f"{row[name][0]:.1e}" for name in ("error_auto", "error_torch") if name in row]
+            cells.append(f"{row['x'][0]:.2f}" + (f" ({', '.join(errors)})" if errors else ""))
+        lines.append([kind, *cells])
+    return ["operands", *shapes], lines
+
+
 def calls(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Microseconds a call from Python."""
     names = list(rows[0]["us"])

@@ -358,6 +358,17 @@ def matmul_accuracy(results: Results) -> str:
     return f"{lines}\n\n{conditions(results, 'matmul_accuracy', what)}"
 
 
+def matmul_kinds(results: Results) -> str:
+    """float32 products by kind of operand: speed-up over torch, and errors in the Frobenius norm."""
+    what = (
+        "Speed-up over torch's float32 (relative error in the Frobenius norm, of ours and of torch's); B is normal, "
+        "or of A's kind"
+    )
+    lines = table(*product_tables.kinds(results.files["matmul_kinds"]["kinds"]))
+    picture = "![Speed-up over torch by kind of operand](images/matmul_kinds.svg)"
+    return f"{picture}\n\n{lines}\n\n{conditions(results, 'matmul_kinds', what)}"
+
+
 def matmul_calls(results: Results) -> str:
     """Microseconds a call: a line for each size, dtype and mode."""
     lines = table(*product_tables.calls(results.files["matmul_calls"]["calls"]), right_from=2)
@@ -784,6 +795,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul_points": ("matmul_grid", matmul_points),
     "matmul_few_rows": ("matmul_grid", matmul_few_rows),
     "matmul_accuracy": ("matmul_accuracy", matmul_accuracy),
+    "matmul_kinds": ("matmul_kinds", matmul_kinds),
     "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
@@ -995,6 +1007,13 @@ def pictures(results: Results) -> dict[str, Picture]:
         found["matmul_ladder.svg"] = ladder_picture(results)
     if "matmul_grid" in results.files:
         found["matmul_grid.svg"] = products_picture(results)
+    if "matmul_kinds" in results.files:
+        rows = results.files["matmul_kinds"]["kinds"]
+        found["matmul_kinds.svg"] = Picture(
+            f"float32 products by kind of operand: speed-up over torch, {results.gpu}",
+            [rows, PRODUCT_PLOTS.read_text()],
+            lambda path, title, digest: product_plots.kinds(rows, path, title, digest),
+        )
     if "grid" in results.files:
         found["grid.svg"] = grid_picture(results)
     return {name: picture for name, picture in found.items() if picture}

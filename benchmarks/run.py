@@ -31,6 +31,7 @@ import many_gpus
 import models as language_models
 import peers
 import product_errors
+import product_kinds
 import products
 import row_ops
 import torch
@@ -337,6 +338,20 @@ def matmul_accuracy(session: Session) -> dict[str, Any]:
     return product_errors.measure(side, session.device, session.step)
 
 
+def matmul_kinds(session: Session) -> dict[str, Any]:
+    """float32 products of operands of many kinds, ours and torch's: times and errors."""
+    rows = []
+    for shape, kind, both in product_kinds.cases():
+        session.step(f"{shape} {kind}")
+        smoke = tuple(min(size, SMOKE_SIDE) for size in shape) if session.smoke else shape
+        rows.append(
+            product_kinds.measure(
+                smoke, kind, both, session.device, PRODUCTS_SETTINGS if not session.smoke else session.settings
+            )
+        )
+    return {"kinds": rows}
+
+
 def matmul_calls(session: Session) -> dict[str, Any]:
     """The CPU time of a call of matmul and of linear in microseconds: ours and torch's alternately, in each of
     autograd's modes. The GPU is synchronised between samples, not within."""
@@ -537,6 +552,7 @@ SUITES = {
     "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "matmul": Suite(matmul, "cuda"),
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
+    "matmul_kinds": Suite(matmul_kinds, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
     "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"),

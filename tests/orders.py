@@ -448,11 +448,20 @@ def linear(x, weight, bias):
     return canonical(torch.from_numpy(sums + bias.detach().cpu().float().numpy()).to(x.dtype))
 
 
-# float32 as pairs of float16: the rung split_fp16. Written from the comments of split.h.
+# float32 as pairs of float16, or as three bfloat16 parts: the rungs split_fp16 and split_bf16. Written from the
+# comments of split.h.
 
-SEGMENT, GROUP = 64, 2048  # steps of k that share a scale; whose segments are added one after another
+SEGMENT, GROUP = (
+    64,
+    2048,
+)  # steps of k that share a scale; that share a unit, whose segments are added one after another
 CLEAN, DENSE, FEW, ZERO = 1, 2, 4, 8
-LOWEST, HIGHEST = -45, 12  # exponents of scales
+LOWEST, HIGHEST = -45, 12  # exponents of scales, from that of the unit
+UNITS, LOWEST_SCALE = (-100, 113), -112
+SAMPLED = 16  # numbers of a group from which its unit is estimated
+PARTS_TOP, PARTS_BOTTOM = 56, -62  # exponents of what parts are taken of
+CERTAIN = 64  # binary orders from the largest product that there could be to an output that is certain
+PAIRS, PARTS, CHECKED, PLAIN = 0, 1, 2, 3
 
 
 def magnitude_exponent(x):
@@ -460,33 +469,63 @@ def magnitude_exponent(x):
     return (x.view(np.uint32) >> 23 & 0xFF).astype(np.int64) - 127
 
 
-@np.errstate(all="ignore")
-def split_lines(lines):
-    """Lines (L, k) of float32 as (high, low, scale, flags): two arrays (L, S, 64) of float16 and two (L, S)."""
+def in_segments(lines):
+    """Lines (L, k) as (L, S, 64), with zeros past the end."""
     count, k = lines.shape
     segments = -(-k // SEGMENT)
     x = np.zeros((count, segments * SEGMENT), np.float32)
     x[:, :k] = lines
-    x = x.reshape(count, segments, SEGMENT)
-    wanted = magnitude_exponent(x).max(axis=2) - 14  # brings the largest magnitude to 2^14
-    exponent = np.where((x == 0).all(axis=2), 0, np.clip(wanted, LOWEST, HIGHEST))
+    return x.reshape(count, segments, SEGMENT)
+
+
+def line_units(lines):
+    """The exponent of the unit of each group of each line, (L, G): three above what brings the largest of the first 16
+    numbers to 2^14; if these are zero, of the next 64 that are not all zero, up to the 528th; if all are, 0."""
+    found = []
+    for begin in range(0, lines.shape[1], GROUP):
+        group = lines[:, begin : begin + GROUP]
+        exponent = np.zeros(len(lines), np.int64)
+        for first in reversed((0, *range(SAMPLED, SAMPLED + 8 * SEGMENT, SEGMENT))):
+            sample = np.ascontiguousarray(group[:, first : first + SEGMENT if first > 0 else SAMPLED])
+            if sample.shape[1] > 0:
+                guess = np.clip(magnitude_exponent(sample).max(axis=1) - 14 + 3, *UNITS)
+                exponent = np.where((sample == 0).all(axis=1), exponent, guess)
+        found.append(exponent)
+    return np.stack(found, axis=1)
+
+
+def segment_units(lines):
+    """The same for each segment, (L, S)."""
+    segments = -(-lines.shape[1] // SEGMENT)
+    return np.repeat(line_units(lines), GROUP // SEGMENT, axis=1)[:, :segments]
+
+
+@np.errstate(all="ignore")
+def split_lines(lines):
+    """Lines (L, k) of float32 as (high, low, scale, flags): two arrays (L, S, 64) of float16 and two (L, S)."""
+    k = lines.shape[1]
+    x, unit = in_segments(lines), segment_units(lines)
+    most = magnitude_exponent(x).max(axis=2)
+    wanted = most - 14  # brings the largest magnitude to 2^14
+    lowest, highest = np.maximum(unit + LOWEST, LOWEST_SCALE), np.minimum(unit + HIGHEST, UNITS[1])
+    zero = (x == 0).all(axis=2)
+    exponent = np.where(zero, unit, np.clip(wanted, lowest, highest))
     scaled = np.ldexp(x, -exponent[:, :, None]).astype(np.float32)
     high = scaled.astype(np.float16)
     rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
     low = rest.astype(np.float32).astype(np.float16)
     size = np.abs(x.astype(np.float64))
     clean = ((size == 0) | (size >= np.ldexp(1.0, exponent - 13)[:, :, None])).all(axis=2)
-    present = np.minimum(SEGMENT, k - SEGMENT * np.arange(segments))
-    zero = (x == 0).all(axis=2)
+    present = np.minimum(SEGMENT, k - SEGMENT * np.arange(x.shape[1]))
     large = (np.abs(high) >= 32).sum(axis=2)
     dense = (2 * large > present) | zero
-    few = (large <= 2) & (zero | (wanted >= LOWEST))
-    flags = np.where(wanted <= HIGHEST, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
+    few = (large <= 2) & (zero | (wanted == exponent))
+    flags = np.where(wanted <= highest, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
 
 def line_flags(lines):
-    """What every segment of a line says: outputs whose lines have none in common are computed without tensor cores."""
+    """What every segment of a line says."""
     return np.bitwise_and.reduce(split_lines(lines)[3], axis=1)
 
 
@@ -497,11 +536,50 @@ def joined(lines):
     return (value * scale[:, :, None]).reshape(len(lines), -1)[:, : lines.shape[1]]
 
 
-def in_pairs(a, b):
-    """Which outputs of a product come from the pairs and not from float32 arithmetic."""
-    of_a, of_b = line_flags(a)[:, None], line_flags(np.ascontiguousarray(b.T))[None, :]
+def parts_exponents(lines):
+    """The exponent of the power of two that each line is multiplied by before it is split into parts."""
+    most = magnitude_exponent(np.ascontiguousarray(lines)).max(axis=1)
+    return np.minimum(PARTS_TOP - 1 - np.maximum(most, -126), 126)
+
+
+def line_parts(lines):
+    """Lines (L, k) of float32 as three arrays (L, S, 64), each of bfloat16 numbers, times 2^parts_exponents."""
+    rest = np.ldexp(in_segments(lines), parts_exponents(lines)[:, None, None]).astype(np.float32)
+    parts = []
+    for _ in range(3):
+        part = torch.from_numpy(rest).bfloat16().float().numpy()
+        rest = rest - part
+        parts.append(part)
+    return parts
+
+
+def ranges(lines):
+    """How much of each line parts can hold: 0: nothing; 1: all but numbers that are next to nothing beside its largest;
+    2: all."""
+    lines = np.ascontiguousarray(lines)
+    exponents, most, shift = magnitude_exponent(lines), magnitude_exponent(lines).max(axis=1), parts_exponents(lines)
+    lowest = np.where(lines == 0, 999, np.where(exponents == -127, -149, exponents)).min(axis=1)
+    near = lowest + shift >= PARTS_BOTTOM
+    topped = (most > -127) & (most + shift == PARTS_TOP - 1)
+    return np.select([most == 128, near, topped], [0, 2, 1], 0)
+
+
+def arithmetic(a, b, pairs=True):
+    """How each output of a product is computed: by pairs (if they are allowed), by parts, by parts that are checked, or
+    on the plain cores."""
+    right = np.ascontiguousarray(b.T)
+    of_a, of_b = line_flags(a)[:, None], line_flags(right)[None, :]
     selects = ((of_a & (FEW | ZERO)) == FEW) | ((of_b & (FEW | ZERO)) == FEW)
-    return ((of_a & of_b & (CLEAN | DENSE)) != 0) & ~selects
+    suffice = ((of_a & of_b & (CLEAN | DENSE)) != 0) & ~selects & pairs
+    less = np.minimum(ranges(a)[:, None], ranges(right)[None, :])
+    return np.select([suffice, less == 2, less == 1], [PAIRS, PARTS, CHECKED], PLAIN)
+
+
+def certain(output, a, b):
+    """Whether outputs by parts are more than next to nothing beside the largest product that there could be."""
+    largest_a, largest_b = (magnitude_exponent(np.ascontiguousarray(x)).max(axis=1) for x in (a, b.T))
+    exponent = magnitude_exponent(np.ascontiguousarray(output))
+    return (exponent > -127) & (exponent + CERTAIN >= largest_a[:, None] + largest_b[None, :])
 
 
 @np.errstate(all="ignore")
@@ -520,25 +598,72 @@ def segments_matmul(a, b, part=None):
 
 
 @np.errstate(all="ignore")
-def split_matmul(a, b):
-    """The product of two float32 matrices as split_fp16 has it, but for what the tensor core does within a segment:
-    here the 64 products are added in float64 and rounded once."""
-    left, right = a.detach().cpu().numpy(), np.ascontiguousarray(b.detach().cpu().numpy().T)
-    (high_a, low_a, scale_a, _), (high_b, low_b, scale_b, _) = split_lines(left), split_lines(right)
-
-    def product(x, y, s):
-        return x[:, s].astype(np.float64) @ y[:, s].astype(np.float64).T
-
+def in_groups(units_a, units_b, segments, segment):
+    """Sums over k of segment(s, sum so far), group by group, whose units are 2^units (L, G)."""
     groups = []
-    for s in range(scale_a.shape[1]):
-        if s % (GROUP // SEGMENT) == 0:
-            groups.append(np.zeros((len(left), len(right)), np.float32))
-        high = product(high_a, high_b, s).astype(np.float32)
-        rest = (product(high_a, low_b, s) + product(low_a, high_b, s)).astype(np.float32)
-        total = fused_multiply_add(rest, np.float32(2**-11), high)
-        groups[-1] = fused_multiply_add(total, scale_a[:, s, None] * scale_b[None, :, s], groups[-1])
-    result = in_turn(np.stack(groups))
-    pairs = in_pairs(left, right.T)
-    if not pairs.all():
-        result = np.where(pairs, result, segments_matmul(a.detach().cpu(), b.detach().cpu()).numpy())
+    for g in range(units_a.shape[1]):
+        total = np.zeros((len(units_a), len(units_b)), np.float32)
+        for s in range(g * GROUP // SEGMENT, min((g + 1) * GROUP // SEGMENT, segments)):
+            total = segment(s, total)
+        exponent = units_a[:, g, None] + units_b[None, :, g]
+        half = exponent >> 1
+        for factor in (half, exponent - half):
+            total = total * np.ldexp(np.float32(1), factor).astype(np.float32)
+        groups.append(total)
+    return in_turn(np.stack(groups))
+
+
+def products_of(x, y, s):
+    return x[:, s].astype(np.float64) @ y[:, s].astype(np.float64).T
+
+
+@np.errstate(all="ignore")
+def pairs_matmul(left, right):
+    """By pairs, but for what the tensor core does within a segment: here the 64 products are added in float64 and
+    rounded once. `left`, `right`: the lines of both operands."""
+    (high_a, low_a, scale_a, _), (high_b, low_b, scale_b, _) = split_lines(left), split_lines(right)
+    to_unit_a, to_unit_b = (
+        np.ldexp(scale, -segment_units(lines)).astype(np.float32)
+        for scale, lines in ((scale_a, left), (scale_b, right))
+    )
+
+    def segment(s, total):
+        high = products_of(high_a, high_b, s).astype(np.float32)
+        rest = (products_of(high_a, low_b, s) + products_of(low_a, high_b, s)).astype(np.float32)
+        joint = fused_multiply_add(rest, np.float32(2**-11), high)
+        return fused_multiply_add(joint, to_unit_a[:, s, None] * to_unit_b[None, :, s], total)
+
+    return in_groups(line_units(left), line_units(right), scale_a.shape[1], segment)
+
+
+@np.errstate(all="ignore")
+def parts_matmul(left, right):
+    """The same by parts."""
+    a, b = line_parts(left), line_parts(right)
+
+    def segment(s, total):
+        high = products_of(a[0], b[0], s).astype(np.float32)
+        rest = sum(products_of(a[i], b[j], s) for i, j in ((1, 1), (0, 2), (2, 0), (0, 1), (1, 0))).astype(np.float32)
+        return total + (high + rest)
+
+    groups = -(-left.shape[1] // GROUP)
+    units_a, units_b = (np.repeat(-parts_exponents(lines)[:, None], groups, axis=1) for lines in (left, right))
+    return in_groups(units_a, units_b, a[0].shape[1], segment)
+
+
+@np.errstate(all="ignore")
+def split_matmul(a, b, pairs=True):
+    """The product of two float32 matrices as split_fp16 has it, or if not `pairs` as split_bf16: but for what the
+    tensor core does within a segment."""
+    left, right = a.detach().cpu().numpy(), np.ascontiguousarray(b.detach().cpu().numpy().T)
+    how = arithmetic(left, right.T, pairs)
+    result = np.zeros((len(left), len(right)), np.float32)
+    if (how == PAIRS).any():
+        result = np.where(how == PAIRS, pairs_matmul(left, right), result)
+    if ((how == PARTS) | (how == CHECKED)).any():
+        by_parts = parts_matmul(left, right)
+        how = np.where((how == CHECKED) & ~certain(by_parts, left, right.T), PLAIN, how)
+        result = np.where((how == PARTS) | (how == CHECKED), by_parts, result)
+    if (how == PLAIN).any():
+        result = np.where(how == PLAIN, segments_matmul(a.detach().cpu(), b.detach().cpu()).numpy(), result)
     return canonical(torch.from_numpy(result))

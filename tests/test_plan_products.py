@@ -27,15 +27,28 @@ def main(p):
 def test_float32_by_pairs():
     p = plan("matmul", (4096, 4096), (4096, 4096))
     assert (p.rung, p.order, p.tile, p.stages) == ("split_fp16", "split_fp16", (256, 128), 3)
-    assert [launch.kernel for launch in p.launches] == ["split A and B", "multiply 128 x 128 tiles", "finish"]
+    by_parts = ["split into parts", "multiply parts, 128 x 128 tiles"] * 2  # a half of k after another
+    pairs = ["split A and B", "multiply 128 x 128 tiles"]
+    assert [launch.kernel for launch in p.launches] == [*pairs, "order lines", *by_parts, "finish"]
     assert (main(p).grid, main(p).block, main(p).cluster, main(p).overlapping) == ((132, 1), (384, 1), 2, True)
     assert (p.groups, p.groups_apart, p.reads) == (2, False, ("split first", "split first"))
-    parts = ("high and low", "scales", "units", "flags")
-    assert [region.name for region in p.regions] == [f"{part} {x}" for x in "AB" for part in parts]
-    assert p.regions[0].bytes == 4096 * 4096 * 4 and p.workspace_bytes == p.regions[-1].offset + p.regions[-1].bytes
+    assert [region.name for region in p.regions] == [
+        *("scales A", "units A", "facts A", "facts of rows", "order of rows"),
+        *("scales B", "units B", "facts B", "facts of columns", "order of columns"),
+        "halves of A and B, then parts",
+    ]
+    assert p.regions[-1].bytes == 2 * 4096 * 4096 * 4
+    assert p.workspace_bytes == p.regions[-1].offset + p.regions[-1].bytes < 1.04 * p.regions[-1].bytes
     assert p.operations == 3 * 2 * 4096**3 and p.unit == "float16 on tensor cores"
     assert (p.bytes_read, p.bytes_written) == (2 * 4096 * 4096 * 4, 4096 * 4096 * 4)
     assert p.bound_us == p.arithmetic_us == pytest.approx(3 * 2 * 4096**3 / 989.4e6)
+
+
+def test_large_products_take_little_memory():
+    """Whatever the data: the second way works in parts of k, where the first has been."""
+    for side in (4096, 8192, 16384):
+        p = plan("matmul", (side, side), (side, side))
+        assert p.workspace_bytes < 1.1 * 2 * 4 * side**2
 
 
 def test_few_rows_are_split_as_they_are_read():
@@ -45,9 +58,14 @@ def test_few_rows_are_split_as_they_are_read():
     assert [launch.kernel for launch in p.launches] == [
         "split A",
         "multiply 64 x 16 tiles",
+        "split into parts",
+        "multiply parts, 64 x 16 tiles",
         "add groups of k, finish",
     ]
-    assert [r.name for r in p.regions] == ["high and low A", "scales A", "flags A", "flags B", "groups of k"]
+    assert [r.name for r in p.regions] == [
+        *("scales A", "units A", "facts A", "facts of rows", "facts of columns"),
+        *("high and low A", "parts of A", "groups of k"),
+    ]
     assert p.bound_us == p.memory_us and p.bytes_read == (16 + 28672) * 8192 * 4 + 28672 * 4
     assert "with a bias" in str(p)
 
@@ -185,7 +203,7 @@ def test_cli(capsys, tmp_path):
         "split_fp16",
         "256 x 128 outputs",
         "2 of k, one after another",
-        "high and low A",
+        "halves of A and B, then parts",
         "finish: grid",
         "µs",
     ):

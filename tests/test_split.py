@@ -1,5 +1,6 @@
-"""split_fp16, float32 on tensor cores: the model of its halves (orders.py), and on a GPU accuracy beside torch's own
-float32, which outputs do without tensor cores, and rows and columns that do not depend on what lies beside them."""
+"""split_fp16 and split_bf16, float32 on tensor cores: the model of halves and parts (orders.py), and on a GPU accuracy
+beside torch's own float32, which outputs are computed how, and rows and columns that do not depend on what lies beside
+them."""
 
 import itertools
 import math
@@ -15,7 +16,8 @@ from orders import CLEAN, DENSE, FEW, SEGMENT, ZERO
 from products import into_poison, product
 from tables import row
 
-SPLIT, K_ORDER = row("matmul", "split_fp16"), row("matmul", "pipelined")
+SPLIT, PARTS, K_ORDER = row("matmul", "split_fp16"), row("matmul", "split_bf16"), row("matmul", "pipelined")
+both_rungs = pytest.mark.parametrize("rung", [SPLIT, PARTS], ids=["split_fp16", "split_bf16"])
 
 DEPTHS = (1, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4100)
 NAN, INF = float("nan"), float("inf")
@@ -143,6 +145,31 @@ def outliers(shape, g):
     return torch.where(torch.rand(shape, generator=g, device=g.device) < 0.01, x * 1000, x)
 
 
+def softmax(shape, g):
+    """Rows of attention probabilities."""
+    return torch.softmax(normal(shape, g) * 5, dim=-1)
+
+
+def sharp_softmax(shape, g):
+    """Some probabilities are next to nothing."""
+    return torch.softmax(normal(shape, g) * 30, dim=-1)
+
+
+def causal(shape, g):
+    """Zeros beyond the diagonal."""
+    return normal(shape, g).tril()
+
+
+def from_nothing(shape, g):
+    """Zeros up to the diagonal."""
+    return normal(shape, g).triu(1) * 2.0**40
+
+
+def one_hot(shape, g):
+    x = torch.zeros(shape, device=g.device)
+    return x.scatter_(-1, torch.randint(0, shape[-1], (*shape[:-1], 1), generator=g, device=g.device), 3.0)
+
+
 def skewed(shape, g):
     """Log-normal: many small numbers, few large."""
     return normal(shape, g) * (normal(shape, g) * 3).exp()
@@ -165,6 +192,13 @@ DISTRIBUTIONS = {
     "denormal with normal": (normal, denormal),
     "underflow": (tiny, tiny),
     "outliers": (outliers, normal),
+    "softmax": (softmax, normal),
+    "sharp softmax": (sharp_softmax, normal),
+    "causal": (causal, normal),
+    "from nothing": (normal, from_nothing),
+    "one-hot": (one_hot, skewed),
+    "small": (lambda shape, g: normal(shape, g) * 1e-20, normal),
+    "large": (lambda shape, g: normal(shape, g) * 1e10, lambda shape, g: normal(shape, g) * 1.7e9),
     "skewed": (skewed, skewed),
 }
 every_distribution = pytest.mark.parametrize("kind", DISTRIBUTIONS)
@@ -206,16 +240,16 @@ def errors(c, a, b):
 
 # Where a sum has few terms it counts that three products of halves are up to 2^-22 away from the product, and one of
 # float32 2^-24: in short sums, which `auto` leaves to other rungs, and where both operands are mostly zeros.
-FEW_TERMS = ("sparse",)
+FEW_TERMS = ("sparse", "causal", "from nothing", "sharp softmax")
 SHORT = 128
 # Sums whose terms have one sign: the tensor core cuts four times in 64, always towards zero, where torch rounds. Below
 # some thousands of k that is more than torch loses, in the worst output some 2^-21: docs/numerics.md.
 ONE_SIGN = ("positive", "relu")
 # Numbers so far apart that outputs are computed in float32, by the references too: which rounds worse in the worst of
 # thousands is a draw, so there one rounding more is allowed.
-IN_FLOAT32 = ("wide", "full range", "some wide", "far scaled lines")
+IN_FLOAT32 = ("wide", "full range", "some wide")
 # One output outweighs all others in the Frobenius norm: chance.
-ONE_OUTPUT = ("scaled lines", "far scaled lines", "scaled segments", "some wide", "skewed")
+ONE_OUTPUT = ("scaled lines", "far scaled lines", "scaled segments", "some wide", "skewed", "one-hot")
 
 
 def assert_accurate(c, a, b, references, kind, what=""):
@@ -234,7 +268,7 @@ def assert_accurate(c, a, b, references, kind, what=""):
 
 
 # All of whose outputs the tensor cores compute.
-IN_PAIRS = ("normal", "uniform", "positive", "scaled lines", "relu", "sparse")
+IN_PAIRS = ("normal", "uniform", "positive", "scaled lines", "far scaled lines", "relu", "small", "large")
 
 
 def references_of(kind, a, b):
@@ -252,13 +286,13 @@ def some(rows, columns, shape, device="cuda"):
     return mask
 
 
-def in_pairs(a, b):
-    """Which outputs the tensor cores compute, as the model has it."""
-    pairs = [
-        torch.from_numpy(orders.in_pairs(*(x.cpu().numpy() for x in matrices)))
+def arithmetic(a, b):
+    """How each output is computed, as the model has it."""
+    found = [
+        torch.from_numpy(orders.arithmetic(*(x.cpu().numpy() for x in matrices)))
         for matrices in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True)
     ]
-    return torch.stack(pairs).reshape(*a.shape[:-1], b.shape[-1]).to(a.device)
+    return torch.stack(found).reshape(*a.shape[:-1], b.shape[-1]).to(a.device)
 
 
 # The model, which needs no GPU.
@@ -289,11 +323,14 @@ def test_flags_of_segments():
     """What a segment says, case by case."""
     ones = np.ones((1, SEGMENT), np.float32)
 
+    def of_line(*parts):
+        return int(orders.line_flags(np.concatenate(parts, axis=1).astype(np.float32))[0])
+
     def flags(**at):
         x = ones.copy()
         for place, value in at.items():
             x[0, int(place[1:])] = value
-        return int(orders.line_flags(x)[0])
+        return of_line(x)
 
     assert flags() == CLEAN | DENSE
     assert flags(_3=0) == CLEAN | DENSE
@@ -302,29 +339,58 @@ def test_flags_of_segments():
     assert flags(_63=2.0**-60) == DENSE
     assert flags(_0=2.0**20) == CLEAN | FEW  # the ones are 2^-6, scaled
     assert flags(_0=2.0**20, _1=2.0**-10) == FEW
-    assert flags(_0=2.0**30) == 0
     assert flags(_0=2.0**20, _1=2.0**20) == CLEAN | FEW
     assert flags(_0=2.0**20, _1=2.0**20, _2=2.0**20) == CLEAN
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
-    assert orders.line_flags(ones * np.float32(2.0**26)) == CLEAN | DENSE
-    assert orders.line_flags(ones * np.float32(2.0**27)) == 0
-    assert orders.line_flags(ones * 0) == CLEAN | DENSE | FEW | ZERO
+    assert of_line(ones * 0) == CLEAN | DENSE | FEW | ZERO
     few = np.zeros((1, SEGMENT), np.float32)
     few[0, [3, 60]] = 5, -7
-    assert orders.line_flags(few) == CLEAN | FEW
+    assert of_line(few) == CLEAN | FEW
     few[0, 9] = 1
-    assert orders.line_flags(few) == CLEAN
-    assert orders.line_flags(ones * np.float32(2.0**-58)) == CLEAN
-    assert orders.line_flags(ones * np.float32(2.0**-59)) == 0
-    assert orders.line_flags(ones * np.float32(2.0**-140)) == 0  # the high halves are zero
+    assert of_line(few) == CLEAN
     half = ones.copy()
-    half[0, :32] = 2.0**-30
-    assert orders.line_flags(half) == 0  # 32 of 64 are not more than half
-    assert orders.line_flags(half[:, 1:]) == DENSE  # of 63 they are
+    half[0, 32:] = 2.0**-30
+    assert of_line(half) == 0  # 32 of 64 are not more than half
+    assert of_line(half[:, :-1]) == DENSE  # of 63 they are
     # A line says what all of its segments say.
-    assert orders.line_flags(np.concatenate([ones * 0, ones], axis=1)) == CLEAN | DENSE
-    assert orders.line_flags(np.concatenate([half[:, 1:], ones], axis=1)) == DENSE  # 33 ones and 31
-    assert orders.line_flags(np.concatenate([ones, np.full((1, 1), NAN, np.float32)], axis=1)) == 0
+    assert of_line(ones * 0, ones) == CLEAN | DENSE
+    assert of_line(half[:, :-1], ones) == DENSE  # 33 ones and 31
+    assert of_line(ones, np.full((1, 1), NAN)) == 0
+    # Any scale is as good, as long as numbers and scales are normal.
+    for exponent in (-107, -60, 0, 60, 127):
+        assert of_line(ones * 2.0**exponent) == CLEAN | DENSE
+    assert of_line(ones * 2.0**-108) == CLEAN  # no number counts as large
+    assert of_line(ones * 2.0**-126) == 0
+    # The unit is 2^-11, from the first 16 numbers; or from the first that are not zero.
+    for last, expected in ((2.0**15, CLEAN), (2.0**16, 0)):
+        assert of_line(ones, ones[:, :-1], np.full((1, 1), last)) & CLEAN == expected
+    for zeros, expected in ((16, CLEAN), (17, CLEAN), (80, CLEAN), (500, CLEAN), (528, 0)):
+        assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
+
+
+def test_what_parts_can_hold():
+    """Case by case: of a line of ones and other numbers."""
+
+    def of_line(*numbers):
+        line = np.ones((1, 200), np.float32)
+        line[0, 100 : 100 + len(numbers)] = numbers
+        return int(orders.ranges(line)[0])
+
+    assert of_line() == of_line(1e10) == of_line(2.0**-117) == of_line(0) == of_line(2.0**117) == 2
+    assert of_line(2.0**-118) == of_line(2.0**-149) == of_line(2.0**118) == 1
+    assert of_line(NAN) == of_line(INF, 0) == 0
+    zeros = np.zeros((1, 200), np.float32)
+    assert orders.ranges(zeros) == orders.ranges(zeros + np.float32(2.0**-149)) == 2
+    tiny = np.concatenate([zeros + np.float32(2.0**-71), zeros + np.float32(2.0**-149)], axis=1)
+    assert orders.ranges(tiny) == 2
+
+
+def test_parts_are_exact():
+    for kind in ("normal", "outliers", "softmax", "skewed", "far scaled lines"):
+        x = lines_of(kind, 20, 2200)
+        holds = orders.ranges(x) == 2
+        parts = sum(part.astype(np.float64) for part in orders.line_parts(x)).reshape(20, -1)[:, :2200]
+        assert holds.any() and (np.ldexp(parts, -orders.parts_exponents(x)[:, None]) == x)[holds].all()
 
 
 @every_distribution
@@ -332,18 +398,20 @@ def test_flags_of_segments():
 def test_model_is_as_accurate_as_k_order(kind, k):
     """Where a sum of 64 products is rounded once. The tensor core's own is cut: see the tests on a GPU."""
     a, b = operands(kind, 24, 20, k, device="cpu")
-    assert_accurate(orders.split_matmul(a, b), a, b, [orders.matmul(a, b)], kind)
+    for pairs in (True, False):
+        assert_accurate(orders.split_matmul(a, b, pairs), a, b, [orders.matmul(a, b)], kind)
 
 
 def test_model_of_integers_is_exact():
     g = torch.Generator().manual_seed(0)
     for k in (1, 65, 4100):
         a, b = (torch.randint(-30, 31, shape, generator=g).float() for shape in ((9, k), (k, 7)))
-        assert_same_bits(orders.split_matmul(a, b), (a.double() @ b.double()).float() + 0.0)
+        for pairs in (True, False):
+            assert_same_bits(orders.split_matmul(a, b, pairs), (a.double() @ b.double()).float() + 0.0)
 
 
 @np.errstate(all="ignore")
-def test_model_leaves_what_has_no_flag_to_float32():
+def test_model_leaves_what_parts_cannot_hold_to_float32():
     a, b = operands("normal", 20, 17, 300, device="cpu")
     plain = orders.split_matmul(a, b)
     assert not same_bits(plain, orders.segments_matmul(a, b))
@@ -369,7 +437,7 @@ def test_halves_are_the_models(kind):
         x = DISTRIBUTIONS[kind][0]((lines, k), g)
         values = x.cpu().numpy()
         said = orders.line_flags(np.pad(values, ((0, 0), (0, SEGMENT))))
-        # The lines of I are clean in all of their segments.
+        # The lines of I are clean in all of their segments. Parts are the numbers themselves.
         used = ((said & CLEAN != 0) & (said & (FEW | ZERO) != FEW))[:, None]
         expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
         # In a segment more, where the other operand is zero, ones: a line of I alone would go to float32.
@@ -388,33 +456,35 @@ def test_halves_are_the_models(kind):
 
 @pytest.mark.cuda
 @every_distribution
-def test_selections_are_exact(kind):
-    """Lines with one or two numbers in 64 go to float32: a product with I is the operand itself, whatever is in it."""
+@both_rungs
+def test_selections_are_exact(rung, kind):
+    """Lines with one or two numbers in 64 are not by pairs: a product with I is the operand itself, whatever it has."""
     for k, lines, layout in itertools.product((64, 100, 260, 2112), (7, 130), ("NN", "NT")):
         g = torch.Generator(device="cuda").manual_seed(k + lines)
         x = DISTRIBUTIONS[kind][0]((lines, k), g)
         eye = torch.eye(k, device="cuda")
         expected = (x + 0.0).cpu()
-        found = product(in_layout(x, layout[0]), in_layout(eye, layout[1]), SPLIT)
+        found = product(in_layout(x, layout[0]), in_layout(eye, layout[1]), rung)
         assert_same_bits(found.cpu(), expected, f"A of {kind}, k {k}")
-        found = product(in_layout(eye, layout[0]), in_layout(x.mT.contiguous(), layout[1]), SPLIT)
+        found = product(in_layout(eye, layout[0]), in_layout(x.mT.contiguous(), layout[1]), rung)
         assert_same_bits(found.cpu(), expected.mT.contiguous(), f"B of {kind}, k {k}")
 
 
 @pytest.mark.cuda
 @every_kernel
-def test_products_are_near_the_models(kernel):
+@both_rungs
+def test_products_are_near_the_models(rung, kernel):
     """Within what the tensor core's sums of 64 products lose."""
     m, n, batch, layout = KERNELS[kernel]
     m, n, batch = min(m, 140), min(n, 140), batch and (2,)
-    for k in (64, 200, 2100):
-        a, b = operands("normal", m, n, k, batch, layout)
-        c = product(a, b, SPLIT)
+    for k, kind in itertools.product((200, 2100), ("normal", "softmax")):
+        a, b = operands(kind, m, n, k, batch, layout)
+        c = product(a, b, rung)
         matrices = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, c)]
         for left, right, found in zip(*matrices, strict=True):
-            expected = orders.split_matmul(left, right).to("cuda")
+            expected = orders.split_matmul(left, right, rung is SPLIT).to("cuda")
             error = of_magnitude((found - expected).abs().double(), left.double().abs() @ right.double().abs())
-            assert error <= 2.0**-21, f"{kernel}, k {k}: {error:.3g}"
+            assert error <= 2.0**-20, f"{kernel}, {kind}, k {k}: {error:.3g}"
 
 
 # Accuracy.
@@ -428,7 +498,9 @@ def test_as_accurate_as_torch(kernel, kind, poison):
     m, n, batch, layout = KERNELS[kernel]
     for k in (64, 500, 2049, 4100) if len(batch) == 0 or batch[0] < 100 else (64, 500):
         a, b = operands(kind, m, n, k, batch, layout)
-        assert_accurate(product(a, b, SPLIT), a, b, references_of(kind, a, b), kind, layout)
+        references = references_of(kind, a, b)
+        assert_accurate(product(a, b, SPLIT), a, b, references, kind, layout)
+        assert_accurate(product(a, b, PARTS), a, b, references, kind, layout)
 
 
 SHAPES = ((5, 260, "NN"), (40, 100, "NT"), (200, 130, "NN"), (70, 9, "UU"))  # m, n and layout
@@ -495,7 +567,7 @@ def test_zeros_and_nothing(poisoned):
     assert product(torch.ones(0, 5, device="cuda"), torch.ones(5, 3, device="cuda"), SPLIT).shape == (0, 3)
 
 
-# Which outputs are computed without tensor cores.
+# Which outputs are computed how.
 
 
 def in_float32(a, b):
@@ -506,19 +578,22 @@ def in_float32(a, b):
 @pytest.mark.cuda
 @every_kernel
 @every_distribution
-def test_float32_where_lines_have_no_flag_in_common(kernel, kind):
-    """Bit for bit there, and only there: elsewhere random sums of halves differ from it somewhere."""
+def test_each_output_is_computed_as_its_lines_say(kernel, kind):
+    """Bit for bit the plain sums, and the other rung's products by parts, for few lines and many; the rest by pairs."""
     m, n, batch, layout = KERNELS[kernel]
     batch = batch and (2,)
     a, b = operands(kind, m, n, 333, batch, layout)
-    c, plain, pairs = product(a, b, SPLIT), in_float32(a, b), in_pairs(a, b)
-    assert_same_bits(c[~pairs], plain[~pairs], f"{kernel}, {kind}")
-    if kind in ("normal", "uniform", "positive", "scaled lines"):
+    c, how = product(a, b, SPLIT), arithmetic(a, b)
+    plain, parts = in_float32(a, b), product(a, b, PARTS)
+    for code, expected in ((orders.PLAIN, plain), (orders.PARTS, parts), (orders.CHECKED, parts)):
+        assert_same_bits(c[how == code], expected[how == code], f"{kernel}, {kind}, {code}")
+    pairs = how == orders.PAIRS
+    if kind in ("normal", "uniform", "positive", "scaled lines", "far scaled lines", "small", "large"):
         assert pairs.all()
-    if kind in ("denormal", "denormal with normal", "full range"):
+    if kind in ("softmax", "sharp softmax", "one-hot"):
         assert not pairs.any()
     if pairs.sum() > 200 and kind not in ("sparse", "underflow"):
-        assert not same_bits(c[pairs], plain[pairs])
+        assert not same_bits(c[pairs], plain[pairs]) and not same_bits(c[pairs], parts[pairs])
 
 
 @pytest.mark.cuda
@@ -551,7 +626,7 @@ def test_infinity_and_nan_at_the_edges_of_segments(kernel):
 @pytest.mark.cuda
 @every_kernel
 def test_a_wide_line_changes_its_own_outputs_only(kernel):
-    """A number in a thousand of the line is so large that the rest are 2^-60 of it."""
+    """One number of the line is so large that parts cannot hold all of the rest. What it meets is certain."""
     m, n, batch, layout = KERNELS[kernel]
     batch = batch and (2,)
     for k, depth in ((64, 5), (300, 299), (2500, 2060)):
@@ -559,26 +634,55 @@ def test_a_wide_line_changes_its_own_outputs_only(kernel):
         plain = product(a, b, SPLIT)
         i, j = m - 1, n // 2
         left, right = a.clone(), b.clone()
-        left[..., i, depth] = 2.0**60
-        right[..., depth, j] = 2.0**60
+        left[..., i, depth] = 2.0**127
+        right[..., depth, j] = 2.0**127
         left, right = in_layout(left, layout[0]), in_layout(right, layout[1])
         for x, y, touched in (
             (left, b, some([i], [], plain.shape)),
             (a, right, some([], [j], plain.shape)),
             (left, right, some([i], [j], plain.shape)),
         ):
-            assert torch.equal(in_pairs(x, y), ~touched)
+            assert torch.equal(arithmetic(x, y) == orders.CHECKED, touched)
             c = product(x, y, SPLIT)
-            assert_same_bits(c[touched], in_float32(x, y)[touched], f"{kernel}, k {k}")
+            assert_same_bits(c[touched], product(x, y, PARTS)[touched], f"{kernel}, k {k}")
             assert_same_bits(c[~touched], plain[~touched], f"{kernel}, k {k}, beside")
 
 
 @pytest.mark.cuda
-def test_every_line_wide_is_float32_everywhere():
-    """Also where the flags of 256 lines are read at once."""
+def test_outputs_of_next_to_nothing_are_plain():
+    """The large numbers of a row meet zeros, and parts lose the others."""
     for m, n, k in ((3, 100, 2100), (70, 64, 4200), (200, 300, 2100), (3000, 3010, 200)):
-        a, b = operands("full range", m, n, k)
-        assert_same_bits(product(a, b, SPLIT), in_float32(a, b), f"{(m, n)}")
+        a, b = operands("normal", m, n, k)
+        a[:, k // 2 :] *= 2.0**-125
+        b[: k // 2] = 0
+        for some in (torch.ones(m, dtype=torch.bool), torch.arange(m) % 7 == 0):
+            left = torch.where(some.cuda()[:, None], a, operands("normal", m, n, k, seed=1)[0])
+            c = product(left, b, SPLIT)
+            assert_same_bits(c[some], in_float32(left, b)[some], f"{(m, n)}")
+            assert errors(c[some], left[some], b)[1] < 2.0**-20
+    # Parts are kept where the large numbers meet something.
+    a, b = operands("normal", 200, 300, 500)
+    a[:, 250:] *= 2.0**-125
+    assert_same_bits(product(a, b, SPLIT), product(a, b, PARTS))
+    assert not same_bits(product(a, b, SPLIT), in_float32(a, b))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("k", [200, 4200])
+def test_exceptional_lines_among_others(k):
+    """Tiles of parts are made of lines that lie apart; the outputs go where they belong."""
+    for m, n in ((700, 900), (3000, 300)):
+        for rows, columns in ((0.3, 0.0), (0.0, 0.3), (0.1, 0.1), (0.9, 0.5), (1.0, 0.0)):
+            a, b = operands("normal", m, n, k)
+            g = torch.Generator(device="cuda").manual_seed(k)
+            spread = (torch.rand(size, generator=g, device="cuda") < share for size, share in ((m, rows), (n, columns)))
+            of_rows, of_columns = spread
+            a = torch.where(of_rows[:, None], softmax(a.shape, g), a)
+            b = torch.where(of_columns, softmax((n, k), g).T, b)
+            c, parts = product(a, b, SPLIT), product(a, b, PARTS)
+            by_parts = of_rows[:, None] | of_columns
+            assert_same_bits(c[by_parts], parts[by_parts], f"{(m, n)}, {rows}, {columns}")
+            assert_accurate(c, a, b, [a @ b], "some wide")
 
 
 # Independent of what lies beside.

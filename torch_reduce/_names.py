@@ -85,6 +85,7 @@ MatmulName = Literal[
     "wgmma",
     "warp_specialized",
     "persistent",
+    "split_bf16",
     "split_fp16",
 ]
 

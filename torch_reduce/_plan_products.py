@@ -67,7 +67,7 @@ class ProductPlan:
     stages: int
     """Of the ring of tiles in shared memory; 0: there is none, or it is not dynamic."""
     groups: int
-    """Of k: their sums are added one after another, in the order of k. More than one in `split_fp16` alone."""
+    """Of k: their sums are added one after another, in the order of k. More than one in the `split_` rungs."""
     groups_apart: bool
     """Whether they are computed by different blocks. The additions are the same."""
     reads: tuple[str, str]
@@ -78,7 +78,7 @@ class ProductPlan:
     """Of the workspace."""
     chip: Chip
     operations: float
-    """Multiplications and additions of `unit`, three times those of the product in `split_fp16`."""
+    """Multiplications and additions of `unit`, three times the product's in `split_fp16`, six in `split_bf16`."""
     unit: str
     """What is multiplied by which cores."""
     bytes_read: int

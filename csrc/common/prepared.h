@@ -89,7 +89,7 @@ class Workspace {
     return offset;
   }
   int64_t bytes() const { return bytes_; }
-  const FixedList<Region, 12>& regions() const { return regions_; }
+  const FixedList<Region, 16>& regions() const { return regions_; }
 
   // The region of that name in the memory at `begin`, or null.
   template <class T>
@@ -103,7 +103,7 @@ class Workspace {
   friend bool operator==(const Workspace& a, const Workspace& b) { return a.regions_ == b.regions_; }
 
  private:
-  FixedList<Region, 12> regions_;
+  FixedList<Region, 16> regions_;
   int64_t bytes_ = 0;
 };
 

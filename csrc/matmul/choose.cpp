@@ -216,14 +216,31 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
   return p.m <= 64 ? kNarrowOne : kNarrow;
 }
 
-// Large tiles read fewer flags, small ones share out what is to do.
-int finish_tile(const Problem& p, bool apart, const Chip& chip) {
-  return apart ? 64 : tiles_of(p, 256, 256) >= chip.multiprocessors ? 256 : 128;
-}
-
 }  // namespace split_fp16
 
+namespace split_bf16 {
+
+// Rounds of tiles: one of 128 x 64 takes some 0.55 of one of 128 x 128.
+Index choose(const Problem& p, bool apart, const Chip& chip) {
+  const int64_t groups = apart ? groups_of(p.k) : 1;
+  const auto rounds = [&](const TileShape& s) {
+    return ceil_div(tiles_of(p, s.tile_m, s.tile_n) * groups, int64_t(chip.multiprocessors));
+  };
+  const bool narrow =
+      0.55 * static_cast<double>(rounds(kShapes[kNarrow])) < static_cast<double>(rounds(kShapes[kMedium]));
+  if (narrow) return kNarrow;
+  return p.m > 128 && rounds(kShapes[kMedium]) > 1 ? kLarge : kMedium;
+}
+
+}  // namespace split_bf16
+
 namespace split_rows {
+
+int choose_parts(int64_t x_lines) {
+  int index = 0;
+  while (kPartsShapes[index].rows < x_lines) ++index;
+  return index;
+}
 
 Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip) {
   // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were

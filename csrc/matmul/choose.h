@@ -39,13 +39,17 @@ AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);
-// The outputs each way of a tile of the finish.
-int finish_tile(const Problem& p, bool apart, const Chip& chip);
 }  // namespace split_fp16
+
+namespace split_bf16 {
+Index choose(const Problem& p, bool apart, const Chip& chip);
+}  // namespace split_bf16
 
 namespace split_rows {
 // w_lines, x_lines: of the operand with many lines and of that with few.
 Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip);
+// The kernel that multiplies by parts what the other leaves.
+int choose_parts(int64_t x_lines);
 }  // namespace split_rows
 
 }  // namespace treduce::matmul

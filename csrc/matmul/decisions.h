@@ -8,13 +8,16 @@
 
 namespace treduce::matmul {
 
-// split_fp16: one operand, and where its parts lie in the workspace. Operands that are split as they are read have flags alone.
+// split_fp16 and split_bf16: one operand, and where what it is split into lies in the workspace. Operands that are split as they
+// are read have the facts of lines alone.
 struct SplitRegions {
   Halves shape;
   Splitting splitting;
-  bool as_read = false;
-  // Offsets; `units` where neither operand is split as it is read.
-  int64_t halves = 0, scales = 0, units = 0, flags = 0;
+  bool as_read = false, has_halves = false, has_parts = false;
+  bool knows_codes = false;  // which codes its lines have becomes known as a set
+  bool ordered = false;      // its parts lie in an order of their own
+  // Offsets. Parts may lie where the halves were.
+  int64_t halves = 0, scales = 0, units = 0, facts = 0, line_facts = 0, order = 0, parts = 0;
 };
 
 // What a rung's launcher reads of a prepared product.
@@ -35,12 +38,13 @@ struct Decisions {
   int64_t copy_a = 0, copy_b = 0;
   bool boxes_c = false;  // results leave as boxes
 
-  // split_fp16. Groups that are apart are computed side by side, and added afterwards from `partials`.
-  int64_t groups = 1;
+  // split_fp16 and split_bf16. Groups that are apart are computed side by side, and added afterwards from `partials`. Of parts so
+  // many groups lie in the workspace at once; parts_shape: of the kernel that multiplies them.
+  int64_t groups = 1, groups_at_once = 1;
   bool apart = false;
+  int parts_shape = 0;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0;  // an offset
-  int finish_tile = 0;
 };
 
 }  // namespace treduce::matmul

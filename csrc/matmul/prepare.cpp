@@ -116,22 +116,81 @@ Way pipelined_way(const void* data, DType dtype, int64_t stride, int64_t step, i
   return vectors ? Way::lines_vectors : Way::lines;
 }
 
-// ---- split_fp16 ----
+// ---- split_fp16, split_bf16 ----
 
-void add_split(const Operand& o, bool as_read, bool units, const char* const (&names)[4], SplitRegions& to,
-               Prepared& out) {
+// Names of regions, for A and for B.
+struct SplitNames {
+  const char *halves, *scales, *units, *facts, *line_facts, *order, *parts;
+};
+constexpr SplitNames kSplitNames[] = {
+    {"high and low A", "scales A", "units A", "facts A", "facts of rows", "order of rows", "parts of A"},
+    {"high and low B", "scales B", "units B", "facts B", "facts of columns", "order of columns", "parts of B"}};
+
+void add_split(const Operand& o, const SplitNames& names, SplitRegions& to, Prepared& out) {
   to.shape = halves_of(o);
-  to.as_read = as_read;
   to.splitting = splitting_of(o, to.shape);
   const Halves& h = to.shape;
-  if (!as_read) {
-    to.halves = out.workspace.add(names[0], 2 * 2 * h.values);
-    to.scales = out.workspace.add(names[1], 4 * h.scales);
-    if (units) to.units = out.workspace.add(names[2], 4 * h.units);
+  if (to.has_halves) to.scales = out.workspace.add(names.scales, 4 * h.scales);
+  if (!to.as_read) {
+    to.units = out.workspace.add(names.units, 4 * h.units);
+    to.facts = out.workspace.add(names.facts, 3 * h.scales);
   } else {
     to.splitting.blocks = 0;
   }
-  to.flags = out.workspace.add(names[3], h.flag_bytes());
+  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + 1));
+  if (to.ordered) to.order = out.workspace.add(names.order, sizeof(uint32_t) * (2 * h.lines_padded + 1));
+}
+
+int64_t parts_bytes(const Halves& h, int64_t groups) {
+  return kParts * 2 * h.matrices * h.lines * std::min(h.depth, groups * kGroup);
+}
+
+// Parts take half more than the operands do. Of large products some groups of k are split at once, where the halves were before:
+// then all is little more than the operands.
+constexpr int64_t kSmallParts = int64_t(64) << 20;  // bytes
+
+void choose_groups_at_once(Prepared& out) {
+  const auto bytes = [&](int64_t groups) {
+    return parts_bytes(out.split_a.shape, groups) + parts_bytes(out.split_b.shape, groups);
+  };
+  out.groups_at_once = out.groups;
+  if (out.groups > 1 && bytes(out.groups) > kSmallParts) out.groups_at_once = ceil_div(out.groups, 2);
+}
+
+// The launches that split into parts and multiply them: those of split_fp16 for the outputs that are left, mostly none.
+void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
+  out.parts_shape = split_bf16::choose(p, out.apart, chip);
+  const TileShape& s = split_bf16::kShapes[out.parts_shape];
+  for (int64_t group = 0; group < out.groups; group += out.groups_at_once) {
+    const PartsRange range{group, std::min(out.groups_at_once, out.groups - group)};
+    const int64_t segments = range.segments(out.split_a.shape.segments());
+    const auto blocks = [&](const SplitRegions& r, const Operand& o) {
+      return blocks_of(r.splitting, o, r.shape, segments);
+    };
+    LaunchShape split;
+    split.kernel = "split into parts";
+    split.block = split::kThreads;
+    split.grid =
+        std::min<int64_t>(blocks(out.split_a, operand_a(p, nullptr, 4)) + blocks(out.split_b, operand_b(p, nullptr, 4)),
+                          chip.multiprocessors * 4);
+    split.overlapping = out.launches.size() > 0;
+    out.launches.add(split);
+    LaunchShape multiply = launch_of(s);
+    const int64_t tasks = tiles_of(p, s.tile_m * s.cluster, s.tile_n) * (out.apart ? range.groups : 1);
+    multiply.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
+    multiply.overlapping = true;
+    out.launches.add(multiply);
+  }
+}
+
+void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
+  LaunchShape finish;
+  finish.kernel = out.apart ? "add groups of k, finish" : "finish";
+  finish.block = split::kThreads;
+  const int64_t tiles = tiles_of(p, split::kFinishTile, split::kFinishTile);
+  finish.grid = out.apart ? grid_of(tiles) : std::min<int64_t>(tiles, 8 * chip.multiprocessors);
+  finish.overlapping = true;
+  out.launches.add(finish);
 }
 
 }  // namespace
@@ -210,18 +269,76 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.launches.add(launch);
 }
 
+void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  if (p.k == 0) return;
+  const Operand operands[] = {operand_a(p, r.a, 4), operand_b(p, r.b, 4)};
+  SplitRegions* const splits[] = {&out.split_a, &out.split_b};
+  out.groups = groups_of(p.k);
+  out.apart = split_fp16::groups_apart(p, chip);
+  for (int i = 0; i < 2; ++i) {
+    splits[i]->has_parts = true;
+    add_split(operands[i], kSplitNames[i], *splits[i], out);
+  }
+  choose_groups_at_once(out);
+  for (int i = 0; i < 2; ++i) {
+    splits[i]->parts = out.workspace.add(kSplitNames[i].parts, parts_bytes(splits[i]->shape, out.groups_at_once));
+  }
+  if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
+  LaunchShape find;
+  find.kernel = "find facts";
+  find.block = split::kThreads;
+  find.grid = grid_of(out.split_a.splitting.blocks + out.split_b.splitting.blocks);
+  out.launches.add(find);
+  LaunchShape join;
+  join.kernel = "join facts";
+  join.block = split::kThreads;
+  join.grid =
+      grid_of(ceil_div(out.split_a.shape.all_lines() + out.split_b.shape.all_lines(), int64_t(split::kThreads)));
+  join.overlapping = true;
+  out.launches.add(join);
+  add_parts(p, chip, out);
+  set_tile(split_bf16::kShapes[out.parts_shape], out);
+  add_finish(p, chip, out);
+}
+
 void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   // With nothing to split, the overlapping launches would begin before what ran before this call has ended.
   if (p.k == 0) return;
-  const Operand a = operand_a(p, r.a, 4), b = operand_b(p, r.b, 4);
+  const Operand operands[] = {operand_a(p, r.a, 4), operand_b(p, r.b, 4)};
+  const auto& [a, b] = operands;
+  SplitRegions* const splits[] = {&out.split_a, &out.split_b};
   const AsRead as_read = split_fp16::split_as_read(p, a, b);
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = split_fp16::groups_apart(p, chip);
-  // What is split as it is read has no units, and so nor has the other.
-  add_split(a, as_read == AsRead::a, !out.few, {"high and low A", "scales A", "units A", "flags A"}, out.split_a, out);
-  add_split(b, as_read == AsRead::b, !out.few, {"high and low B", "scales B", "units B", "flags B"}, out.split_b, out);
+  for (int i = 0; i < 2; ++i) {
+    SplitRegions& s = *splits[i];
+    s.as_read = as_read == (i == 0 ? AsRead::a : AsRead::b);
+    s.has_halves = s.has_parts = !s.as_read;
+    s.knows_codes = true;
+    // Of few tiles, not many can be spared by that.
+    s.ordered = !out.few && p.batches == 1 && tiles_of(p, 128, 128) > 2 * chip.multiprocessors;
+    add_split(operands[i], kSplitNames[i], s, out);
+  }
+  if (out.few) {
+    for (int i = 0; i < 2; ++i) {
+      SplitRegions& s = *splits[i];
+      if (s.as_read) continue;
+      s.halves = out.workspace.add(kSplitNames[i].halves, 4 * s.shape.values);
+      s.parts = out.workspace.add(kSplitNames[i].parts, parts_bytes(s.shape, out.groups));
+    }
+  } else {
+    choose_groups_at_once(out);
+    const Halves &h_a = out.split_a.shape, &h_b = out.split_b.shape;
+    const int64_t halves_a = round_up(4 * h_a.values, Workspace::kAlignment);
+    const int64_t parts_a = round_up(parts_bytes(h_a, out.groups_at_once), Workspace::kAlignment);
+    const int64_t bytes = std::max(halves_a + 4 * h_b.values, parts_a + parts_bytes(h_b, out.groups_at_once));
+    out.split_a.halves = out.split_a.parts = out.workspace.add("halves of A and B, then parts", bytes);
+    out.split_b.halves = out.split_a.halves + halves_a;
+    out.split_b.parts = out.split_a.parts + parts_a;
+  }
   if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
 
   LaunchShape split;
@@ -236,15 +353,29 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     const bool of_a = as_read == AsRead::a;
     (of_a ? out.view_a : out.view_b) = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
+    const auto add = [&](const split_rows::Shape& s, int parts) {
+      multiply.kernel = s.name;
+      multiply.block = s.threads();
+      multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
+      multiply.shared_bytes = s.shared_bytes(kSegment, parts);
+      multiply.overlapping = true;
+      out.launches.add(multiply);
+    };
     out.shape = split_rows::choose(p, w_lines, x_lines, chip);
     const split_rows::Shape& s = split_rows::kShapes[out.shape];
     out.tile_m = of_a ? s.lines() : s.rows;
     out.tile_n = of_a ? s.rows : s.lines();
     out.stages = s.stages;
-    multiply.kernel = s.name;
-    multiply.block = s.threads();
-    multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
-    multiply.shared_bytes = s.shared_bytes(kSegment);
+    add(s, 2);
+    LaunchShape split_parts;
+    split_parts.kernel = "split into parts";
+    split_parts.block = split::kThreads;
+    split_parts.grid =
+        std::min<int64_t>(out.split_a.splitting.blocks + out.split_b.splitting.blocks, chip.multiprocessors * 4);
+    split_parts.overlapping = true;
+    out.launches.add(split_parts);
+    out.parts_shape = split_rows::choose_parts(x_lines);
+    add(split_rows::kPartsShapes[out.parts_shape], kParts);
   } else {
     out.shape = split_fp16::choose(p, out.apart, chip);
     const TileShape& s = split_fp16::kShapes[out.shape];
@@ -252,17 +383,19 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply = launch_of(s);
     const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * apart;
     multiply.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
+    multiply.overlapping = true;
+    out.launches.add(multiply);
+    if (out.split_a.ordered) {
+      LaunchShape order;
+      order.kernel = "order lines";
+      order.grid = 2;
+      order.block = split::kOrderThreads;
+      order.overlapping = true;
+      out.launches.add(order);
+    }
+    add_parts(p, chip, out);
   }
-  multiply.overlapping = true;
-  out.launches.add(multiply);
-
-  out.finish_tile = split_fp16::finish_tile(p, out.apart, chip);
-  LaunchShape finish;
-  finish.kernel = out.apart ? "add groups of k, finish" : "finish";
-  finish.block = split::kThreads;
-  finish.grid = grid_of(tiles_of(p, out.finish_tile, out.finish_tile));
-  finish.overlapping = true;
-  out.launches.add(finish);
+  add_finish(p, chip, out);
 }
 
 Prepared prepare(const Request& r, const Chip& chip) {
@@ -305,7 +438,9 @@ std::string to_string(const Prepared& prepared) {
 bool operator==(const Prepared& a, const Prepared& b) {
   const auto decided = [](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
-                           p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.apart, p.finish_tile,
+                           p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart,
+                           p.parts_shape,
+
                            p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;

@@ -233,6 +233,23 @@ constexpr TileShape kShapes[kShapeCount] = {
 
 }  // namespace split_fp16
 
+namespace split_bf16 {
+
+enum Index { kLarge, kMedium, kNarrow, kShapeCount };
+
+// A stage has three parts of both tiles, and an alignment for the units of their groups.
+constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
+  TileShape s = hopper::shape(name, 128, n, stages, 1, 1, cluster);
+  s.stage_bytes = 3 * s.stage_bytes + hopper::kTileAlignment;
+  s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
+  return s;
+}
+constexpr TileShape kShapes[kShapeCount] = {shape("multiply parts, 128 x 128 tiles", 128, 2, 2),
+                                            shape("multiply parts, 128 x 128 tiles", 128, 2, 1),
+                                            shape("multiply parts, 128 x 64 tiles", 64, 3, 1)};
+
+}  // namespace split_bf16
+
 // The kernel of `split_fp16` for few rows or columns of C.
 namespace split_rows {
 
@@ -250,11 +267,14 @@ struct Shape {
   constexpr bool hands_over() const { return rows == 128; }
   constexpr int threads() const { return warp_groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32); }
   constexpr int bytes_w(int segment) const { return lines() * segment * 4; }  // the float32 tile
-  constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half
-  constexpr int stage_bytes(int segment) const { return bytes_w(segment) + 2 * bytes_x() + hopper::kTileAlignment; }
+  constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half, or one part
+  // pieces: two halves, or three parts.
+  constexpr int stage_bytes(int segment, int pieces) const {
+    return bytes_w(segment) + pieces * bytes_x() + hopper::kTileAlignment;
+  }
   constexpr int sum_bytes() const { return own_lines ? 0 : hopper::kWarpGroup * rows / 2 * 4; }
-  constexpr int shared_bytes(int segment) const {
-    return stages * stage_bytes(segment) + sum_bytes() + hopper::kTileAlignment;
+  constexpr int shared_bytes(int segment, int pieces) const {
+    return stages * stage_bytes(segment, pieces) + sum_bytes() + hopper::kTileAlignment;
   }
 };
 enum Index { kTwo8, kOne8, kTwo16, kOne16, kTwo32, kOne32, kOwn64, kShared64, kOwn128, kShared128, kShapeCount };
@@ -264,6 +284,14 @@ constexpr Shape kShapes[kShapeCount] = {
     {"multiply 64 x 32 tiles", 32, 3, 2, 2, false},   {"multiply 64 x 32 tiles", 32, 6, 3, 1, false},
     {"multiply 128 x 64 tiles", 64, 4, 2, 1, true},   {"multiply 64 x 64 tiles", 64, 5, 2, 1, false},
     {"multiply 128 x 128 tiles", 128, 3, 2, 1, true}, {"multiply 64 x 128 tiles", 128, 3, 2, 1, false}};
+
+// Of the kernels that multiply parts. These need more registers, so a block is alone.
+constexpr int kPartsShapeCount = 5;
+constexpr Shape kPartsShapes[kPartsShapeCount] = {{"multiply parts, 64 x 8 tiles", 8, 8, 4, 1, false},
+                                                  {"multiply parts, 64 x 16 tiles", 16, 8, 3, 1, false},
+                                                  {"multiply parts, 64 x 32 tiles", 32, 6, 3, 1, false},
+                                                  {"multiply parts, 128 x 64 tiles", 64, 3, 2, 1, true},
+                                                  {"multiply parts, 128 x 128 tiles", 128, 2, 2, 1, true}};
 
 }  // namespace split_rows
 

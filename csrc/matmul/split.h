@@ -1,14 +1,16 @@
-// float32 operands as pairs of float16 for the tensor cores: what lies where in the workspace. Host code, free of torch and
-// CUDA.
+// float32 operands as pairs of float16, or as three bfloat16 parts, for the tensor cores: what lies where in the workspace. Host
+// code, free of torch and CUDA.
 //
-// A line is a row of A or a column of B; a segment is 64 steps of k of a line; a group is 2048 steps. Each segment is scaled by
-// a power of two, so that its largest magnitude lies in [2^14, 2^15). A scaled number x becomes high + low / 2^11 with
-// high = float16(x) and low = float16((x - high) 2^11): 22 bits and a sign, exact to 2^-22 of x for magnitudes down to
-// 2^-28 of the largest.
+// A line is a row of A or a column of B; a segment is 64 steps of k of a line; a group is 2048 steps. A group of a line has a
+// unit, a power of two near its numbers, so that a line may have any scale.
 //
-// A group has a unit, a power of two. Where operands are split before they are multiplied, the halves of a segment are shifted
-// from the segment's scale to the unit, if that changes only their exponents (see split_segment.cuh). Most segments then need no
-// scale when they are added.
+// Pairs: each segment is scaled by a power of two, so that its largest magnitude lies in [2^14, 2^15). A scaled number x becomes
+// high + low / 2^11 with high = float16(x) and low = float16((x - high) 2^11): 22 bits and a sign, exact to 2^-22 of x for
+// magnitudes down to 2^-28 of the largest. The halves of a segment are shifted from the segment's scale to the unit, if that
+// changes only their exponents (see split_segment.cuh). Most segments then need no scale when they are added.
+//
+// Parts: a number in units is the sum of three bfloat16, each what the ones before it leave: 24 bits, exact. They have the
+// exponents of float32, so numbers of a line may lie far apart. Six products of parts make up one of float32.
 #pragma once
 
 #include "operand.h"
@@ -30,12 +32,85 @@ enum SegmentFlag : unsigned char {
   kZero = 8,   // all numbers are zero
 };
 
-// Whether pairs make the output of a line of A and a line of B as accurate as float32 does. Where not, it is computed without
-// tensor cores. The answer depends on these two lines alone.
-TREDUCE_HOST_DEVICE bool pairs_suffice(unsigned a, unsigned b) {
-  const bool selects = (a & (kFew | kZero)) == kFew || (b & (kFew | kZero)) == kFew;  // such as a row of the identity
-  return (a & b & (kClean | kDense)) != 0 && !selects;
+// What is known of a segment or a line, in one word: its flags, and the exponents of its largest magnitude and of its smallest
+// nonzero one, as float32 has them (0: subnormal; 255: infinite or NaN, and where no number is nonzero).
+using Facts = uint32_t;
+TREDUCE_HOST_DEVICE constexpr Facts facts_of(unsigned flags, unsigned most, unsigned least) {
+  return flags | most << 8 | least << 16;
 }
+constexpr Facts kNoFacts = facts_of(0xff, 0, 0xff);                    // of no segment
+constexpr Facts kPlainestFacts = facts_of(kClean | kDense, 127, 127);  // of lines nobody needs to know more of
+
+TREDUCE_HOST_DEVICE Facts join(Facts a, Facts b) {
+  const auto most = [](Facts x) { return x & 0xff00; };
+  const auto least = [](Facts x) { return x & 0xff0000; };
+  return (a & b & 0xff) | (most(a) > most(b) ? most(a) : most(b)) | (least(a) < least(b) ? least(a) : least(b));
+}
+
+// Parts are taken of a line's numbers times 2^parts_exponent: from 2^-62 to 2^56, so that no sum of a group overflows, and no
+// product that counts is below float32's least number.
+constexpr int kPartsTop = 56, kPartsBottom = -62;
+TREDUCE_HOST_DEVICE int parts_exponent(Facts line) {
+  const int most = static_cast<int>(line >> 8 & 0xff), wanted = kPartsTop - 1 + 127 - (most > 0 ? most : 1);
+  return wanted < 126 ? wanted : 126;  // the exponent of a float32
+}
+
+// What decides how outputs of a line are computed: five bits.
+enum Code : unsigned {
+  kCodeClean = 1,
+  kCodeDense = 2,
+  kCodeSelects = 4,  // such as a row of the identity
+  kCodeRange = 8,    // how much of the line parts can hold, in the last two bits: see Range
+  kCodes = 32,
+};
+
+enum Range : unsigned {
+  kRangeNothing,  // there is an infinity or a NaN, or all is too small
+  kRangeLargest,  // all but numbers that are next to nothing beside the largest
+  kRangeAll,
+};
+
+TREDUCE_HOST_DEVICE unsigned code_of(Facts line) {
+  const unsigned selects = (line & (kFew | kZero)) == kFew ? kCodeSelects : 0u;
+  const int most = static_cast<int>(line >> 8 & 0xff), least = static_cast<int>(line >> 16 & 0xff);
+  const int exponent = parts_exponent(line), lowest = least > 0 ? least - 127 : -149;
+  const bool near = least == 255 || lowest + exponent >= kPartsBottom;
+  const bool topped = most > 0 && most - 127 + exponent == kPartsTop - 1;
+  const unsigned range = most == 255 ? kRangeNothing : near ? kRangeAll : topped ? kRangeLargest : kRangeNothing;
+  return (line & (kClean | kDense)) | selects | range * kCodeRange;
+}
+
+// How the output of a line of A and a line of B is computed: by pairs where that is as accurate as float32, else by parts; on the
+// plain cores where products of parts could overflow, or are not finite. Where parts lose numbers that are next to nothing, the
+// output is checked: if it is itself next to nothing beside the largest product that there could be, these numbers may be all that
+// it has, and it is computed again on the plain cores.
+enum class Arithmetic { pairs, parts, checked_parts, plain };
+
+// The answer depends on the codes of these two lines alone.
+TREDUCE_HOST_DEVICE Arithmetic arithmetic_of(unsigned a, unsigned b) {
+  if ((a & b & (kCodeClean | kCodeDense)) != 0 && ((a | b) & kCodeSelects) == 0) return Arithmetic::pairs;
+  const unsigned range_a = a / kCodeRange, range_b = b / kCodeRange, less = range_a < range_b ? range_a : range_b;
+  return less == kRangeAll ? Arithmetic::parts : less == kRangeLargest ? Arithmetic::checked_parts : Arithmetic::plain;
+}
+TREDUCE_HOST_DEVICE bool by_pairs(Arithmetic x) { return x == Arithmetic::pairs; }
+TREDUCE_HOST_DEVICE bool by_parts(Arithmetic x) { return x == Arithmetic::parts || x == Arithmetic::checked_parts; }
+TREDUCE_HOST_DEVICE bool at_last(Arithmetic x) { return x == Arithmetic::checked_parts || x == Arithmetic::plain; }
+
+// Whether a checked output, as bits, is large enough.
+TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {
+  constexpr int kCertain = 64;  // binary orders
+  const int exponent = static_cast<int>(output >> 23 & 0xff);
+  const int largest = static_cast<int>(a >> 8 & 0xff) - 127 + static_cast<int>(b >> 8 & 0xff) - 127;
+  return exponent > 0 && exponent - 127 + kCertain >= largest;
+}
+
+// Lines for which pairs suffice whatever such line they meet: nearly all lines of most data.
+TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
+  return (line & (kClean | kDense)) == (kClean | kDense) && (line & (kFew | kZero)) != kFew;
+}
+
+// Sets of codes, a bit for each.
+TREDUCE_HOST_DEVICE uint32_t set_of(unsigned code) { return uint32_t(1) << code; }
 
 // One operand, split. Matrices of the batch one after another.
 struct Halves {
@@ -47,7 +122,19 @@ struct Halves {
 
   TREDUCE_HOST_DEVICE int64_t segments() const { return depth / kSegment; }
   TREDUCE_HOST_DEVICE int64_t groups() const { return ceil_div(depth, kGroup); }
-  int64_t flag_bytes() const { return round_up(scales, 16); }
+  TREDUCE_HOST_DEVICE int64_t all_lines() const { return matrices * lines_padded; }
+};
+
+constexpr int kParts = 3;
+
+// The groups of k whose parts lie in the workspace together.
+struct PartsRange {
+  int64_t first_group, groups;
+  TREDUCE_HOST_DEVICE int64_t first_segment() const { return first_group * kGroupSegments; }
+  TREDUCE_HOST_DEVICE int64_t segments(int64_t all) const {
+    const int64_t left = all - first_segment(), most = groups * kGroupSegments;
+    return left < most ? left : most;
+  }
 };
 
 constexpr int64_t kScaleLines = 128;  // a tile copies the scales of so many lines at once
@@ -72,6 +159,8 @@ namespace split {
 // A team of kLanes lanes splits a segment. Operands that cannot be read by vectors go through shared memory: a segment of as many
 // lines at a time as the block has teams.
 constexpr int kThreads = 256, kLanes = 4, kTeams = kThreads / kLanes, kSplitLines = kTeams;
+constexpr int kOrderThreads = 1024;
+constexpr int kFinishTile = 64;  // outputs each way, of a block of the last launch
 
 }  // namespace split
 
@@ -82,25 +171,37 @@ struct Splitting {
   int64_t blocks;
 };
 
+// Blocks that split so many segments of each line.
+inline int64_t blocks_of(const Splitting& s, const Operand& o, const Halves& h, int64_t segments) {
+  return s.vectors ? ceil_div(h.matrices * o.lines * segments, split::kTeams)
+                   : h.matrices * segments * ceil_div(o.lines, split::kSplitLines);
+}
+
 inline Splitting splitting_of(const Operand& o, const Halves& h) {
   Splitting s;
   s.vectors = o.depth_stride == 1 && o.depth % 4 == 0 && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
               o.line_stride % 4 == 0 && o.batch_stride[0] % 4 == 0 && o.batch_stride[1] % 4 == 0;
   s.along_lines = o.depth_stride != 1 && o.line_stride == 1;
-  s.blocks = s.vectors ? ceil_div(h.matrices * o.lines * h.segments(), split::kTeams)
-                       : h.matrices * h.segments() * ceil_div(o.lines, split::kSplitLines);
+  s.blocks = blocks_of(s, o, h, h.segments());
   return s;
 }
 
-// Where the parts of a split operand lie.
+// Where what an operand is split into lies.
 template <class Half>
 struct SplitOperand {
   Halves shape;
   Half* high;
   Half* low;
-  float* scale;  // factor of a segment's sum; where groups have units, the factor that brings it to the unit
-  float* unit;   // of a group; null: no units
-  unsigned char* flags;
+  float* scale;                         // the factor that brings a segment's sum to the unit of its group
+  float* unit;                          // of a group: of pairs, and where these are done of parts
+  unsigned char *flags, *most, *least;  // of a segment: its facts
+  Facts* line_facts;
+  uint32_t* codes;  // which lines have, as a set; null: not known
+  // The order in which the lines' parts lie: first lines that do not suit pairs, so that tiles of parts have few other outputs. From
+  // places to lines, and from lines to places; `reordered` is whether it is not that of the lines. Null: theirs.
+  uint32_t *line_at, *place_of, *reordered;
+  uint16_t* parts;      // bfloat16, [part][matrix][line][step of the range]
+  int64_t parts_depth;  // of the range
 };
 
 }  // namespace treduce::matmul

@@ -1,48 +1,83 @@
-// The kernel that ends a product of halves: it adds the groups of k that were computed side by side, and computes in float32 the
-// outputs for which halves do not suffice.
+// The kernel that ends a product by halves or parts: it adds the groups of k that were computed side by side, and computes on the
+// plain cores the outputs that neither can hold.
 #pragma once
 
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
 #include "split_segment.cuh"
+#include "split_tiles.cuh"
 
 namespace treduce::matmul::split {
 
-// Outputs for which halves do not suffice are sums of fused multiply-adds in k order over each segment; segments and groups are
-// added in the order in which the tensor cores' sums are.
-constexpr int kFixTile = 64, kFixDepth = 16;
+// Plain outputs are sums of fused multiply-adds in k order over each segment; segments and groups are added in the order in which
+// the tensor cores' sums are.
+constexpr int kFixTile = kFinishTile, kFixDepth = 16;
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
-// The flags of an operand.
-struct Flags {
-  const unsigned char* data;
-  int64_t lines_padded, segments;
-  Matrices matrices;
-
-  // The flags that 16 neighbouring lines have in every `step`th segment from `first` on. Past the padding: all flags.
-  TREDUCE_DEVICE uint4 of_lines(int64_t line, int64_t batch0, int64_t batch1, int first, int step) const {
-    const unsigned char* const from = data + matrices.of(batch0, batch1) * segments * lines_padded + line;
-    uint4 all = {~0u, ~0u, ~0u, ~0u};
-    if (line >= lines_padded) return all;
-#pragma unroll 4
-    for (int64_t s = first; s < segments; s += step) {
-      const uint4 some = *reinterpret_cast<const uint4*>(from + s * lines_padded);
-      all = {all.x & some.x, all.y & some.y, all.z & some.z, all.w & some.w};
-    }
-    return all;
-  }
+// Which outputs of a tile of 64 x 64 are to be computed here: a bit for each column, in two words for each row.
+struct Plain {
+  uint32_t columns[kFixTile][2];
+  TREDUCE_DEVICE bool has(int row, int column) const { return (columns[row][column / 32] >> column % 32 & 1) != 0; }
 };
 
-inline Flags flags_of(const Operand& o, const Operand16& split) {
-  return {split.flags, split.shape.lines_padded, split.shape.segments(), matrices_of(o)};
+// From so many lines with plain outputs on, of the 128 of a tile of 64 x 64, the whole tile is computed.
+constexpr int kManyLines = 8;
+
+// The outputs of one line of an operand with 64 lines of the other: a thread sums every kLineShares-th segment of one of them, and
+// the segments of a group are then added in their order. wanted(i): the output of the ith line. Returns its sum in the first 64
+// threads. `mine`, `others`: where the line and the first of the others begin; strides along k, and from line to line.
+// Who calls: every thread of the block. Synchronises within.
+constexpr int kLineShares = kThreads / kFixTile;
+__device__ __noinline__ inline float plain_line(const float* mine, int64_t my_step, const float* others, int64_t step,
+                                                int64_t line_stride, int lines, int64_t k) {
+  SHARED_ARRAY(float, sums, kGroupSegments* kFixTile);
+  SHARED_ARRAY(float, my_group, kGroup);
+  const int line = threadIdx.x % kFixTile, share = threadIdx.x / kFixTile;
+  const float* const other = others + min(line, lines - 1) * line_stride;
+  const int64_t segments = ceil_div(k, int64_t(kSegment));
+  float total = 0;
+  for (int64_t first = 0; first < segments; first += kGroupSegments) {
+    const int64_t begin = first * kSegment;
+    const int count = static_cast<int>(min(int64_t(kGroupSegments), segments - first));
+    const int depth = static_cast<int>(min(int64_t(kGroup), k - begin));
+    for (int i = threadIdx.x; i < depth; i += kThreads) my_group[i] = __ldg(mine + (begin + i) * my_step);
+    __syncthreads();
+    for (int s = share; s < count; s += kLineShares) {
+      const float* const from = other + (begin + s * kSegment) * step;
+      const int present = min(kSegment, depth - s * kSegment);
+      float acc = 0;
+      if (present == kSegment) {
+        constexpr int kBatch = 32;  // loads in flight
+#pragma unroll 1
+        for (int first_i = 0; first_i < kSegment; first_i += kBatch) {
+          float y[kBatch];
+#pragma unroll
+          for (int i = 0; i < kBatch; ++i) y[i] = __ldg(from + (first_i + i) * step);
+#pragma unroll
+          for (int i = 0; i < kBatch; ++i) acc = multiply_add(my_group[s * kSegment + first_i + i], y[i], acc);
+        }
+      } else {
+        for (int i = 0; i < present; ++i) acc = multiply_add(my_group[s * kSegment + i], __ldg(from + i * step), acc);
+      }
+      sums[s * kFixTile + line] = acc;
+    }
+    __syncthreads();
+    if (share == 0) {
+      float group = 0;
+      for (int s = 0; s < count; ++s) group += sums[s * kFixTile + line];
+      total += group;
+    }
+    __syncthreads();
+  }
+  return total;
 }
 
-// Computes a tile of 64 x 64 outputs in float32, and writes those for which halves do not suffice.
+// Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so.
 // Who calls: every thread of the block. Synchronises within.
-TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const float* bias, const Problem& p,
-                             int64_t first_row, int64_t first_column, const unsigned char* flags_a,
-                             const unsigned char* flags_b) {
+__device__ __noinline__ inline void fix_tile(const float* a, const float* b, float* c, const float* bias,
+                                             const Problem& p, int64_t first_row, int64_t first_column,
+                                             const Plain& plain) {
   SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
@@ -91,7 +126,7 @@ TREDUCE_DEVICE void fix_tile(const float* a, const float* b, float* c, const flo
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
-      if (row < p.m && column < p.n && !pairs_suffice(flags_a[y + i * 16], flags_b[x + j * 16])) {
+      if (plain.has(y + i * 16, x + j * 16)) {
         c[row * p.n + column] = round_to<float>(with_bias(total[i][j], bias, column));
       }
     }
@@ -150,98 +185,104 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
-// Of the flags of four lines, the first `present` of which exist: bit 0 is set if one is not clean, bit 1 if one is not dense,
-// bit 2 if one selects (see pairs_suffice).
-TREDUCE_DEVICE int lacking(uint32_t flags, int64_t present) {
-  constexpr uint32_t kEach = 0x01010101;  // byte
-  if (present < 4) flags = present > 0 ? flags | ~0u << static_cast<int>(present) * 8 : ~0u;
-  const bool selects = (flags / kFew & ~(flags / kZero) & kEach) != 0;
-  return ((~flags / kClean & kEach) != 0) | ((~flags / kDense & kEach) != 0) << 1 | selects << 2;
+// Computes the plain outputs of a tile of 64 x 64: line by line where these are few. nothing: see Range, of rows and of columns.
+// Who calls: every thread of the block. Synchronises within.
+TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                        int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
+                        bool elsewhere) {
+  const int rows = static_cast<int>(min(p.m - first_row, int64_t(kFixTile)));
+  const int columns = static_cast<int>(min(p.n - first_column, int64_t(kFixTile)));
+  const int i = threadIdx.x % kFixTile;
+  const int lines = __syncthreads_count(threadIdx.x < 2 * kFixTile && nothing[threadIdx.x]);
+  if (elsewhere || lines > kManyLines) {
+    fix_tile(a, b, c, bias, p, first_row, first_column, plain);
+    return;
+  }
+  const float *const row_a = a + first_row * p.a_row, *const column_b = b + first_column * p.b_column;
+  for (int line = 0; line < 2 * kFixTile; ++line) {
+    if (!nothing[line]) continue;
+    const bool of_a = line < kFixTile;
+    const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
+    const float sum = of_a ? plain_line(row_a + row * p.a_row, p.a_column, column_b, p.b_row, p.b_column, columns, p.k)
+                           : plain_line(column_b + column * p.b_column, p.b_row, row_a, p.a_column, p.a_row, rows, p.k);
+    if (threadIdx.x < kFixTile && plain.has(row, column)) {
+      const int64_t j = first_column + column;
+      c[(first_row + row) * p.n + j] = round_to<float>(with_bias(sum, bias, j));
+    }
+  }
 }
 
-template <int kTile>
-__global__ void __launch_bounds__(kThreads, kTile == kFixTile ? 1 : 2)
+// codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known.
+static __global__ void __launch_bounds__(kThreads, 2)
     finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
-           Tiles<kTile, kTile> tiles, TREDUCE_GRID_CONSTANT Flags flags_a, TREDUCE_GRID_CONSTANT Flags flags_b,
+           Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
+           TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups) {
-  constexpr int kWords = 2 * kTile / 4;
-  SHARED_ARRAY(uint32_t, flags, kWords);  // a byte for each line: the lines of A, then those of B
-  __shared__ int lacks;
+  __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
+  __shared__ bool nothing[2 * kFixTile];
+  __shared__ uint32_t sets[2];
+  __shared__ Plain plain;
   ptx::wait_for_launch_before();
+  const bool no_more = codes_a != nullptr && !any_output(*codes_a, *codes_b, &at_last);  // in any tile
+  if (no_more && groups == 1) return;
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto at = tiles.place(tile);
-    if (threadIdx.x < kWords) flags[threadIdx.x] = ~0u;
-    if (threadIdx.x == 0) lacks = 0;
-    __syncthreads();
-    {
-      // 128 threads an operand: 16 lines each, and every so many segments.
-      constexpr int kLanes = kTile / 16, kParts = kThreads / 2 / kLanes;
-      const bool of_a = threadIdx.x < kThreads / 2;
-      const int thread = threadIdx.x % (kThreads / 2), lines = thread % kLanes * 16;
-      const uint4 some = (of_a ? flags_a : flags_b)
-                             .of_lines((of_a ? at.row : at.column) + lines, at.batch / inner_batches,
-                                       at.batch % inner_batches, thread / kLanes, kParts);
-      uint32_t* const words = flags + (of_a ? 0 : kTile / 4) + lines / 4;
-      atomicAnd(words, some.x);
-      atomicAnd(words + 1, some.y);
-      atomicAnd(words + 2, some.z);
-      atomicAnd(words + 3, some.w);
-    }
     const int64_t matrix = at.batch * p.m * p.n;
-    if constexpr (kTile == kFixTile) {
-      if (groups > 1)
-        add_groups<kTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
-                          p.batches * p.m * p.n);
+    if (groups > 1) {
+      add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
+                           p.batches * p.m * p.n);
+    }
+    if (no_more) continue;
+    if (threadIdx.x < 2) sets[threadIdx.x] = 0;
+    __syncthreads();  // what add_groups wrote, too
+    if (threadIdx.x < 2 * kFixTile) {
+      const int2 batch = {static_cast<int>(at.batch / inner_batches), static_cast<int>(at.batch % inner_batches)};
+      const bool of_a = threadIdx.x < kFixTile;
+      const int64_t line = (of_a ? at.row : at.column) + threadIdx.x % kFixTile;
+      const bool exists = line < (of_a ? p.m : p.n);
+      const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch) : 0;
+      facts[threadIdx.x] = known;
+      nothing[threadIdx.x] = exists && code_of(known) / kCodeRange == kRangeNothing;
+      const uint32_t some = __reduce_or_sync(~0u, exists ? set_of(code_of(known)) : 0);
+      if (threadIdx.x % 32 == 0) atomicOr(sets + (of_a ? 0 : 1), some);
     }
     __syncthreads();
-    // Nearly always all lines of the tile are clean, or all are dense, and nothing is left to do.
-    static_assert(kWords <= kThreads && kWords % 32 == 0);
-    if (threadIdx.x < kWords) {
-      const bool is_a = threadIdx.x < kWords / 2;
-      const int64_t left = (is_a ? p.m - at.row : p.n - at.column) - threadIdx.x % (kWords / 2) * 4;
-      const int some = __reduce_or_sync(~0u, lacking(flags[threadIdx.x], left));
-      if (threadIdx.x % 32 == 0) atomicOr(&lacks, some);
-    }
-    __syncthreads();
-    if (lacks < 3) {
-      __syncthreads();  // all have read it
-      continue;
-    }
-    const auto* const of_a = reinterpret_cast<const unsigned char*>(flags);
-    const unsigned char* const of_b = of_a + kTile;
-    for (int row = 0; row < kTile; row += kFixTile) {
-      for (int column = 0; column < kTile; column += kFixTile) {
-        bool wanted = false;
-#pragma unroll
-        for (int i = 0; i < kFixTile * kFixTile / kThreads; ++i) {
-          const int r = row + i * (kThreads / kFixTile) + threadIdx.x / kFixTile, j = column + threadIdx.x % kFixTile;
-          wanted |= !pairs_suffice(of_a[r], of_b[j]) && at.row + r < p.m && at.column + j < p.n;
+    // Nearly always nothing is left to do in a tile.
+    if (any_output(sets[0], sets[1], &at_last)) {
+      const int column = threadIdx.x % kFixTile;
+      const Facts of_column = facts[kFixTile + column];
+      bool some = false, elsewhere = false;
+#pragma unroll 4
+      for (int row = threadIdx.x / kFixTile; row < kFixTile; row += kThreads / kFixTile) {
+        const Arithmetic arithmetic = arithmetic_of(code_of(facts[row]), code_of(of_column));
+        bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
+        if (mine && arithmetic == Arithmetic::checked_parts) {
+          const float output = c[matrix + (at.row + row) * p.n + at.column + column];
+          mine = !is_certain(__float_as_uint(output), facts[row], of_column);
         }
-        if (__syncthreads_or(wanted) != 0) {
-          const Offsets offsets = offsets_of(p, at.batch);
-          fix_tile(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row + row, at.column + column, of_a + row,
-                   of_b + column);
-        }
+        some |= mine;
+        elsewhere |= mine && !nothing[row] && !nothing[kFixTile + column];
+        const uint32_t votes = __ballot_sync(~0u, mine);
+        if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
+      }
+      elsewhere = __syncthreads_or(elsewhere);
+      if (__syncthreads_or(some) != 0) {
+        const Offsets offsets = offsets_of(p, at.batch);
+        fix(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row, at.column, plain, nothing, elsewhere);
       }
     }
     __syncthreads();
   }
 }
 
-template <int kTile>
-cudaError_t launch_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {
+inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
+                              const Operand16& split_b, const float* partials) {
   const Problem& p = call.problem;
-  return launch(&finish<kTile>, call.step(-1), static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, Tiles<kTile, kTile>(p), a, b,
-                inner_batches_of(p), partials, partials != nullptr ? static_cast<int>(call.prepared.groups) : 1);
-}
-
-inline cudaError_t run_finish(const Call& call, const Flags& a, const Flags& b, const float* partials) {
-  switch (call.prepared.finish_tile) {
-    case 64: return launch_finish<64>(call, a, b, partials);
-    case 128: return launch_finish<128>(call, a, b, partials);
-    default: return launch_finish<256>(call, a, b, partials);
-  }
+  return launch(&finish, call.step(-1), static_cast<const float*>(call.a), static_cast<const float*>(call.b),
+                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, Tiles<kFixTile, kFixTile>(p),
+                lines_of(a, split_a), lines_of(b, split_b), static_cast<const uint32_t*>(split_a.codes),
+                static_cast<const uint32_t*>(split_b.codes), inner_batches_of(p), partials,
+                partials != nullptr ? static_cast<int>(call.prepared.groups) : 1);
 }
 
 }  // namespace treduce::matmul::split

@@ -1,4 +1,4 @@
-// The kernel that splits operands into halves before they are multiplied.
+// The kernels that split operands before they are multiplied: into halves, and into parts.
 #pragma once
 
 #include "../primitives/ptx/launch.cuh"
@@ -14,16 +14,11 @@ constexpr int kNumbers = kSegment / kLanes, kRun = 8;
 // Where a lane's run begins in its segment, if its first number is the lane's `i`th.
 TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(threadIdx.x) % kLanes * kRun; }
 
-// One operand and where its halves go. 32 bits are enough for indices of lines and segments: more would need a workspace of 2^40
-// bytes.
-struct Task {
+// What is read: an operand's lines.
+struct Source {
   const float* data;
   int64_t line_stride, depth_stride, batch_size1, batch_stride[2];
-  int64_t depth;     // k, without padding
-  bool vectors;      // four steps of k are one aligned load
-  bool along_lines;  // lines are contiguous
-  int64_t blocks;
-  Operand16 to;
+  int64_t depth;  // k, without padding
 
   TREDUCE_DEVICE const float* line(uint32_t matrix, uint32_t line) const {
     const float* from = data + line * line_stride;
@@ -31,31 +26,82 @@ struct Task {
     const uint32_t inner = static_cast<uint32_t>(batch_size1);
     return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
-  // The largest sampled magnitude of the group that `segment` of the line belongs to, as bits without the sign.
+  // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the
+  // first numbers of the group; where these are zero, from the next ones.
   // Who calls: all lanes of a warp.
-  TREDUCE_DEVICE uint32_t sample(bool there, const float* line, uint32_t segment) const {
-    if (to.unit == nullptr) return 0;
+  TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
+    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
+    uint32_t most = sample<kSampled>(there, line, begin);
+#pragma unroll 1
+    for (int first = kSampled; first < kMostSampled && __any_sync(~0u, there && most == 0); first += kSegment) {
+      const uint32_t next = sample<kSegment>(there && most == 0, line, begin + first);
+      if (most == 0) most = next;
+    }
+    return unit_exponent(most);
+  }
+
+ private:
+  // The largest of kCount magnitudes, as bits without the sign.
+  template <int kCount>
+  TREDUCE_DEVICE uint32_t sample(bool there, const float* line, int64_t begin) const {
     uint32_t most = 0;
 #pragma unroll
-    for (int i = 0; i < kSampled; i += kLanes) {
-      const int64_t k = int64_t(segment / kGroupSegments) * kGroup + i + threadIdx.x % kLanes;
+    for (int i = 0; i < kCount; i += kLanes) {
+      const int64_t k = begin + i + threadIdx.x % kLanes;
       if (there && k < depth) most = max(most, __float_as_uint(__ldg(line + k * depth_stride)) << 1);
     }
 #pragma unroll
     for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
     return most;
   }
-  // Splits the segment whose numbers the lanes of a team hold, and writes its halves, scale and flags.
-  // Who calls: all lanes of a warp.
+};
+
+inline Source source_of(const Operand& o) {
+  return {static_cast<const float*>(o.data),      o.line_stride, o.depth_stride, o.batch_size[1],
+          {o.batch_stride[0], o.batch_stride[1]}, o.depth};
+}
+
+// One operand, and where what it is split into goes. 32 bits are enough for indices of lines and segments: more would need a
+// workspace of 2^40 bytes.
+struct Task {
+  Source from;
+  bool vectors;      // four steps of k are one aligned load
+  bool along_lines;  // lines are contiguous
+  int64_t blocks;
+  Operand16 to;
+  int64_t first_segment, segments;  // of the lines: those that are split
+
+  // Where the segment's facts and its scale lie.
+  TREDUCE_DEVICE int64_t mark(uint32_t matrix, uint32_t line, uint32_t segment) const {
+    return (matrix * to.shape.segments() + segment) * to.shape.lines_padded + line;
+  }
+  TREDUCE_DEVICE void write_facts(int64_t mark, Facts facts) const {
+    to.flags[mark] = static_cast<unsigned char>(facts);
+    to.most[mark] = static_cast<unsigned char>(facts >> 8);
+    to.least[mark] = static_cast<unsigned char>(facts >> 16);
+  }
+  TREDUCE_DEVICE void write_unit(uint32_t matrix, uint32_t line, uint32_t segment, int exponent) const {
+    if (segment % kGroupSegments != 0) return;
+    const int64_t group = matrix * to.shape.groups() + segment / kGroupSegments;
+    to.unit[group * to.shape.lines_padded + line] = power_of_two(exponent);
+  }
+  TREDUCE_DEVICE int present(uint32_t segment) const {
+    return static_cast<int>(min(int64_t(kSegment), from.depth - int64_t(segment) * kSegment));
+  }
+};
+
+// Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts.
+struct IntoHalves : Task {
+  TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
+  // Who calls: all lanes of a warp. `first`: where the line begins.
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                            uint32_t sampled) const {
+                            const float* first) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
-    float scale;
-    unsigned char flags;
-    const int present = static_cast<int>(min(int64_t(kSegment), depth - int64_t(segment) * kSegment));
-    const uint32_t least = split_segment<kNumbers, kLanes>(x, present, high, low, scale, flags);
-    const int unit = unit_exponent(sampled), lane = threadIdx.x % kLanes;
-    if (to.unit != nullptr) to_unit<kNumbers / 2, kLanes>(high, low, scale, least, unit);
+    int exponent;
+    unsigned flags;
+    const int unit = from.unit(there, first, segment);
+    const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
+    const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
     if (!there) return;
     const Halves& shape = to.shape;
     const int64_t at = (matrix * shape.lines + line) * shape.depth + int64_t(segment) * kSegment;
@@ -65,66 +111,117 @@ struct Task {
       store_vector(to.high + at + place_of(i), make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
       store_vector(to.low + at + place_of(i), make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
     }
-    const int64_t mark = (matrix * shape.segments() + segment) * shape.lines_padded + line;
+    const int64_t here = mark(matrix, line, segment);
+    const int lane = threadIdx.x % kLanes;
     if (lane == 0) {
-      to.scale[mark] = scale;
-      to.flags[mark] = flags;
-      if (to.unit != nullptr && segment % kGroupSegments == 0) {
-        to.unit[(matrix * shape.groups() + segment / kGroupSegments) * shape.lines_padded + line] = power_of_two(unit);
-      }
+      to.scale[here] = scale;
+      write_facts(here, extremes.facts(flags));
+      write_unit(matrix, line, segment, unit);
     }
     // Tiles copy the scales of the padding too: these are one.
     if (line + 1 == shape.lines) {
 #pragma unroll 1
-      for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[mark - line + i] = 1.0f;
+      for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[here - line + i] = 1.0f;
     }
   }
 };
 
+// Writes the facts of a segment, and nothing else.
+struct IntoFacts : Task {
+  TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
+  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
+                            const float*) const {
+    const Extremes extremes = Extremes::of<kLanes>(x);
+    if (there && threadIdx.x % kLanes == 0) write_facts(mark(matrix, line, segment), extremes.facts(0));
+  }
+};
+
+// Splits a segment into parts, and writes these and the unit, which is that of the whole line. `others`: which codes the lines of
+// the other operand have; null: all lines are split.
+struct IntoParts : Task {
+  const uint32_t* others;
+
+  // Which of the codes that its lines have need parts, as a set. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE uint32_t wanted() const {
+    if (others == nullptr) return ~0u;
+    return __ballot_sync(~0u, any_with(threadIdx.x % 32, *others, &by_parts)) & *to.codes;
+  }
+  TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t wanted) const {
+    return others == nullptr || (set_of(code_of(to.line_facts[matrix * to.shape.lines_padded + line])) & wanted) != 0;
+  }
+  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
+                            const float*) const {
+    if (!there) return;
+    const int exponent = parts_exponent(to.line_facts[matrix * to.shape.lines_padded + line]);
+    const float factor = power_of_two(exponent);
+    const int64_t depth = to.parts_depth, part = to.shape.matrices * to.shape.lines * depth;
+    const uint32_t place = to.place_of == nullptr ? line : to.place_of[line];
+    uint16_t* const row =
+        to.parts + (matrix * to.shape.lines + place) * depth + (int64_t(segment) - first_segment) * kSegment;
+#pragma unroll
+    for (int i = 0; i < kNumbers; i += kRun) {
+      uint32_t parts[kRun / 2][kParts];
+#pragma unroll
+      for (int j = 0; j < kRun / 2; ++j) split_parts(x[i + j * 2] * factor, x[i + j * 2 + 1] * factor, parts[j]);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        store_vector(row + p * part + place_of(i), make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
+      }
+    }
+    if (threadIdx.x % kLanes == 0) write_unit(matrix, place, segment, -exponent);
+  }
+};
+
 // If vectors along k are aligned, a team reads its segment from global memory.
-TREDUCE_DEVICE void split_vectors(const Task& s, uint32_t block) {
+template <class Into>
+TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted) {
   const Halves& shape = s.to.shape;
-  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
+  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(s.segments);
   const uint32_t index = block * kTeams + threadIdx.x / kLanes, row = index / segments;
-  const uint32_t segment = index - row * segments, matrix = row < lines ? 0 : row / lines;
-  const uint32_t line = row - matrix * lines;
-  const bool there = matrix < shape.matrices;
-  const float* const from = s.line(matrix, line);
+  const uint32_t segment = index - row * segments + static_cast<uint32_t>(s.first_segment);
+  const uint32_t matrix = row < lines ? 0 : row / lines, line = row - matrix * lines;
+  const bool there = matrix < shape.matrices && s.wants(matrix, line, wanted);
+  if (__all_sync(~0u, !there)) return;
+  const float* const from = s.from.line(matrix, line);
   float x[kNumbers];
 #pragma unroll
   for (int i = 0; i < kNumbers; i += 4) {
     const int64_t k = int64_t(segment) * kSegment + place_of(i / kRun * kRun) + i % kRun;
-    const float4 four = there && k < s.depth ? __ldg(reinterpret_cast<const float4*>(from + k)) : float4{0, 0, 0, 0};
+    const float4 four =
+        there && k < s.from.depth ? __ldg(reinterpret_cast<const float4*>(from + k)) : float4{0, 0, 0, 0};
     x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
   }
-  s.write(x, there, matrix, line, segment, s.sample(there, from, segment));
+  s.write(x, there, matrix, line, segment, from);
 }
 
 // If not, a segment of kSplitLines lines goes through shared memory, read along the lines or along k, whichever is contiguous.
-TREDUCE_DEVICE void split_tile(const Task& s, uint32_t block) {
+template <class Into>
+TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   constexpr int kPitch = kSegment + 1, kStep = kThreads / kSegment, kLoads = kSplitLines / kStep;
   static_assert(kSegment == kSplitLines);
   SHARED_ARRAY(float, tile, kSplitLines* kPitch);
   const Halves& shape = s.to.shape;
-  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(shape.segments());
+  const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(s.segments);
   const uint32_t across = (lines + kSplitLines - 1) / kSplitLines, place = block / across;
   const uint32_t first = (block - place * across) * kSplitLines;
-  const uint32_t matrix = place / segments, segment = place - matrix * segments;
+  const uint32_t matrix = place / segments;
+  const uint32_t segment = place - matrix * segments + static_cast<uint32_t>(s.first_segment);
+  const uint32_t own = threadIdx.x / kLanes, line = first + own;
+  const bool there = line < lines && s.wants(matrix, line, wanted);
+  if (__syncthreads_or(there) == 0) return;
   // A thread reads one line and every kStep-th step of k, or one step of k of every kStep-th line.
   const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
-  const int64_t begin = int64_t(segment) * kSegment, left_k = s.depth - begin, left_lines = lines - first;
-  const float* const from = s.line(matrix, first) + begin * s.depth_stride;
-  const int64_t stride_x = s.along_lines ? s.line_stride : s.depth_stride;
-  const int64_t stride_y = s.along_lines ? s.depth_stride : s.line_stride;
+  const int64_t begin = int64_t(segment) * kSegment, left_k = s.from.depth - begin, left_lines = lines - first;
+  const float* const from = s.from.line(matrix, first) + begin * s.from.depth_stride;
+  const int64_t stride_x = s.along_lines ? s.from.line_stride : s.from.depth_stride;
+  const int64_t stride_y = s.along_lines ? s.from.depth_stride : s.from.line_stride;
   const int64_t left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
   float numbers[kLoads];
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    const bool there = x < left_x && y + i * kStep < left_y;
-    numbers[i] = there ? __ldg(from + x * stride_x + (y + i * kStep) * stride_y) : 0.0f;
+    const bool present = x < left_x && y + i * kStep < left_y;
+    numbers[i] = present ? __ldg(from + x * stride_x + (y + i * kStep) * stride_y) : 0.0f;
   }
-  const uint32_t own = threadIdx.x / kLanes, line = first + own;
-  const uint32_t sampled = s.sample(line < lines, s.line(matrix, line), segment);
   float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
   const int pitch = s.along_lines ? kStep : kStep * kPitch;
 #pragma unroll
@@ -133,48 +230,144 @@ TREDUCE_DEVICE void split_tile(const Task& s, uint32_t block) {
   float of_team[kNumbers];
 #pragma unroll
   for (int i = 0; i < kNumbers; ++i) of_team[i] = tile[own * kPitch + place_of(i / kRun * kRun) + i % kRun];
-  s.write(of_team, line < lines, matrix, line, segment, sampled);
+  s.write(of_team, there, matrix, line, segment, s.from.line(matrix, line));
 }
 
-static __global__ void __launch_bounds__(kThreads)
-    split_operands(TREDUCE_GRID_CONSTANT Task a, TREDUCE_GRID_CONSTANT Task b) {
-  ptx::allow_launch_after();
+// Splits what blocks of both operands have in turn.
+template <class Into>
+TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, uint32_t wanted_b) {
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
-    const Task& s = of_a ? a : b;
+    const Into& s = of_a ? a : b;
+    const uint32_t wanted = of_a ? wanted_a : wanted_b;
     const uint32_t own = static_cast<uint32_t>(of_a ? block : block - a.blocks);
     if (s.vectors) {
-      split_vectors(s, own);
+      split_vectors(s, own, wanted);
     } else {
-      split_tile(s, own);
+      split_tile(s, own, wanted);
       __syncthreads();
     }
   }
 }
 
-// Where the parts of an operand lie in the call's workspace.
+// What is known of lines before the launches that find out more.
+TREDUCE_DEVICE void begin_facts(const Operand16& o, Facts facts) {
+  const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x, step = int64_t(gridDim.x) * kThreads;
+  if (thread == 0 && o.codes != nullptr) *o.codes = 0;
+  for (int64_t i = thread; i < o.shape.all_lines(); i += step) o.line_facts[i] = facts;
+}
+
+static __global__ void __launch_bounds__(kThreads)
+    split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b, Facts known) {
+  ptx::allow_launch_after();
+  begin_facts(a.to, known);
+  begin_facts(b.to, known);
+  split_both(a, b, ~0u, ~0u);
+}
+
+static __global__ void __launch_bounds__(kThreads)
+    find_facts(TREDUCE_GRID_CONSTANT IntoFacts a, TREDUCE_GRID_CONSTANT IntoFacts b) {
+  ptx::allow_launch_after();
+  split_both(a, b, ~0u, ~0u);
+}
+
+// From the facts of segments to those of lines: a thread a line.
+static __global__ void __launch_bounds__(kThreads)
+    join_facts(TREDUCE_GRID_CONSTANT Operand16 a, TREDUCE_GRID_CONSTANT Operand16 b) {
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  const int64_t lines_a = a.shape.all_lines(), lines = lines_a + b.shape.all_lines();
+  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < lines; i += int64_t(gridDim.x) * kThreads) {
+    const Operand16& o = i < lines_a ? a : b;
+    const int64_t line = i < lines_a ? i : i - lines_a, padded = o.shape.lines_padded;
+    const int64_t matrix = line / padded, first = matrix * o.shape.segments() * padded + line % padded;
+    Facts facts = kNoFacts;
+#pragma unroll 8
+    for (int64_t s = 0; s < o.shape.segments(); ++s) {
+      const int64_t at = first + s * padded;
+      facts = join(facts, facts_of(o.flags[at], o.most[at], o.least[at]));
+    }
+    o.line_facts[line] = facts;
+  }
+}
+
+// Orders the lines of both operands for their parts, if there are outputs by parts: a block an operand. Of one matrix each.
+static __global__ void __launch_bounds__(kOrderThreads)
+    order_lines(TREDUCE_GRID_CONSTANT Operand16 a, TREDUCE_GRID_CONSTANT Operand16 b) {
+  constexpr int kWarps = kOrderThreads / 32;
+  __shared__ uint32_t of_warp[kWarps];
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  if (*a.codes == 0) return;
+  const Operand16& o = blockIdx.x == 0 ? a : b;
+  const uint32_t lines = static_cast<uint32_t>(o.shape.lines), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto first = [&](uint32_t line) { return line < lines && !suits_pairs(o.line_facts[line]); };
+  uint32_t own = 0;
+  for (uint32_t line = threadIdx.x; line < lines; line += kOrderThreads) own += first(line);
+  own = __reduce_add_sync(~0u, own);
+  if (lane == 0) of_warp[warp] = own;
+  __syncthreads();
+  uint32_t count = 0;  // of the lines that come first
+  for (uint32_t w = 0; w < kWarps; ++w) count += of_warp[w];
+  if (threadIdx.x == 0) *o.reordered = count > 0 && count < lines;
+  uint32_t before = 0;  // of these, in the lines before
+  for (uint32_t begin = 0; begin < lines; begin += kOrderThreads) {
+    const uint32_t line = begin + threadIdx.x;
+    const bool mine = first(line);
+    const uint32_t votes = __ballot_sync(~0u, mine);
+    __syncthreads();
+    if (lane == 0) of_warp[warp] = __popc(votes);
+    __syncthreads();
+    uint32_t rank = before + __popc(votes & ((1u << lane) - 1));
+    for (uint32_t w = 0; w < kWarps; ++w) {
+      rank += w < warp ? of_warp[w] : 0;
+      before += of_warp[w];
+    }
+    if (line < lines) {
+      const uint32_t place = mine ? rank : count + line - rank;
+      o.place_of[line] = place;
+      o.line_at[place] = line;
+    }
+  }
+}
+
+// After the product by halves has said which lines have outputs by parts: of most data, none.
+static __global__ void __launch_bounds__(kThreads)
+    split_into_parts(TREDUCE_GRID_CONSTANT IntoParts a, TREDUCE_GRID_CONSTANT IntoParts b) {
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  const uint32_t wanted_a = a.wanted(), wanted_b = b.wanted();
+  if (wanted_a == 0) return;
+  split_both(a, b, wanted_a, wanted_b);
+}
+
+// Where what an operand is split into lies in the call's workspace.
 inline Operand16 place(const Call& call, const SplitRegions& regions) {
   Operand16 to = {};
   to.shape = regions.shape;
-  to.flags = call.region<unsigned char>(regions.flags);
+  to.parts_depth = regions.shape.depth;
+  to.line_facts = call.region<Facts>(regions.line_facts);
+  if (regions.knows_codes) to.codes = to.line_facts + to.shape.all_lines();
+  if (regions.ordered) {
+    to.line_at = call.region<uint32_t>(regions.order);
+    to.place_of = to.line_at + to.shape.lines_padded;
+    to.reordered = to.place_of + to.shape.lines_padded;
+  }
   if (regions.as_read) return to;
+  to.flags = call.region<unsigned char>(regions.facts);
+  to.most = to.flags + to.shape.scales;
+  to.least = to.most + to.shape.scales;
+  to.unit = call.region<float>(regions.units);
+  if (regions.has_parts) to.parts = call.region<uint16_t>(regions.parts);
+  if (!regions.has_halves) return to;
   to.high = call.region<float16>(regions.halves);
   to.low = to.high + to.shape.values;
   to.scale = call.region<float>(regions.scales);
-  if (!call.prepared.few) to.unit = call.region<float>(regions.units);
   return to;
 }
 
-inline Task task_of(const Operand& o, const Splitting& s, const Operand16& to) {
-  return {static_cast<const float*>(o.data),
-          o.line_stride,
-          o.depth_stride,
-          o.batch_size[1],
-          {o.batch_stride[0], o.batch_stride[1]},
-          o.depth,
-          s.vectors,
-          s.along_lines,
-          s.blocks,
-          to};
+inline Task task_of(const Operand& o, const Splitting& s, const Operand16& to, const PartsRange& range) {
+  const int64_t all = to.shape.segments();
+  return {source_of(o), s.vectors, s.along_lines, s.blocks, to, range.first_segment(), range.segments(all)};
 }
 }  // namespace treduce::matmul::split

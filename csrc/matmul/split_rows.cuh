@@ -1,20 +1,26 @@
-// split_fp16 for up to 128 rows or columns of C: the operand with the many lines, which is most of the memory (W), is read
-// once and split on its way from shared memory to registers, which then are the first operand of a multiplication. Its 64
-// rows are 64 lines of W, its columns the few lines of the other operand (X): the product itself, or transposed.
+// split_fp16 for up to 128 rows or columns of C: the operand with the many lines, which is most of the memory (W), is split on its
+// way from shared memory to registers, which then are the first operand of a multiplication. Its 64 rows are 64 lines of W, its
+// columns the few lines of the other operand (X): the product itself, or transposed. One launch multiplies halves, the next one
+// parts, where outputs are left to these.
 #pragma once
 
 #include "epilogue.cuh"
+#include "split_operands.cuh"
 #include "split_segment.cuh"
+#include "split_tiles.cuh"
 
 namespace treduce::matmul::split_rows {
 
 using namespace hopper;
 using split::Operand16;
 
-// One of the shapes of shapes.h.
-template <int kIndex>
+// One of the shapes of shapes.h. kByParts: numbers are three parts, not two halves.
+template <int kIndex, bool kByParts_>
 struct Tiling {
-  static constexpr Shape kShape = kShapes[kIndex];
+  static constexpr bool kByParts = kByParts_;
+  static constexpr Shape kShape = kByParts ? kPartsShapes[kIndex] : kShapes[kIndex];
+  static constexpr int kPieces = kByParts ? kParts : 2;
+  using Piece = std::conditional_t<kByParts, bfloat16, float16>;
   static constexpr int kRows = kShape.rows, kStages = kShape.stages, kWarpGroups = kShape.warp_groups,
                        kBlocks = kShape.blocks;
   static constexpr bool kOwnLines = kShape.own_lines;
@@ -26,9 +32,9 @@ struct Tiling {
   static constexpr int kThreads = kShape.threads();
   static constexpr int kPart = kRows < 64 ? kRows : 64;  // lines of X that are multiplied together
   static constexpr int kBytesW = kShape.bytes_w(kSegment), kBytesX = kShape.bytes_x();
-  static constexpr int kScaleBytes = kRows * 4;
-  static constexpr int kCopiedBytes = kBytesW + 2 * kBytesX + kScaleBytes;
-  static constexpr int kStageBytes = kShape.stage_bytes(kSegment);
+  static constexpr int kScaleBytes = kByParts ? 0 : kRows * 4;
+  static constexpr int kCopiedBytes = kBytesW + kPieces * kBytesX + kScaleBytes;
+  static constexpr int kStageBytes = kShape.stage_bytes(kSegment, kPieces);
   static_assert(kCopiedBytes <= kStageBytes);
 };
 
@@ -65,27 +71,81 @@ struct Work {
   int64_t outputs;                           // from the results of one group of k to those of the next
   Broadcast box_w;
   split::Matrices w, x;
+  split::Source source;  // W
 };
+
+// Codes of the lines of X and W that a block multiplies, in shared memory.
+template <class S>
+struct BlockCodes {
+  unsigned char x[S::kRows], w[S::kLines];
+};
+
+// Starts a segment's multiplications. `pieces` of W are in registers, those of X lie at `x`, kBytesX apart. kOfA: W is A.
+template <class S, bool kOfA>
+TREDUCE_DEVICE void multiply_segment(float (&high)[S::kPart / 2], float (&rest)[S::kPart / 2],
+                                     const uint32_t (&pieces)[S::kPieces][4][4], const char* x, int part) {
+  using TileX = Tile<typename S::Piece, S::kRows, true>;
+  using Multiply = ptx::WgmmaRegisters<typename S::Piece, S::kPart>;
+  const auto multiply = [&](float (&to)[S::kPart / 2], int of_w, int of_x, int i, int accumulate) {
+    Multiply::multiply(to, pieces[of_w][i], TileX::lone_descriptor(x + of_x * S::kBytesX, part, i), accumulate);
+  };
+  // Pairs of pieces (of A, of B) in the order in which `rest` adds them.
+  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
+  constexpr int kProducts = S::kByParts ? 5 : 2;
+  // Products of the largest pieces alternate with the first of the others: a multiplication waits for the one before it in the
+  // same accumulator.
+#pragma unroll
+  for (int product = 0; product < kProducts; ++product) {
+    const int of_a = S::kByParts ? kOfParts[product][0] : kPairs[product % 2][0];
+    const int of_b = S::kByParts ? kOfParts[product][1] : kPairs[product % 2][1];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      multiply(rest, kOfA ? of_a : of_b, kOfA ? of_b : of_a, i, product + i > 0);
+      if (product == 0) multiply(high, 0, 0, i, i > 0);
+    }
+  }
+}
 
 // kOfA: W is A; else the product is transposed.
 template <class S, bool kOfA, bool kAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
-    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Operand16 x, Operand16 w,
-           Work work, int depth, float* c, const float* bias) {
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x,
+           TREDUCE_GRID_CONSTANT Operand16 x, TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work,
+           int depth, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  using TileX = Tile<float16, S::kRows, true>;
-  using Multiply = ptx::WgmmaRegisters<S::kPart>;
+  using TileX = Tile<typename S::Piece, S::kRows, true>;
   __shared__ Ring<S::kStages> ring;
   __shared__ uint64_t may_add[S::kEvery];  // the sums in shared memory are that warp group's
+  [[maybe_unused]] __shared__ BlockCodes<S> codes;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int first = blockIdx.x % work.tiles * S::kLines;
   const int batch = blockIdx.x / work.tiles % work.batches, group = blockIdx.x / work.tiles / work.batches;
   const int2 batches = {batch / work.inner_batches, batch % work.inner_batches};
   const int64_t matrix_w = work.w.of(batches.x, batches.y), matrix_x = work.x.of(batches.x, batches.y);
   const int64_t lines = kOfA ? work.m : work.n;
+  const int x_lines = static_cast<int>(kOfA ? work.n : work.m);
   const int begin = group * kGroupSegments, end = min(work.steps, begin + kGroupSegments);
+  Facts* const facts_w = w.line_facts + matrix_w * w.shape.lines_padded + first;
+  Facts* const facts_x = x.line_facts + matrix_x * x.shape.lines_padded;
 
+  if constexpr (S::kByParts) {
+    // Launches before have found out which lines need this one: of most data, none.
+    ptx::wait_for_launch_before();
+    if (*w.codes == 0) return;
+    for (int i = threadIdx.x; i < S::kLines; i += S::kThreads) {
+      codes.w[i] = first + i < lines ? static_cast<unsigned char>(code_of(facts_w[i])) : 0;
+    }
+    for (int i = threadIdx.x; i < x_lines; i += S::kThreads)
+      codes.x[i] = static_cast<unsigned char>(code_of(facts_x[i]));
+    __syncthreads();
+    uint32_t of_w = 0, of_x = 0;
+    for (int i = threadIdx.x % 32; i < S::kLines; i += 32) of_w |= first + i < lines ? set_of(codes.w[i]) : 0;
+    for (int i = threadIdx.x % 32; i < x_lines; i += 32) of_x |= set_of(codes.x[i]);
+    of_w = __reduce_or_sync(~0u, of_w);
+    of_x = __reduce_or_sync(~0u, of_x);
+    if (!split::any_output(of_w, of_x, &by_parts)) return;  // all warps alike
+  }
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
@@ -99,7 +159,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x != kCopier) return;
     const int2 batch_w = work.box_w.of(batches);
-    const float* const x_scale = x.scale + matrix_x * work.steps * x.shape.lines_padded;
     RingPosition<S::kStages> position;
     for (int step = begin; step < end; ++step, position.next()) {
       ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
@@ -114,13 +173,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const int x = (kAlongK ? k : first) + box * 32, y = kAlongK ? first : k;
         ptx::load_box(to + box * (S::kBytesW / kBoxes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
       }
-      // X was split by the launch before this one; W need not wait for that.
+      // X was split by a launch before this one; W need not wait for that.
       if (step == begin) ptx::wait_for_launch_before();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        TileX::load(x_tile + half * S::kBytesX, &map_x, 0, k, {half, static_cast<int>(matrix_x)}, full);
+      for (int piece = 0; piece < S::kPieces; ++piece) {
+        TileX::load(x_tile + piece * S::kBytesX, &map_x, 0, k, {piece, static_cast<int>(matrix_x)}, full);
       }
-      ptx::load_bytes(x_tile + 2 * S::kBytesX, x_scale + step * x.shape.lines_padded, S::kScaleBytes, full);
+      if constexpr (!S::kByParts) {
+        const int64_t row = matrix_x * work.steps + step;
+        ptx::load_bytes(x_tile + S::kPieces * S::kBytesX, x.scale + row * x.shape.lines_padded, S::kScaleBytes, full);
+      }
     }
     return;
   }
@@ -132,38 +194,62 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int first_step = S::kOwnLines ? 0 : warp_group;
   // This lane has this line of the block, and the one eight further.
   const int mine = (S::kOwnLines ? warp_group * 64 : 0) + thread / 32 * 16 + lane / 4;
-  // Four lanes share two lines; the first of them writes the flags of their segments.
-  unsigned char* const flags = w.flags + (matrix_w * work.steps + begin) * w.shape.lines_padded + first + mine;
-  const bool there[2] = {lane % 4 == 0 && first + mine < lines, lane % 4 == 0 && first + mine + 8 < lines};
-  const int padded = static_cast<int>(w.shape.lines_padded);
+  const bool exists[2] = {first + mine < lines, first + mine + 8 < lines};
+  // The exponent of the unit of its group; of parts, of the whole line.
+  int unit[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if constexpr (S::kByParts) {
+      unit[half] = exists[half] ? -parts_exponent(facts_w[mine + half * 8]) : 0;
+    } else {
+      const uint32_t line = exists[half] ? first + mine + half * 8 : 0;
+      unit[half] = work.source.unit(exists[half], work.source.line(static_cast<uint32_t>(matrix_w), line), begin);
+    }
+  }
+
   float* const sums = reinterpret_cast<float*>(stages + S::kStages * S::kStageBytes);
   unsigned may_add_parity = 0;
+  // Of the lines, in the segments that this lane splits.
+  [[maybe_unused]] unsigned kept = ~0u;  // flags, a byte a line
+  [[maybe_unused]] split::PackedExponents exponents[2];
   float acc[S::kRows / 2] = {};
   RingPosition<S::kStages> position;
   position.skip(first_step);
   for (int step = begin + first_step; step < end; step += S::kEvery) {
     ptx::mbarrier_wait(ring.full + position.stage, position.parity);
     const char* const stage = stages + position.stage * S::kStageBytes;
-    const char* const x_high = stage + S::kBytesW;
-    const char* const x_low = x_high + S::kBytesX;
-    const float* const x_scale = reinterpret_cast<const float*>(x_low + S::kBytesX);
-    const int present = min(kSegment, depth - step * kSegment);
+    const char* const x_pieces = stage + S::kBytesW;
+    const float* const x_scale = reinterpret_cast<const float*>(x_pieces + S::kPieces * S::kBytesX);
 
     // Split: the first operands of four multiplications.
-    uint32_t high_part[4][4], low_part[4][4];
-    float scale[2];
+    uint32_t pieces[S::kPieces][4][4];
+    [[maybe_unused]] float scale[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float numbers[16];
       read_line<kAlongK, S::kLines>(stage, mine + half * 8, numbers);
-      uint32_t h[8], l[8];
-      unsigned char of_segment;
-      split::split_segment<16, 4>(numbers, present, h, l, scale[half], of_segment);
-      if (there[half]) flags[int64_t(step - begin) * padded + half * 8] = of_segment;
+      if constexpr (S::kByParts) {
+        const float factor = split::power_of_two(-unit[half]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        high_part[i / 2][i % 2 * 2 + half] = h[i];
-        low_part[i / 2][i % 2 * 2 + half] = l[i];
+        for (int i = 0; i < 8; ++i) {
+          uint32_t parts[kParts];
+          split::split_parts(numbers[i * 2] * factor, numbers[i * 2 + 1] * factor, parts);
+#pragma unroll
+          for (int piece = 0; piece < kParts; ++piece) pieces[piece][i / 2][i % 2 * 2 + half] = parts[piece];
+        }
+      } else {
+        const int present = min(kSegment, depth - step * kSegment);
+        uint32_t h[8], l[8];
+        int exponent;
+        unsigned flags;
+        exponents[half].add(split::split_segment<16, 4>(numbers, present, unit[half], h, l, exponent, flags));
+        scale[half] = split::power_of_two(exponent - unit[half]);
+        kept &= flags << half * 8 | ~(0xffu << half * 8);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          pieces[0][i / 2][i % 2 * 2 + half] = h[i];
+          pieces[1][i / 2][i % 2 * 2 + half] = l[i];
+        }
       }
     }
 
@@ -174,23 +260,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_touch(rest);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        ptx::wgmma_touch(high_part[i]);
-        ptx::wgmma_touch(low_part[i]);
+#pragma unroll
+        for (int piece = 0; piece < S::kPieces; ++piece) ptx::wgmma_touch(pieces[piece][i]);
       }
       ptx::wgmma_fence();
-      // Multiply: high of A by low of B, then low of A by high of B, in one accumulator, high by high in another. The two
-      // accumulators alternate, because a multiplication waits for the one before it in the same accumulator.
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        Multiply::multiply(rest, kOfA ? high_part[i] : low_part[i],
-                           TileX::lone_descriptor(kOfA ? x_low : x_high, part, i), i > 0);
-        Multiply::multiply(high, high_part[i], TileX::lone_descriptor(x_high, part, i), i > 0);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        Multiply::multiply(rest, kOfA ? low_part[i] : high_part[i],
-                           TileX::lone_descriptor(kOfA ? x_high : x_low, part, i), 1);
-      }
+      multiply_segment<S, kOfA>(high, rest, pieces, x_pieces, part);
       ptx::wgmma_commit();
       ptx::wgmma_touch(high);
       ptx::wgmma_touch(rest);
@@ -205,13 +279,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (int i = 0; i < S::kRows / 2; ++i) acc[i] = step == begin ? 0.0f : sums[i * kWarpGroup + thread];
       }
+      if constexpr (S::kByParts) {
 #pragma unroll
-      for (int i = 0; i < S::kPart / 8; ++i) {
-        const float2 of_rows = reinterpret_cast<const float2*>(x_scale + part)[i * 4 + lane % 4];
+        for (int i = 0; i < S::kPart / 2; ++i) split::add_parts(acc[part / 2 + i], high[i], rest[i]);
+      } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          split::add_segment(acc[part / 2 + i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
-                             scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+        for (int i = 0; i < S::kPart / 8; ++i) {
+          const float2 of_rows = reinterpret_cast<const float2*>(x_scale + part)[i * 4 + lane % 4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            split::add_segment(acc[part / 2 + i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
+                               scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+          }
         }
       }
     }
@@ -226,10 +305,57 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (lane == 0) ptx::mbarrier_arrive(may_add + (first_step + 1) % S::kEvery);
     }
   }
+  if constexpr (!S::kByParts) {
+    // Where some line does not suit pairs, the next launches look closer.
+    ptx::wait_for_launch_before();
+    bool suits = true;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane % 4 != 0 || !exists[half] || begin + first_step >= end) continue;  // four lanes share two lines
+      const unsigned flags = kept >> half * 8 & 0xff;
+      suits = suits && suits_pairs(flags);
+      split::add_facts(facts_w + mine + half * 8, exponents[half].facts(flags));
+    }
+    // The blocks of the first lines of W add what is known of X.
+    if (first == 0) {
+      constexpr int kShares = S::kWarpGroups * kWarpGroup / S::kRows;
+      const int line = threadIdx.x % S::kRows, share = threadIdx.x / S::kRows;
+      if (line < x_lines && share < kShares) {
+        Facts known = kNoFacts;
+        for (int s = begin + share; s < end; s += kShares) {
+          const int64_t at = (matrix_x * work.steps + s) * x.shape.lines_padded + line;
+          known = join(known, facts_of(x.flags[at], x.most[at], x.least[at]));
+        }
+        suits = suits && suits_pairs(known);
+        split::add_facts(facts_x + line, known);
+      }
+    }
+    if (__any_sync(~0u, !suits) && lane == 0) {
+      atomicOr(w.codes, ~0u);
+      atomicOr(x.codes, ~0u);
+    }
+  }
   if (!S::kOwnLines && first_step != (end - 1 - begin) % S::kEvery) return;
+
+  const float* const x_units = x.unit + (matrix_x * x.shape.groups() + group) * x.shape.lines_padded;
+#pragma unroll
+  for (int i = 0; i < S::kRows / 2; ++i) {
+    const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    const float unit_w = split::power_of_two(unit[i / 2 % 2]), unit_x = row < x_lines ? x_units[row] : 1.0f;
+    acc[i] = split::from_units(acc[i], unit_w, unit_x);
+  }
   const int line = first + mine - thread / 32 * 16 - lane / 4;  // the first of this warp group
   float* const to = c + group * work.outputs + batch * work.m * work.n;
-  if constexpr (kOfA) {
+  if constexpr (S::kByParts) {
+#pragma unroll
+    for (int i = 0; i < S::kRows / 2; ++i) {
+      const int half = i / 2 % 2, row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int64_t of_w = first + mine + half * 8, m = kOfA ? of_w : row, n = kOfA ? row : of_w;
+      if (!exists[half] || row >= x_lines) continue;
+      if (!by_parts(arithmetic_of(codes.w[mine + half * 8], codes.x[row]))) continue;
+      to[m * work.n + n] = bias == nullptr ? acc[i] : canonical(acc[i] + __ldg(bias + n));
+    }
+  } else if constexpr (kOfA) {
     add_bias(acc, bias, 0, work.n);
     store_registers<float, S::kRows>(acc, to, line, 0, work.m, work.n);
   } else {
@@ -239,13 +365,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
-// Describes both halves of an operand for copies of `lines` lines and a segment of k.
-inline cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
-  const Halves& h = o.shape;
-  const Boxes boxes{o.high, 2, true, h.depth, h.lines, h.depth, {2, h.matrices}, {h.values, h.lines * h.depth}};
-  return encode(boxes, kMapType<float16>, kDepth<float16>, lines, map);
-}
-
 template <class S, bool kOfA, bool kAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w, const Operand& x,
                          const Operand16& split_w, const Operand16& split_x, float* partials) {
@@ -253,7 +372,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kAlongK ? S::kLines : kSegment, &map_w);
   if (error != cudaSuccess) return error;
-  error = encode_halves(split_x, S::kRows, &map_x);
+  error =
+      S::kByParts ? split::encode_parts(split_x, S::kRows, &map_x) : split::encode_halves(split_x, S::kRows, &map_x);
   if (error != cudaSuccess) return error;
   Work work;
   work.m = p.m;
@@ -266,8 +386,9 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, const Operand& w,
   work.box_w = broadcast_of(boxes);
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
+  work.source = split::source_of(w);
   const auto function = &kernel<S, kOfA, kAlongK>;
-  return launch(function, call.step(-2), map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
+  return launch(function, call.step(S::kByParts ? 3 : 1), map_w, map_x, split_x, split_w, work, static_cast<int>(p.k),
                 partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
@@ -277,13 +398,25 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
                        const Operand16& split_x, float* partials) {
   Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
   boxes.data = w.data;
-  return with_shape<kShapeCount>(call, [&](auto index) {
-    using S = Tiling<index()>;
+  const auto run_tiling = [&](auto tiling) {
+    using S = decltype(tiling);
     const auto function = of_a            ? boxes.along_k ? &launch_shape<S, true, true> : &launch_shape<S, true, false>
                           : boxes.along_k ? &launch_shape<S, false, true>
                                           : &launch_shape<S, false, false>;
     return function(call, boxes, w, x, split_w, split_x, partials);
-  });
+  };
+  cudaError_t error = with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), false>{}); });
+  if (error != cudaSuccess) return error;
+  const auto task = [&](const Operand& o, const Operand16& own, const Operand16& other, const SplitRegions& regions) {
+    return split::IntoParts{split::task_of(o, regions.splitting, own, {0, call.prepared.groups}), other.codes};
+  };
+  const SplitRegions &regions_w = of_a ? call.prepared.split_a : call.prepared.split_b,
+                     &regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
+  error = launch(&split::split_into_parts, call.step(2), task(w, split_w, split_x, regions_w),
+                 task(x, split_x, split_w, regions_x));
+  if (error != cudaSuccess) return error;
+  return with_shape(std::make_integer_sequence<int, kPartsShapeCount>{}, call.prepared.parts_shape,
+                    [&](auto index) { return run_tiling(Tiling<index(), true>{}); });
 }
 
 }  // namespace treduce::matmul::split_rows

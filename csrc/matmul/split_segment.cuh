@@ -1,7 +1,8 @@
-// Splitting a segment of float32 numbers into halves of float16 (see split.h), for those who split an operand beforehand and for
-// those who split it as they read it; and adding what the tensor core summed over a segment.
+// Splitting a segment of float32 numbers into halves of float16, or into three bfloat16 parts (see split.h), for those who split
+// an operand beforehand and for those who split it as they read it; and adding what the tensor core summed over a segment.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "split.h"
@@ -12,10 +13,11 @@ using Operand16 = SplitOperand<float16>;
 
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
-// Limits of the exponents of scales and units. Within them no sum overflows and no sum is rounded as a subnormal float32, so the
-// bits are the same with units and without (see docs/numerics.md). Lines with larger numbers get no flag.
+// A segment's scale lies within these binary orders of its group's unit. So no sum in units overflows, and none is rounded as a
+// subnormal float32 (see docs/numerics.md). Lines with larger numbers get no flag.
 constexpr int kLowest = -45, kHighest = 12;
-constexpr int kLowestUnit = -30, kHighestUnit = 0;
+// Units whose powers of two, and those of scales, are normal numbers.
+constexpr int kLowestUnit = -100, kHighestUnit = 113, kLowestScale = -112;
 constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 keep fewer than 22 bits
 constexpr float kLarge = 32;  // scaled magnitudes from here on count as large
 
@@ -25,30 +27,66 @@ TREDUCE_DEVICE float power_of_two(int exponent) { return __uint_as_float(static_
 // The exponent of the scale that brings a magnitude to 2^kTop. `most`: its bits without the sign.
 TREDUCE_DEVICE int exponent_for(uint32_t most) { return static_cast<int>(most >> 24) - 127 - kTop; }
 
+// A group's unit is estimated from its first kSampled values, to avoid a full scan, or if these are zero from the next kSegment that
+// are not all zero; from none beyond kMostSampled. It lies kAbove binary orders above them, so that nearly every segment's scale is
+// at most the unit. It decides which numbers are too far from it to be split, and changes no bit of a sum.
+constexpr int kSampled = 16, kMostSampled = kSampled + 8 * kSegment, kAbove = 3;
+
+// `most`: the largest sampled magnitude, as bits without the sign.
+TREDUCE_DEVICE int unit_exponent(uint32_t most) {
+  return most == 0 ? 0 : max(kLowestUnit, min(exponent_for(most) + kAbove, kHighestUnit));
+}
+
+// The largest magnitude of some numbers, and the smallest nonzero one less one, all ones if there is none; as bits without the
+// sign. Each of kLanes neighbouring lanes has kCount of the numbers.
+struct Extremes {
+  uint32_t most = 0, least_nonzero = ~0u;
+
+  // Who calls: all lanes of a warp.
+  template <int kLanes, int kCount>
+  TREDUCE_DEVICE static Extremes of(const float (&x)[kCount]) {
+    Extremes e;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const uint32_t a = __float_as_uint(x[i]) << 1, b = __float_as_uint(x[i + 1]) << 1;
+      e.most = __vimax3_u32(e.most, a, b);
+      e.least_nonzero = __vimin3_u32(e.least_nonzero, a - 1, b - 1);
+    }
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) {
+      e.most = max(e.most, __shfl_xor_sync(~0u, e.most, d));
+      e.least_nonzero = min(e.least_nonzero, __shfl_xor_sync(~0u, e.least_nonzero, d));
+    }
+    return e;
+  }
+  TREDUCE_DEVICE Facts facts(unsigned flags) const {
+    return facts_of(flags, most >> 24, least_nonzero == ~0u ? 255 : (least_nonzero + 1) >> 24);
+  }
+};
+
+// The exponents of the largest magnitude and of the smallest nonzero one of several segments, in one register.
+struct PackedExponents {
+  uint32_t packed = 0;  // the one, and above it 255 less the other
+
+  TREDUCE_DEVICE void add(const Extremes& e) {
+    const uint32_t facts = e.facts(0);
+    packed = __vmaxu2(packed, (facts >> 8 & 0xff) | (0xff0000 - (facts & 0xff0000)));
+  }
+  TREDUCE_DEVICE Facts facts(unsigned flags) const { return facts_of(flags, packed & 0xff, 255 - (packed >> 16)); }
+};
+
 // Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets
-// the halves of these. A segment with an infinity, a NaN or too large a number gets no flag, and its halves mean nothing: the
-// outputs of its line are computed again in float32.
+// the halves of these. A segment with an infinity, a NaN or too large a number has neither kClean nor kDense, and its halves mean
+// nothing. `unit`, `exponent`: of the group's unit, and of the segment's scale.
 // Who calls: all lanes of a warp.
-// Returns the smallest nonzero magnitude as bits without the sign, less one; all ones if there is none.
 template <int kCount, int kLanes>
-TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uint32_t (&high)[kCount / 2],
-                                      uint32_t (&low)[kCount / 2], float& scale, unsigned char& flags) {
-  uint32_t most = 0, least = ~0u;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const uint32_t magnitude = __float_as_uint(x[i]) << 1;
-    most = max(most, magnitude);
-    least = min(least, magnitude - 1);
-  }
-#pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) {
-    most = max(most, __shfl_xor_sync(~0u, most, d));
-    least = min(least, __shfl_xor_sync(~0u, least, d));
-  }
-  const int wanted = exponent_for(most);
-  const int exponent = most == 0 ? 0 : max(kLowest, min(wanted, kHighest));
+TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int unit, uint32_t (&high)[kCount / 2],
+                                      uint32_t (&low)[kCount / 2], int& exponent, unsigned& flags) {
+  const Extremes extremes = Extremes::of<kLanes>(x);
+  const uint32_t most = extremes.most, least = extremes.least_nonzero;
+  const int wanted = exponent_for(most), highest = min(unit + kHighest, kHighestUnit);
+  exponent = most == 0 ? unit : max(max(unit + kLowest, kLowestScale), min(wanted, highest));
   const float down = power_of_two(-exponent), far_down = power_of_two(kLowBits - exponent);
-  scale = power_of_two(exponent);
 
   __half2 large = __float2half2_rn(0.0f);
 #pragma unroll
@@ -70,8 +108,8 @@ TREDUCE_DEVICE uint32_t split_segment(const float (&x)[kCount], int present, uin
   const int clean = least < bound ? 0 : kClean, dense = 2 * count > present || zero ? kDense : 0;
   // If the exponent was limited, few numbers are large for that reason alone.
   const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
-  flags = static_cast<unsigned char>(wanted <= kHighest ? clean | dense | few | (zero ? kZero : 0) : 0);
-  return least;
+  flags = wanted <= highest ? clean | dense | few | (zero ? kZero : 0) : 0;
+  return extremes;
 }
 
 // The sum of a segment, from both accumulators of the tensor core.
@@ -81,23 +119,13 @@ TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale)
   acc = fmaf(segment_sum(high, rest), scale, acc);
 }
 
-// A group's unit is estimated from its first kSampled values, to avoid a full scan, and lies kAbove binary orders above them, so
-// that nearly every segment's scale is at most the unit. The unit affects the speed of the additions and no bit of the result.
-constexpr int kSampled = 16, kAbove = 3;
-
-// `most`: the largest sampled magnitude, as bits without the sign.
-TREDUCE_DEVICE int unit_exponent(uint32_t most) {
-  return max(kLowestUnit, min(exponent_for(most) + kAbove, kHighestUnit));
-}
-
-// Shifts the halves of a segment from its scale to the unit 2^exponent and sets `scale` to one, if that is exact and makes no
-// half a float16 subnormal, which the tensor core would align otherwise: sums then change by a power of two alone. If not, the
-// halves stay and `scale` is divided by the unit. Each of kLanes neighbouring lanes has a part of the halves.
-// `least`: as split_segment returns it.
+// Shifts the halves of a segment from its scale 2^own to the unit 2^unit, if that is exact and makes no half a float16 subnormal,
+// which the tensor core would align otherwise: sums then change by a power of two alone. If not, the halves stay. Each of kLanes
+// neighbouring lanes has some of the halves. `least`: the smallest nonzero magnitude, as Extremes has it.
 // Who calls: all lanes of a warp.
+// Returns the factor that brings the segment's sum to the unit: 1 where the halves were shifted.
 template <int kWords, int kLanes>
-TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], float& scale, uint32_t least,
-                            int exponent) {
+TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], uint32_t least, int own, int unit) {
   // The smallest nonzero magnitude, two at a time: with the sign bit set, less one, every value is negative but zero, which
   // becomes the largest.
   uint32_t two = 0x7fff7fff;
@@ -107,14 +135,13 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) least_low = min(least_low, __shfl_xor_sync(~0u, least_low, d));
 
-  const int own = static_cast<int>(__float_as_uint(scale) >> 23) - 127, down = exponent - own;
+  const int down = unit - own;
   constexpr int kNormal = -14;  // the exponent of float16's least normal number
   // Magnitudes from these bounds on stay normal when shifted by `down`. The factor itself is normal down to 2^-14.
-  const uint32_t bound = (static_cast<uint32_t>(own + kNormal + down + 127) << 24) - 1;
+  const uint32_t bound = (static_cast<uint32_t>(unit + kNormal + 127) << 24) - 1;
   const int bound_low = static_cast<int16_t>((1 + down) << 10 | 0x8000) - 1;
-  if (least == ~0u) {
-    scale = 1.0f;  // all are zero
-  } else if (down > 0 && down <= kTop && least >= bound && least_low >= bound_low) {
+  if (least == ~0u) return 1.0f;  // all are zero
+  if (down > 0 && down <= kTop && least >= bound && least_low >= bound_low) {
     const __half2 factor = __half2half2(__ushort_as_half(static_cast<unsigned short>((15 - down) << 10)));
     const auto multiply = [&](uint32_t& word) {
       __half2 pair;
@@ -127,11 +154,34 @@ TREDUCE_DEVICE void to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], f
       multiply(high[i]);
       multiply(low[i]);
     }
-    scale = 1.0f;
-  } else {
-    scale *= power_of_two(-exponent);
+    return 1.0f;
+  }
+  return power_of_two(-down);
+}
+
+// A sum in the units a and b, as a number. Two factors: their product may be no float32 where the result is one.
+TREDUCE_DEVICE float from_units(float sum, float a, float b) {
+  const int exponent =
+      static_cast<int>(__float_as_uint(a) >> 23) + static_cast<int>(__float_as_uint(b) >> 23) - 2 * 127;
+  const int half = exponent >> 1;
+  return sum * power_of_two(half) * power_of_two(exponent - half);
+}
+
+// ---- parts ----
+
+// Two numbers as three pairs of bfloat16, the largest parts first. Each rest is exact.
+TREDUCE_DEVICE void split_parts(float x, float y, uint32_t (&parts)[kParts]) {
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
+    memcpy(parts + i, &both, 4);
+    x -= __uint_as_float(parts[i] << 16);
+    y -= __uint_as_float(parts[i] & 0xffff0000u);
   }
 }
+
+// The sum of a segment, from both accumulators of the tensor core: products of the largest parts, and all others.
+TREDUCE_DEVICE void add_parts(float& acc, float high, float rest) { acc += high + rest; }
 
 // Which matrix of an operand belongs to a batch index.
 struct Matrices {
@@ -144,6 +194,21 @@ struct Matrices {
 };
 
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
+
+// Whether a line of code `a` has such an output with a line of `codes`, a set.
+template <class Which>
+TREDUCE_DEVICE bool any_with(unsigned a, uint32_t codes, Which which) {
+  bool found = false;
+  for (; codes != 0; codes &= codes - 1) found |= which(arithmetic_of(a, __ffs(codes) - 1));
+  return found;
+}
+
+// Whether lines with these codes have such an output. Who calls: all lanes of a warp.
+template <class Which>
+TREDUCE_DEVICE bool any_output(uint32_t codes_a, uint32_t codes_b, Which which) {
+  const unsigned lane = threadIdx.x % 32;
+  return __any_sync(~0u, (codes_a >> lane & 1) != 0 && any_with(lane, codes_b, which));
+}
 
 // A store of 16 bytes. A call, because nvcc 13.0 makes four stores of an assignment in these kernels.
 template <class Vector>

@@ -284,8 +284,11 @@ std::string unit_of(const matmul::Row& row, DType dtype) {
     const bool narrow = dtype == DType::float16 || dtype == DType::bfloat16;
     return std::string(narrow ? "float32" : name_of(dtype)) + " on plain cores";
   }
-  const bool pairs = row.products > 1;
-  return std::string(pairs ? "float16" : dtype == DType::float32 ? "tfloat32" : name_of(dtype)) + " on tensor cores";
+  const char* const split = row.products == 6 ? "bfloat16" : row.products == 3 ? "float16" : nullptr;
+  return std::string(split != nullptr          ? split
+                     : dtype == DType::float32 ? "tfloat32"
+                                               : name_of(dtype)) +
+         " on tensor cores";
 }
 
 // As call_plan, of a product; of treduce::linear where `linear`. `here`: what is planned may be called in this process, so this

@@ -9,7 +9,7 @@
 //          boxes by the copy engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
-// Next:    split_fp16 gives float32 its full precision on tensor cores.
+// Next:    split_bf16 gives float32 its full precision on tensor cores.
 // Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
 #include "../epilogue.cuh"
 #include "../few_rows.cuh"

@@ -7,21 +7,27 @@
 // Mapping: as persistent. Each 2048 steps of k (a group) are summed apart and then added to what came before, so that
 //          where tiles are few, their groups are the work of several blocks, and the additions are the same.
 // Bound:   the tensor cores, three products for one. Splitting reads and writes both operands once more.
-// Note:    a line whose numbers spread too far, or are too large, infinite or NaN says so (flags); outputs of lines that
-//          have no flag in common are computed once more on the plain cores, with the same sums of segments. That is
-//          decided a line of A and a line of B at a time, so a row of C does not depend on the others.
+// Note:    outputs of lines whose numbers spread too far for pairs are computed by parts (split_bf16), what is infinite or NaN on
+//          the plain cores, with the same segments and groups. That is decided a line of A and a line of B at a time, so a row
+//          of C does not depend on the others. Warps without other work read a tile ahead what is to be done.
 // Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
 #include "../split_finish.cuh"
 #include "../split_operands.cuh"
+#include "../split_parts.cuh"
 #include "../split_rows.cuh"
+#include "../split_tiles.cuh"
 
 namespace treduce::matmul::split_fp16 {
 
 using namespace hopper;
+using split::LineFacts;
 using split::Operand16;
+using split::Scales;
+using split::SegmentFacts;
+using split::Work;
 
 // One of the shapes of shapes.h: a tileM of 128 for two consumers, of 64 for one.
 template <int kIndex>
@@ -41,89 +47,26 @@ struct Shape {
   static_assert(kDepth<float16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
-// The scales and units of an operand.
-struct Scales {
-  const float *data, *units;
-  int64_t lines_padded;
-  int segments, groups;
-  split::Matrices matrices;
-
-  TREDUCE_DEVICE int matrix(int2 batch) const { return static_cast<int>(matrices.of(batch.x, batch.y)); }
-  TREDUCE_DEVICE const float* of(int matrix, int segment, int line) const {
-    return data + (int64_t(matrix) * segments + segment) * lines_padded + line;
-  }
-  TREDUCE_DEVICE const float* unit(int matrix, int group, int line) const {
-    return units + (int64_t(matrix) * groups + group) * lines_padded + line;
-  }
-};
-
-inline Scales scales_of(const Operand& o, const Operand16& split) {
-  const Halves& h = split.shape;
-  return {
-      split.scale,          split.unit, h.lines_padded, static_cast<int>(h.segments()), static_cast<int>(h.groups()),
-      split::matrices_of(o)};
-}
-
-// The scales (or units) of a tile's rows, then of its columns, for this lane's outputs.
-template <class S>
-struct LineScales {
-  const float* rows;
-  const float* columns;
-
-  TREDUCE_DEVICE LineScales(const char* scales, int consumer)
-      : rows(reinterpret_cast<const float*>(scales) + consumer * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
-        columns(reinterpret_cast<const float*>(scales + S::kScaleBytesA)) {}
-
-  // apply(i, scale) for each of this lane's outputs.
-  template <class Apply>
-  TREDUCE_DEVICE void for_each(Apply apply) const {
-    const float row[2] = {rows[0], rows[8]};
-#pragma unroll
-    for (int i = 0; i < S::kTileN / 8; ++i) {
-      const float2 column = reinterpret_cast<const float2*>(columns)[i * 4 + threadIdx.x % 4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2] * (j % 2 == 0 ? column.x : column.y));
-    }
-  }
-  // Whether all that the warp needs are one. Who calls: all lanes of the warp.
-  TREDUCE_DEVICE bool are_one() const {
-    const float4 four = reinterpret_cast<const float4*>(columns)[threadIdx.x % 32];
-    return __all_sync(~0u, rows[0] == 1.0f && rows[8] == 1.0f && four.x == 1.0f && four.y == 1.0f && four.z == 1.0f &&
-                               four.w == 1.0f);
-  }
-};
-
-// What the blocks share: a task is a tile of C, with all groups of k or with one.
-struct Work {
-  Grid grid;
-  int steps;        // segments of k
-  int64_t tasks;    // tiles, times groups where these are apart
-  int64_t outputs;  // from one group's results to the next's, where they are apart; else 0
-
-  struct Task {
-    int64_t tile;
-    int begin, end;  // steps
-  };
-  TREDUCE_DEVICE Task task(int64_t index) const {
-    const int group = static_cast<int>(index / grid.count);
-    return {index % grid.count, group * kGroupSegments, outputs > 0 ? min(steps, (group + 1) * kGroupSegments) : steps};
-  }
-  // Whether a group ends with this step.
-  TREDUCE_DEVICE bool ends_group(int step) const {
-    return step % kGroupSegments == kGroupSegments - 1 || step == steps - 1;
-  }
+// What is known of an operand's segments, and where it goes what is found out about its lines.
+struct OperandFacts {
+  SegmentFacts segments;
+  LineFacts lines;
+  uint32_t* codes;
 };
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
-           Scales scales_b, Work work, float* c, const float* bias) {
+           Scales scales_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT OperandFacts facts_a,
+           TREDUCE_GRID_CONSTANT OperandFacts facts_b, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
   using PartB = Tile<float16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
   using Multiply = ptx::Wgmma<float16, S::kTileN, false, false>;
+  using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
+  __shared__ Verdicts verdicts;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
@@ -132,13 +75,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // This block's `i`th task.
   const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
+  if (threadIdx.x == 0) verdicts.init(1 + S::kConsumers * 4);
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
 
   // ---- producer: both halves of both tiles, the scales of the segment, with a group's last segment its units ----
   if (warp_group == 0) {
-    if constexpr (S::kConsumers == 2) ptx::release_registers<56>();
+    if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
     if (threadIdx.x == 0) {
       RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
@@ -150,7 +94,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const int scale_row = row < scales_a.lines_padded ? row : 0;
         const float* scale_a = scales_a.of(matrix_a, task.begin, scale_row);
         const float* scale_b = scales_b.of(matrix_b, task.begin, column);
+        // Of a tile without outputs of this kernel as many steps are copied as the ring holds: they are under way before that
+        // is known.
         for (int step = task.begin; step < task.end; ++step, position.next()) {
+          if (step == task.begin + S::kStages && verdicts.wait(n) == split::kNone) break;
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const a = stages + position.stage * S::kStageBytes;
@@ -177,11 +124,38 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                             full);
           }
         }
+        verdicts.wait(n);
+        verdicts.done(n);
+      }
+    } else if (threadIdx.x >= 32) {
+      // Scouts.
+      for (int n = 0; task_index(n) < work.tasks; ++n) {
+        const auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
+        const uint32_t* const sets = verdicts.sets[n % 2];
+        const auto any = [&](auto which) { return split::any_output(sets[0], sets[1], which); };
+        verdicts.begin(n);
+        verdicts.gather_flags(n, facts_a.segments, facts_b.segments, place.row, place.column, place.batch);
+        verdicts.gather(n, place.row, place.column, grid.m, grid.n,
+                        [&](bool, int64_t, int i) { return code_of(facts_of(verdicts.gathered(n, i), 255, 255)); });
+        // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches.
+        if (any([](Arithmetic x) { return !by_pairs(x); })) {
+          verdicts.gather(n, place.row, place.column, grid.m, grid.n, [&](bool of_a, int64_t line, int) {
+            const OperandFacts& operand = of_a ? facts_a : facts_b;
+            const Facts facts = operand.segments.of_line(line, place.batch);
+            *operand.lines.at(line, place.batch) = facts;
+            return code_of(facts);
+          });
+          if (threadIdx.x % 32 == 0) {
+            atomicOr(facts_a.codes, sets[0]);
+            atomicOr(facts_b.codes, sets[1]);
+          }
+        }
+        verdicts.tell(n, any(&by_pairs) ? split::kSome : split::kNone);
       }
     }
   } else {
     // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
-    if constexpr (S::kConsumers == 2) ptx::take_registers<224>();
+    if constexpr (S::kConsumers == 2) ptx::take_registers<232>();
     const int consumer = warp_group - 1;
     // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
     // kMayMultiply + consumer lets it.
@@ -201,6 +175,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
                                    work.outputs == 0 && group_of_k > 0, bias);
       };
+      const bool none = verdicts.wait(n) == split::kNone;
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) verdicts.done(n);
+      if (none) {
+        const int copied = min(task.end - task.begin, S::kStages);
+        for (int i = 0; i < copied; ++i, position.next()) {
+          ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+          release<S::kCluster>(ring.empty + position.stage);
+        }
+        continue;
+      }
       float acc[S::kTileN / 2] = {};
       for (int step = task.begin; step < task.end; ++step, position.next()) {
         ptx::mbarrier_wait(ring.full + position.stage, position.parity);
@@ -231,7 +216,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         ptx::wgmma_touch(rest);
         if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
         const char* const scales = b_low + S::kBytesB;
-        const bool in_units = LineScales<S>(scales, consumer).are_one();
+        const bool in_units = split::LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
@@ -239,12 +224,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #pragma unroll
           for (int i = 0; i < S::kTileN / 2; ++i) acc[i] += split::segment_sum(high[i], rest[i]);
         } else {
-          LineScales<S>(scales, consumer).for_each([&](int i, float scale) {
-            split::add_segment(acc[i], high[i], rest[i], scale);
+          split::LineScales<S>(scales, consumer).for_each([&](int i, float row_scale, float column_scale) {
+            split::add_segment(acc[i], high[i], rest[i], row_scale * column_scale);
           });
         }
         if (work.ends_group(step)) {
-          LineScales<S>(scales + kTileAlignment, consumer).for_each([&](int i, float unit) { acc[i] *= unit; });
+          split::LineScales<S>(scales + kTileAlignment, consumer)
+              .for_each([&](int i, float row_unit, float column_unit) {
+                acc[i] = split::from_units(acc[i], row_unit, column_unit);
+              });
         }
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + position.stage);
@@ -264,17 +252,18 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
                          const Operand16& split_b, float* partials) {
   const Problem& p = call.problem;
   CUtensorMap map_a, map_b;
-  cudaError_t error = split_rows::encode_halves(split_a, S::kTileM, &map_a);
-  if (error == cudaSuccess) error = split_rows::encode_halves(split_b, S::kTileN / S::kCluster, &map_b);
+  cudaError_t error = split::encode_halves(split_a, S::kTileM, &map_a);
+  if (error == cudaSuccess) error = split::encode_halves(split_b, S::kTileN / S::kCluster, &map_b);
   if (error != cudaSuccess) return error;
-  Work work;
-  work.grid = grid_of(p, S::kTileM * S::kCluster, S::kTileN);
-  work.steps = static_cast<int>(split_a.shape.segments());
-  work.outputs = partials != nullptr ? p.batches * p.m * p.n : 0;
-  work.tasks = work.grid.count * (partials != nullptr ? call.prepared.groups : 1);
   const auto function = &kernel<S>;
-  return launch(function, call.step(-2), map_a, map_b, scales_of(a, split_a), scales_of(b, split_b), work,
-                partials != nullptr ? partials : static_cast<float*>(call.c),
+  const Halves& shape = split_a.shape;
+  const Work work =
+      split::work_of(p, S::kTileM * S::kCluster, S::kTileN, shape.segments(), {0, shape.groups()}, partials != nullptr);
+  const auto facts = [](const Operand& o, const Operand16& split) {
+    return OperandFacts{split::segments_of(o, split), split::lines_of(o, split), split.codes};
+  };
+  return launch(function, call.step(1), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b), work,
+                facts(a, split_a), facts(b, split_b), partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
@@ -285,8 +274,11 @@ cudaError_t launch_one(const Call& call) {
   const SplitRegions &regions_a = prepared.split_a, &regions_b = prepared.split_b;
   const Operand16 split_a = split::place(call, regions_a), split_b = split::place(call, regions_b);
   float* const partials = prepared.apart ? call.region<float>(prepared.partials) : nullptr;
-  cudaError_t error = launch(&split::split_operands, call.step(0), split::task_of(a, regions_a.splitting, split_a),
-                             split::task_of(b, regions_b.splitting, split_b));
+  const PartsRange all{0, prepared.groups};
+  const Facts known = prepared.few ? kNoFacts : kPlainestFacts;
+  cudaError_t error = launch(&split::split_into_halves, call.step(0),
+                             split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all)},
+                             split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all)}, known);
   if (error != cudaSuccess) return error;
   if (prepared.few) {
     const bool of_a = regions_a.as_read;
@@ -295,9 +287,12 @@ cudaError_t launch_one(const Call& call) {
   } else {
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
+    const bool ordered = regions_a.ordered;
+    if (error == cudaSuccess && ordered) error = launch(&split::order_lines, call.step(2), split_a, split_b);
+    if (error == cudaSuccess) error = split_bf16::run(call, ordered ? 3 : 2, a, b, split_a, split_b, partials);
   }
   if (error != cudaSuccess) return error;
-  return split::run_finish(call, split::flags_of(a, split_a), split::flags_of(b, split_b), partials);
+  return split::run_finish(call, a, b, split_a, split_b, partials);
 }
 
 const Rung<launch_one> rung("split_fp16");

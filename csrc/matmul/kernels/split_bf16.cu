@@ -1,0 +1,314 @@
+// Idea: float32 on tensor cores, whatever the numbers. Each number is the sum of three bfloat16 parts of 8 bits, so nothing is
+// lost, and bfloat16 has float32's exponents: numbers of a line may lie far apart, as in a row of softmax. Six products of
+// parts make up one of float32; the three smallest are below its last bit.
+//
+// After:   persistent; a stage holds three parts of both tiles, and there are two accumulators: one for the products of the
+//          largest parts, one for the rest. The sums of 64 steps of k are added in float32 registers.
+// Mapping: as persistent. Where split_fp16 left outputs to this kernel, warps without other work read which, a tile ahead.
+// Bound:   the tensor cores, six products for one. Splitting writes 6 bytes a number.
+// Note:    a line is first multiplied by a power of two, so that its numbers have room on both sides. What spreads over more than
+//          118 binary orders, infinities and NaN are computed on the plain cores, line by line (see split.h).
+// Next:    split_fp16 needs three products for most data.
+// Source:  G. Henry, P. T. P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+//          Computations": three parts, six products.
+#include "../epilogue.cuh"
+#include "../hopper.cuh"
+#include "../split_finish.cuh"
+#include "../split_operands.cuh"
+#include "../split_parts.cuh"
+#include "../split_tiles.cuh"
+
+namespace treduce::matmul::split_bf16 {
+
+using namespace hopper;
+using split::LineFacts;
+using split::Operand16;
+using split::Scales;
+using split::Verdict;
+using split::Work;
+
+// One of the shapes of shapes.h.
+template <int kIndex>
+struct Shape {
+  static constexpr TileShape kShape = kShapes[kIndex];
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
+  static constexpr int kCluster = kShape.cluster;
+  static constexpr int kConsumers = kTileM / 64;
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one part
+  static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;        // of units: see LineScales
+  static constexpr int kStageBytes = kShape.stage_bytes;
+  static_assert(kStageBytes == kParts * (kBytesA + kBytesB) + kTileAlignment);
+  static_assert(kConsumers == 2 && kDepth<bfloat16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
+};
+
+// Where the lines of a launch's tiles lie in the operands: null where they are in order.
+struct Order {
+  const uint32_t *line_at, *reordered;
+  TREDUCE_DEVICE const uint32_t* read() const { return line_at != nullptr && *reordered != 0 ? line_at : nullptr; }
+};
+TREDUCE_DEVICE int64_t line_of(const uint32_t* line_at, int64_t place) {
+  return line_at == nullptr ? place : int64_t(__ldg(line_at + place));
+}
+
+// Adds the sums of some of a tile's outputs to C, or stores them; and clears them. wanted(row, column) of the tile; line_of: see
+// there.
+template <int kN, class Wanted>
+TREDUCE_DEVICE void flush_some(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
+                               bool add, const float* bias, const uint32_t* rows, const uint32_t* columns,
+                               Wanted wanted) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  int64_t row_at[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t place = row + warp * 16 + lane / 4 + half * 8;
+    if (place < m) row_at[half] = line_of(rows, place);
+  }
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const int down = warp * 16 + lane / 4 + i / 2 % 2 * 8, across = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (row + down < m && column + across < n && wanted(down, across)) {
+      const int64_t j = line_of(columns, column + across);
+      float* const to = c + row_at[i / 2 % 2] * n + j;
+      const float sum = add ? *to + acc[i] : acc[i];
+      *to = bias == nullptr ? sum : canonical(sum + __ldg(bias + j));
+    }
+    acc[i] = 0;
+  }
+}
+
+// codes_a: null where every output is computed.
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales units_a,
+           Scales units_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT LineFacts lines_a,
+           TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
+           TREDUCE_GRID_CONSTANT Order order_a, TREDUCE_GRID_CONSTANT Order order_b, float* c, const float* bias) {
+#ifdef TREDUCE_SM90A
+  using TileA = Tile<bfloat16, S::kTileM, true>;
+  using TileB = Tile<bfloat16, S::kTileN, true>;
+  using PartB = Tile<bfloat16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
+  using Multiply = ptx::Wgmma<bfloat16, S::kTileN, false, false>;
+  using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
+  __shared__ Ring<S::kStages> ring;
+  __shared__ Verdicts verdicts;
+  char* const stages = aligned_tiles(dynamic_shared<char>());
+  ptx::allow_launch_after();
+  const Grid& grid = work.grid;
+  const int warp_group = threadIdx.x / kWarpGroup;
+  const int rank = S::kCluster > 1 ? cluster::rank() : 0;
+  const bool all = codes_a == nullptr;
+  // This block's `i`th task.
+  const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
+
+  ptx::wait_for_launch_before();
+  if (!all && !split::any_output(*codes_a, *codes_b, &by_parts)) return;  // all blocks alike
+
+  if (threadIdx.x == 0) verdicts.init(1 + S::kConsumers * 4);
+  begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
+
+  // ---- producer: the parts of both tiles, and with a group's last segment its units ----
+  if (warp_group == 0) {
+    ptx::release_registers<40>();
+    if (threadIdx.x == 0) {
+      RingPosition<S::kStages> position;
+      for (int n = 0; task_index(n) < work.tasks; ++n) {
+        if (!all) {
+          const bool none = verdicts.wait(n) == split::kNone;
+          verdicts.done(n);
+          if (none) continue;
+        }
+        const auto task = work.task(task_index(n));
+        const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
+        const int row = place.row + rank * S::kTileM, column = place.column;
+        const int matrix_a = units_a.matrix(place.batch), matrix_b = units_b.matrix(place.batch);
+        // A block of the cluster may lie past the last row: it copies the units of row 0, and its outputs are not stored.
+        const int unit_row = row < units_a.lines_padded ? row : 0;
+        for (int step = task.begin; step < task.end; ++step, position.next()) {
+          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          uint64_t* const full = ring.full + position.stage;
+          char* const a = stages + position.stage * S::kStageBytes;
+          char* const b = a + kParts * S::kBytesA;
+          const bool last = work.ends_group(step);
+          constexpr int kCopiedBytes = kParts * (S::kBytesA + S::kBytesB);
+          ptx::mbarrier_arrive_expect(full, kCopiedBytes + (last ? S::kScaleBytesA + S::kScaleBytesB : 0));
+          const int k = (step - static_cast<int>(work.range.first_segment())) * kSegment;
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            TileA::load(a + part * S::kBytesA, &map_a, row, k, {part, matrix_a}, full);
+            PartB::template load<S::kCluster>(b + part * S::kBytesB + rank * PartB::kBytes, &map_b,
+                                              column + rank * (S::kTileN / S::kCluster), k, {part, matrix_b}, full);
+          }
+          if (last) {
+            char* const units = b + kParts * S::kBytesB;
+            const int group_of_k = step / kGroupSegments;
+            ptx::load_bytes(units, units_a.unit(matrix_a, group_of_k, unit_row), S::kScaleBytesA, full);
+            ptx::load_bytes(units + S::kScaleBytesA, units_b.unit(matrix_b, group_of_k, column), S::kScaleBytesB, full);
+          }
+        }
+      }
+    } else if (threadIdx.x >= 32 && !all) {
+      // Scouts.
+      for (int n = 0; task_index(n) < work.tasks; ++n) {
+        const auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
+        verdicts.begin(n);
+        verdicts.gather(n, place.row, place.column, grid.m, grid.n, [&](bool of_a, int64_t line, int) {
+          return (of_a ? lines_a : lines_b).code(line_of((of_a ? order_a : order_b).read(), line), place.batch);
+        });
+        const uint32_t rows = verdicts.sets[n % 2][0], columns = verdicts.sets[n % 2][1];
+        const bool some = split::any_output(rows, columns, &by_parts);
+        const bool others = split::any_output(rows, columns, [](Arithmetic x) { return !by_parts(x); });
+        verdicts.tell(n, !some ? split::kNone : others ? split::kSome : split::kAll);
+      }
+    }
+  } else {
+    // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
+    ptx::take_registers<232>();
+    const int consumer = warp_group - 1;
+    // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
+    // kMayMultiply + consumer lets it.
+    constexpr int kMayMultiply = 1;
+    if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
+    RingPosition<S::kStages> position;
+    for (int n = 0; task_index(n) < work.tasks; ++n) {
+      const auto heard = [&] {
+        __syncwarp();
+        if (!all && threadIdx.x % 32 == 0) verdicts.done(n);
+      };
+      if (!all && verdicts.wait(n) == split::kNone) {
+        heard();
+        continue;
+      }
+      const auto task = work.task(task_index(n));
+      // Found out again for each group of k: there are no registers to keep more.
+      const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
+        const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
+        const int row = place.row + rank * S::kTileM + consumer * 64;
+        float* const to = c + place.index * grid.m * grid.n + group_of_k * work.outputs;
+        const bool add = work.outputs == 0 && group_of_k > 0;
+        const uint32_t *const rows_at = order_a.read(), *const columns_at = order_b.read();
+        const bool whole = all || verdicts.verdict[n % 2] == split::kAll;
+        if (whole && rows_at == nullptr && columns_at == nullptr) {
+          flush_registers<S::kTileN>(acc, to, row, place.column, grid.m, grid.n, add, bias);
+        } else {
+          flush_some<S::kTileN>(
+              acc, to, row, place.column, grid.m, grid.n, add, bias, rows_at, columns_at, [&](int down, int across) {
+                return by_parts(arithmetic_of(verdicts.row_code(n, rank * S::kTileM + consumer * 64 + down),
+                                              verdicts.column_code(n, across)));
+              });
+        }
+      };
+      float acc[S::kTileN / 2] = {};
+      for (int step = task.begin; step < task.end; ++step, position.next()) {
+        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+        const char* const a = stages + position.stage * S::kStageBytes;
+        const char* const b = a + kParts * S::kBytesA;
+        float high[S::kTileN / 2], rest[S::kTileN / 2];
+        named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+        ptx::wgmma_fence();
+        const auto multiply = [&](float (&to)[S::kTileN / 2], int of_a, int of_b, bool first) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            Multiply::multiply(to, TileA::descriptor(a + of_a * S::kBytesA, consumer * 64, i),
+                               TileB::descriptor(b + of_b * S::kBytesB, 0, i), !first || i > 0);
+          }
+        };
+        multiply(rest, 1, 1, true);
+        multiply(rest, 0, 2, false);
+        multiply(rest, 2, 0, false);
+        multiply(rest, 0, 1, false);
+        multiply(rest, 1, 0, false);
+        multiply(high, 0, 0, true);
+        ptx::wgmma_commit();
+        named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+#pragma unroll
+        for (int i = 0; i < S::kTileN / 2; ++i) split::add_parts(acc[i], high[i], rest[i]);
+        if (work.ends_group(step)) {
+          split::LineScales<S>(b + kParts * S::kBytesB, consumer)
+              .for_each([&](int i, float row_unit, float column_unit) {
+                acc[i] = split::from_units(acc[i], row_unit, column_unit);
+              });
+        }
+        __syncwarp();  // every lane has read its units
+        release<S::kCluster>(ring.empty + position.stage);
+      }
+      flush(acc, (task.end - 1) / kGroupSegments, task.end == work.steps ? bias : nullptr);
+      heard();
+    }
+    if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
+  }
+  if constexpr (S::kCluster > 1) cluster::sync();
+#endif
+}
+
+template <class S>
+cudaError_t launch_shape(const Call& call, int step, const Operand& a, const Operand& b, const Operand16& split_a,
+                         const Operand16& split_b, const PartsRange& range, float* partials) {
+  CUtensorMap map_a, map_b;
+  cudaError_t error = split::encode_parts(split_a, S::kTileM, &map_a);
+  if (error == cudaSuccess) error = split::encode_parts(split_b, S::kTileN / S::kCluster, &map_b);
+  if (error != cudaSuccess) return error;
+  const auto function = &kernel<S>;
+  const Work work = split::work_of(call.problem, S::kTileM * S::kCluster, S::kTileN, split_a.shape.segments(), range,
+                                   partials != nullptr);
+  return launch(function, call.step(step), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b),
+                work, split::lines_of(a, split_a), split::lines_of(b, split_b),
+                static_cast<const uint32_t*>(split_a.codes), static_cast<const uint32_t*>(split_b.codes),
+                Order{split_a.line_at, split_a.reordered}, Order{split_b.line_at, split_b.reordered},
+                partials != nullptr ? partials : static_cast<float*>(call.c),
+                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+}
+
+cudaError_t run(const Call& call, int step, const Operand& a, const Operand& b, const Operand16& split_a,
+                const Operand16& split_b, float* partials) {
+  const Decisions& prepared = call.prepared;
+  Operand16 into_a = split_a, into_b = split_b;
+  for (int64_t group = 0; group < prepared.groups; group += prepared.groups_at_once, step += 2) {
+    const PartsRange range{group, std::min(prepared.groups_at_once, prepared.groups - group)};
+    into_a.parts_depth = into_b.parts_depth = range.segments(split_a.shape.segments()) * kSegment;
+    const auto task = [&](const Operand& o, const SplitRegions& regions, const Operand16& into,
+                          const Operand16& other) {
+      split::IntoParts task{split::task_of(o, regions.splitting, into, range)};
+      task.blocks = blocks_of(regions.splitting, o, into.shape, task.segments);
+      task.others = other.codes;
+      return task;
+    };
+    cudaError_t error = launch(&split::split_into_parts, call.step(step), task(a, prepared.split_a, into_a, into_b),
+                               task(b, prepared.split_b, into_b, into_a));
+    if (error != cudaSuccess) return error;
+    const auto launch_index = [&](auto index) {
+      return launch_shape<Shape<index()>>(call, step + 1, a, b, into_a, into_b, range, partials);
+    };
+    error = with_shape(std::make_integer_sequence<int, kShapeCount>{}, prepared.parts_shape, launch_index);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_one(const Call& call) {
+  if (call.launch_count == 0) return clear(call);
+  const Decisions& prepared = call.prepared;
+  const Operand a = operand_a(call.problem, call.a, 4), b = operand_b(call.problem, call.b, 4);
+  const Operand16 split_a = split::place(call, prepared.split_a), split_b = split::place(call, prepared.split_b);
+  float* const partials = prepared.apart ? call.region<float>(prepared.partials) : nullptr;
+  const PartsRange all{0, prepared.groups};
+  cudaError_t error = launch(&split::find_facts, call.step(0),
+                             split::IntoFacts{split::task_of(a, prepared.split_a.splitting, split_a, all)},
+                             split::IntoFacts{split::task_of(b, prepared.split_b.splitting, split_b, all)});
+  if (error == cudaSuccess) error = launch(&split::join_facts, call.step(1), split_a, split_b);
+  if (error == cudaSuccess) error = run(call, 2, a, b, split_a, split_b, partials);
+  if (error != cudaSuccess) return error;
+  return split::run_finish(call, a, b, split_a, split_b, partials);
+}
+
+const Rung<launch_one> rung("split_bf16");
+
+}  // namespace treduce::matmul::split_bf16
