@@ -21,7 +21,7 @@ import torch_reduce
 import torch_reduce.distributed
 from torch_reduce import bench
 
-SAMPLE_SECONDS, SAMPLES = 0.02, 15
+SAMPLE_SECONDS, SAMPLES = 0.02, 9
 BYTES = tuple(1 << p for p in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30))
 """Of a tensor on each rank, for the collectives."""
 SHAPES: tuple[tuple[tuple[int, ...], int, int | None], ...] = (
@@ -177,9 +177,14 @@ def work(rank: int, ranks: int, kind: str, folder: str, smoke: bool, answers: An
     dist.destroy_process_group()
 
 
-def measure(device: torch.device, smoke: bool, step: Callable[[str], None]) -> dict[str, Any]:
-    """The data of the suite, from a process for each GPU, or from two on a CPU."""
+def measure(
+    device: torch.device, smoke: bool, step: Callable[[str], None], save: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """The data of the suite, from a process for each GPU, or from two on a CPU. It is saved after each row."""
     ranks = torch.cuda.device_count() if device.type == "cuda" else 2
+    settings = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None
+    head = {"ranks": ranks, "nccl": nccl, "nccl_settings": settings}
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     rows = []
@@ -196,9 +201,8 @@ def measure(device: torch.device, smoke: bool, step: Callable[[str], None]) -> d
             if found is None:
                 break
             rows.append(found)
+            save({**head, "sharded": rows})
             step(f"{found['op']} {found['dtype']} {found.get('bytes', found.get('shape'))}")
         while not started.join():
             pass
-    settings = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None
-    return {"ranks": ranks, "nccl": nccl, "nccl_settings": settings, "sharded": rows}
+    return {**head, "sharded": rows}

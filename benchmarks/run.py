@@ -535,7 +535,7 @@ def statements_of(case: cases.Call) -> dict[str, str]:
 
 def distributed(session: Session) -> dict[str, Any]:
     """Collectives and sums of DTensors on all GPUs of this machine; in a smoke run, on two processes of the CPU."""
-    data = many_gpus.measure(session.device, session.smoke, session.step)
+    data = many_gpus.measure(session.device, session.smoke, session.step, session.save)
     session.wrong += [f"{row['op']} {row}" for row in data["sharded"] if row.get("wrong")]
     return data
 
