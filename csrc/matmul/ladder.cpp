@@ -93,32 +93,17 @@ Row make_mma_f64_row() {
   return row;
 }
 
-Row make_parts_row() {
-  Row row =
-      make_hopper_row("split_bf16", "float32 as three bfloat16 parts on tensor cores, sums of 64 products in float32",
-                      "G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype",
-                      &prepare_split_bf16);
-  row.order = "split_bf16";
-  row.order_text =
-      "six products of bfloat16 parts, summed over 64 steps of k by the tensor core; these sums are added in float32, "
-      "p ascending, then every 2048 steps of k. The CPU adds in k order instead";
+// float32 as several numbers of 16 bits each: `products` of these make up one of float32, of `bits` bits.
+Row make_split_row(const char* name, const char* summary, const char* origin, Prepare prepare, const char* terms,
+                   int products, int bits) {
+  Row row = make_hopper_row(name, summary, origin, prepare);
+  row.order = name;
+  row.order_text = std::string(terms) +
+                   ", summed over 64 steps of k by the tensor core; these sums are added in float32, "
+                   "p ascending, then every 2048 steps of k. The CPU adds in k order instead";
   row.dtypes = {DType::float32};
-  row.float32_bits = 24;
-  row.products = 6;
-  return row;
-}
-
-Row make_split_row() {
-  Row row = make_hopper_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
-                            "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores",
-                            &prepare_split_fp16);
-  row.order = "split_fp16";
-  row.order_text =
-      "three products of float16 pairs, summed over 64 steps of k by the tensor core; these sums are added in float32, "
-      "p ascending, then every 2048 steps of k. The CPU adds in k order instead";
-  row.dtypes = {DType::float32};
-  row.float32_bits = 22;
-  row.products = 3;
+  row.float32_bits = bits;
+  row.products = products;
   return row;
 }
 
@@ -162,8 +147,12 @@ std::vector<Row> make_ladder() {
                       &prepare_block_a_tile<warp_specialized::kShape>),
       make_hopper_row("persistent", "a block a multiprocessor walks the tiles; clusters share what they read",
                       "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels", &prepare_persistent),
-      make_parts_row(),
-      make_split_row(),
+      make_split_row("split_bf16", "float32 as three bfloat16 parts on tensor cores, sums of 64 products in float32",
+                     "G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype",
+                     &prepare_split_bf16, "six products of bfloat16 parts", 6, 24),
+      make_split_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
+                     "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores",
+                     &prepare_split_fp16, "three products of float16 pairs", 3, 22),
       make_auto(),
   };
 }

@@ -157,6 +157,29 @@ void choose_groups_at_once(Prepared& out) {
   if (out.groups > 1 && bytes(out.groups) > kSmallParts) out.groups_at_once = ceil_div(out.groups, 2);
 }
 
+// Adds a launch of blocks of threads. The first launch of a call waits for what ran before; all others may overlap the one before.
+void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads) {
+  LaunchShape launch;
+  launch.kernel = kernel;
+  launch.block = block;
+  launch.grid = grid_of(grid);
+  launch.overlapping = out.launches.size() > 0;
+  out.launches.add(launch);
+}
+
+// The same of persistent blocks, which walk so many tasks, tiles of shape `s`.
+void add_walk(const TileShape& s, int64_t tasks, const Chip& chip, Prepared& out) {
+  LaunchShape launch = launch_of(s);
+  launch.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
+  launch.overlapping = out.launches.size() > 0;
+  out.launches.add(launch);
+}
+
+// Mostly the blocks of this launch end at once, so there are few, and each splits several blocks' share.
+void add_split_into_parts(int64_t blocks, const Chip& chip, Prepared& out) {
+  add_blocks("split into parts", std::min<int64_t>(blocks, chip.multiprocessors * 4), out);
+}
+
 // The launches that split into parts and multiply them: those of split_fp16 for the outputs that are left, mostly none.
 void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
   out.parts_shape = split_bf16::choose(p, out.apart, chip);
@@ -167,30 +190,19 @@ void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
     const auto blocks = [&](const SplitRegions& r, const Operand& o) {
       return blocks_of(r.splitting, o, r.shape, segments);
     };
-    LaunchShape split;
-    split.kernel = "split into parts";
-    split.block = split::kThreads;
-    split.grid =
-        std::min<int64_t>(blocks(out.split_a, operand_a(p, nullptr, 4)) + blocks(out.split_b, operand_b(p, nullptr, 4)),
-                          chip.multiprocessors * 4);
-    split.overlapping = out.launches.size() > 0;
-    out.launches.add(split);
-    LaunchShape multiply = launch_of(s);
-    const int64_t tasks = tiles_of(p, s.tile_m * s.cluster, s.tile_n) * (out.apart ? range.groups : 1);
-    multiply.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
-    multiply.overlapping = true;
-    out.launches.add(multiply);
+    add_split_into_parts(blocks(out.split_a, operand_a(p, nullptr, 4)) + blocks(out.split_b, operand_b(p, nullptr, 4)),
+                         chip, out);
+    add_walk(s, tiles_of(p, s.tile_m * s.cluster, s.tile_n) * (out.apart ? range.groups : 1), chip, out);
   }
 }
 
 void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
-  LaunchShape finish;
-  finish.kernel = out.apart ? "add groups of k, finish" : "finish";
-  finish.block = split::kThreads;
   const int64_t tiles = tiles_of(p, split::kFinishTile, split::kFinishTile);
-  finish.grid = out.apart ? grid_of(tiles) : std::min<int64_t>(tiles, 8 * chip.multiprocessors);
-  finish.overlapping = true;
-  out.launches.add(finish);
+  if (out.apart) {
+    add_blocks("add groups of k, finish", tiles, out);
+  } else {
+    add_blocks("finish", std::min<int64_t>(tiles, 8 * chip.multiprocessors), out);
+  }
 }
 
 }  // namespace
@@ -285,18 +297,9 @@ void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {
     splits[i]->parts = out.workspace.add(kSplitNames[i].parts, parts_bytes(splits[i]->shape, out.groups_at_once));
   }
   if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
-  LaunchShape find;
-  find.kernel = "find facts";
-  find.block = split::kThreads;
-  find.grid = grid_of(out.split_a.splitting.blocks + out.split_b.splitting.blocks);
-  out.launches.add(find);
-  LaunchShape join;
-  join.kernel = "join facts";
-  join.block = split::kThreads;
-  join.grid =
-      grid_of(ceil_div(out.split_a.shape.all_lines() + out.split_b.shape.all_lines(), int64_t(split::kThreads)));
-  join.overlapping = true;
-  out.launches.add(join);
+  add_blocks("find facts", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
+  const int64_t lines = out.split_a.shape.all_lines() + out.split_b.shape.all_lines();
+  add_blocks("join facts", ceil_div(lines, int64_t(split::kThreads)), out);
   add_parts(p, chip, out);
   set_tile(split_bf16::kShapes[out.parts_shape], out);
   add_finish(p, chip, out);
@@ -341,23 +344,18 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   }
   if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
 
-  LaunchShape split;
-  split.kernel = as_read == AsRead::a ? "split B" : as_read == AsRead::b ? "split A" : "split A and B";
-  split.block = split::kThreads;
-  split.grid = grid_of(out.split_a.splitting.blocks + out.split_b.splitting.blocks);
-  out.launches.add(split);
-
-  LaunchShape multiply;
-  const int64_t apart = out.apart ? out.groups : 1;
+  const int64_t blocks = out.split_a.splitting.blocks + out.split_b.splitting.blocks;
+  add_blocks(as_read == AsRead::a ? "split B" : as_read == AsRead::b ? "split A" : "split A and B", blocks, out);
   if (out.few) {
     const bool of_a = as_read == AsRead::a;
     (of_a ? out.view_a : out.view_b) = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
-    const auto add = [&](const split_rows::Shape& s, int parts) {
+    const auto add_multiply = [&](const split_rows::Shape& s, int pieces) {
+      LaunchShape multiply;
       multiply.kernel = s.name;
       multiply.block = s.threads();
       multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
-      multiply.shared_bytes = s.shared_bytes(kSegment, parts);
+      multiply.shared_bytes = s.shared_bytes(kSegment, pieces);
       multiply.overlapping = true;
       out.launches.add(multiply);
     };
@@ -366,33 +364,16 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     out.tile_m = of_a ? s.lines() : s.rows;
     out.tile_n = of_a ? s.rows : s.lines();
     out.stages = s.stages;
-    add(s, 2);
-    LaunchShape split_parts;
-    split_parts.kernel = "split into parts";
-    split_parts.block = split::kThreads;
-    split_parts.grid =
-        std::min<int64_t>(out.split_a.splitting.blocks + out.split_b.splitting.blocks, chip.multiprocessors * 4);
-    split_parts.overlapping = true;
-    out.launches.add(split_parts);
+    add_multiply(s, 2);
+    add_split_into_parts(blocks, chip, out);
     out.parts_shape = split_rows::choose_parts(x_lines);
-    add(split_rows::kPartsShapes[out.parts_shape], kParts);
+    add_multiply(split_rows::kPartsShapes[out.parts_shape], kParts);
   } else {
     out.shape = split_fp16::choose(p, out.apart, chip);
     const TileShape& s = split_fp16::kShapes[out.shape];
     set_tile(s, out);
-    multiply = launch_of(s);
-    const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * apart;
-    multiply.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
-    multiply.overlapping = true;
-    out.launches.add(multiply);
-    if (out.split_a.ordered) {
-      LaunchShape order;
-      order.kernel = "order lines";
-      order.grid = 2;
-      order.block = split::kOrderThreads;
-      order.overlapping = true;
-      out.launches.add(order);
-    }
+    add_walk(s, tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1), chip, out);
+    if (out.split_a.ordered) add_blocks("order lines", 2, out, split::kOrderThreads);
     add_parts(p, chip, out);
   }
   add_finish(p, chip, out);

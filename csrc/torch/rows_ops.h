@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <functional>
+#include <initializer_list>
 #include <limits>
 #include <tuple>
 
@@ -155,47 +157,39 @@ struct Ops {
                       input.device(), ", got ", values.device());
   }
 
-  static at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& input,
-                                        c10::SymIntArrayRef normalized_shape, const at::Tensor& mean,
-                                        const at::Tensor& rstd, const OptionalTensor& weight,
-                                        std::string_view variant) {
-    constexpr char kName[] = "layer_norm_backward";
-    check_pair(kName, grad, input);
-    const RowDims dims = checked_norm(kName, input, normalized_shape, weight, std::nullopt);
-    check_row_values(kName, mean, input, dims);
-    check_row_values(kName, rstd, input, dims);
+  // `values`: what the forward op gave of each row.
+  static at::Tensor norm_backward(Op op, const at::Tensor& grad, const at::Tensor& input,
+                                  c10::SymIntArrayRef normalized_shape, const OptionalTensor& weight,
+                                  std::string_view variant,
+                                  std::initializer_list<std::reference_wrapper<const at::Tensor>> values) {
+    const char* const name = name_of(op);
+    check_pair(name, grad, input);
+    const RowDims dims = checked_norm(name, input, normalized_shape, weight, std::nullopt);
+    for (const at::Tensor& value : values) check_row_values(name, value, input, dims);
     const typename Backend::Scope scope(input.device());
     at::Tensor result = empty_like(input);
     if constexpr (!Backend::kMeta) {
-      RowCall call(Op::layer_norm_backward, variant, grad, dims);
+      RowCall call(op, variant, grad, dims);
       call.add_input(input);
       call.set_weights(weight, std::nullopt);
-      call.add_row_input(mean);
-      call.add_row_input(rstd);
+      for (const at::Tensor& value : values) call.add_row_input(value);
       call.set_output(result);
       if (!call.is_empty()) Backend::run(call, scope);
     }
     return result;
   }
 
+  static at::Tensor layer_norm_backward(const at::Tensor& grad, const at::Tensor& input,
+                                        c10::SymIntArrayRef normalized_shape, const at::Tensor& mean,
+                                        const at::Tensor& rstd, const OptionalTensor& weight,
+                                        std::string_view variant) {
+    return norm_backward(Op::layer_norm_backward, grad, input, normalized_shape, weight, variant, {mean, rstd});
+  }
+
   static at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& input,
                                       c10::SymIntArrayRef normalized_shape, const at::Tensor& rstd,
                                       const OptionalTensor& weight, std::string_view variant) {
-    constexpr char kName[] = "rms_norm_backward";
-    check_pair(kName, grad, input);
-    const RowDims dims = checked_norm(kName, input, normalized_shape, weight, std::nullopt);
-    check_row_values(kName, rstd, input, dims);
-    const typename Backend::Scope scope(input.device());
-    at::Tensor result = empty_like(input);
-    if constexpr (!Backend::kMeta) {
-      RowCall call(Op::rms_norm_backward, variant, grad, dims);
-      call.add_input(input);
-      call.set_weights(weight, std::nullopt);
-      call.add_row_input(rstd);
-      call.set_output(result);
-      if (!call.is_empty()) Backend::run(call, scope);
-    }
-    return result;
+    return norm_backward(Op::rms_norm_backward, grad, input, normalized_shape, weight, variant, {rstd});
   }
 
   static void implement(torch::Library& m) {

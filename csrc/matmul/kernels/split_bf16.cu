@@ -24,7 +24,6 @@ using namespace hopper;
 using split::LineFacts;
 using split::Operand16;
 using split::Scales;
-using split::Verdict;
 using split::Work;
 
 // One of the shapes of shapes.h.
