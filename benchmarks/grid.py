@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import peers
 import torch
-from cases import GRID, WIDTHS, Point
+from cases import GRID, UNTUNED, WIDTHS, Point
 from torch import Tensor
 
 import torch_reduce
@@ -360,6 +360,6 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 if __name__ == "__main__":
-    wanted = [(), *dict.fromkeys((p.op, p.dtype) for p in GRID if cub_applies(p))]
+    wanted = [(), *dict.fromkeys((p.op, p.dtype) for p in (*GRID, *UNTUNED) if cub_applies(p))]
     for library in peers.build(wanted, sys.argv[1]).values():
         print(library)

@@ -70,13 +70,13 @@ class Results:
 
     @functools.cached_property
     def grid(self) -> list["GridPoint"]:
-        """The grid's points, with their ratios from all suites."""
+        """The points of the grid and the untuned ones, with their ratios from all suites."""
         others = {
             name: {grid.key(row): row["x"].get(name) for row in self.files.get(suite, {}).get("points", ())}
             for suite, name in (("compile", "torch.compile"), ("cub", "CUB"))
         }
         found = []
-        for row in self.files.get("grid", {}).get("points", ()):
+        for row in (row for suite in ("grid", "untuned") for row in self.files.get(suite, {}).get("points", ())):
             x = dict(row["x"])
             for name, ratios in others.items():
                 if ratios.get(grid.key(row)):
@@ -429,7 +429,7 @@ def grid_summary(results: Results) -> str:
         figures = summary(results.grid, name)
         if figures[0]:
             lines.append([f"all, x {name}", *figures])
-    for kind, what in cases.KINDS.items():
+    for kind, what in kinds_of(results.grid).items():
         lines.append([f"{what}, x torch", *summary([p for p in results.grid if p.row["kind"] == kind], "torch")])
     head = ["", "points", "geometric mean", "minimum", "points where the peer is faster (beyond noise)"]
     what = (
@@ -440,10 +440,37 @@ def grid_summary(results: Results) -> str:
     return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
 
 
+def kinds_of(points: Iterable[GridPoint]) -> dict[str, str]:
+    """The kinds of which points were measured."""
+    measured = {p.row["kind"] for p in points}
+    return {kind: what for kind, what in cases.KINDS.items() if kind in measured}
+
+
+def untuned(results: Results) -> str:
+    """Every untuned point: µs of everybody, slowest relative to its fastest peer first."""
+    points = [p for p in results.grid if p.row["kind"] == "untuned" and p.us]
+    points.sort(key=lambda p: min(p.x[name][0] for name in p.x))
+    lines = []
+    for p in points:
+        times = [p.row["us"].get(name, [None])[0] for name in PEERS]
+        least = min(p.x.values(), key=lambda x: x[0])
+        cells = [*what_of(p.row), f"`{p.row['rung']}`", *map(significant, (p.us, *times)), ratio(least)]
+        lines.append([*cells, significant(p.rate)])
+    head = [*WHAT, "rung", "µs", *(f"{name}, µs" for name in PEERS), "x the fastest", "GB/s"]
+    means = ", ".join(
+        f"{mean} times {name} (least {least})"
+        for name in PEERS
+        for _, mean, least, _ in [summary(points, name)]
+        if mean
+    )
+    what = f"`auto`, in the geometric mean {means}"
+    return table(head, lines, len(WHAT) + 1) + "\n\n" + conditions(results, "untuned", what)
+
+
 def grid_readme(results: Results) -> str:
     """The short table of the README, and the figure."""
     lines = []
-    for kind, what in cases.KINDS.items():
+    for kind, what in kinds_of(results.grid).items():
         points, mean, least, _ = summary([p for p in results.grid if p.row["kind"] == kind], "torch")
         lines.append([what, points, mean, least])
     for name in PEERS:
@@ -488,7 +515,7 @@ def grid_table(results: Results) -> str:
     head = [*WHAT, *(["rung"] if rungs else []), "µs", "GB/s", "% of ceiling"]
     numbers_from = len(head) - 3
     parts = []
-    for kind, what in cases.KINDS.items():
+    for kind, what in kinds_of(results.grid).items():
         lines = []
         for p in results.grid:
             if p.row["kind"] != kind:
@@ -584,7 +611,7 @@ def cpu(results: Results) -> str:
     """The grid on a CPU: by kind, then the points that are slowest beside torch."""
     points = [GridPoint(row, row["x"]) for row in results.files["cpu"]["points"]]
     lines = [["all", *summary(points, "torch")[:3]]]
-    for kind, what in cases.KINDS.items():
+    for kind, what in kinds_of(points).items():
         lines.append([what, *summary([p for p in points if p.row["kind"] == kind], "torch")[:3]])
     about = results.environment("cpu")
     threads = about["device_facts"].get("torch_threads", "")
@@ -804,6 +831,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "grid_readme": ("grid", grid_readme),
     "grid_ceiling": ("grid", grid_ceiling),
     "grid_floor": ("grid", grid_floor),
+    "untuned": ("untuned", untuned),
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
@@ -924,7 +952,7 @@ def grid_picture(results: Results) -> Picture | None:
     """A dot for each point and peer."""
     groups = {
         kind: [{name: p.x[name][0] for name in PEERS if p.x.get(name)} for p in results.grid if p.row["kind"] == kind]
-        for kind in cases.KINDS
+        for kind in kinds_of(results.grid)
     }
     groups = {kind: [x for x in found if x] for kind, found in groups.items()}
     if not any(groups.values()):

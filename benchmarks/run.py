@@ -53,6 +53,7 @@ GRID_SETTINGS = bench.Settings(seconds=0.05, least_samples=7, most_samples=15, c
 # Few samples: some float32 products of the grid take 20 ms.
 PRODUCTS_SETTINGS = bench.Settings(seconds=0.05, least_samples=5, most_samples=13, call_seconds=0)
 PRODUCT_LADDER_SETTINGS = bench.Settings(seconds=0.05, least_samples=3, most_samples=9, call_seconds=0)
+UNTUNED_SETTINGS = bench.Settings(seconds=0.03, least_samples=5, most_samples=9, call_seconds=0)
 RUNGS_SETTINGS = bench.Settings(seconds=0.1, least_samples=3, most_samples=9, call_seconds=0)
 CPU_SETTINGS = bench.Settings(seconds=0.15, least_samples=3, most_samples=9, call_seconds=0)
 ROW_SETTINGS = bench.Settings(seconds=0.02, least_samples=5, most_samples=11, call_seconds=0)
@@ -439,6 +440,25 @@ def cub(session: Session) -> dict[str, Any]:
     return session.points(chosen, lambda point: [grids.cub(point, libraries)], GRID_SETTINGS)
 
 
+def untuned(session: Session) -> dict[str, Any]:
+    """Shapes that no schedule was tuned for: auto and every peer, timed alternately."""
+    libraries = None
+    if session.device.type == "cuda":
+        session.step("compiling")
+        wanted = dict.fromkeys((point.op, point.dtype) for point in cases.UNTUNED if grids.cub_applies(point))
+        libraries = peers.Peers(session.device, wanted)
+
+    def candidates(point: cases.Point) -> list[grids.Candidate]:
+        chosen = [grids.torch_eager(point)]
+        if libraries is not None:
+            chosen.append(grids.torch_compile(point))
+            if grids.cub_applies(point):
+                chosen.append(grids.cub(point, libraries))
+        return chosen
+
+    return session.points(cases.UNTUNED, candidates, UNTUNED_SETTINGS)
+
+
 def cpu(session: Session) -> dict[str, Any]:
     """The grid's points that are not too large, on the CPU: auto and torch."""
     chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
@@ -549,7 +569,8 @@ class Suite(NamedTuple):
 SUITES = {
     "ladder": Suite(ladder, "cuda"), "sizes": Suite(sizes, "cuda"), "blocks": Suite(blocks, "cuda"),
     "dtypes": Suite(dtypes, "cuda"), "rungs": Suite(rungs, "cuda"), "grid": Suite(grid, "cuda"),
-    "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "matmul": Suite(matmul, "cuda"),
+    "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "untuned": Suite(untuned, "cuda"),
+    "matmul": Suite(matmul, "cuda"),
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "matmul_kinds": Suite(matmul_kinds, "cuda"),
