@@ -41,8 +41,9 @@ bool takes_vectors(const Request& r) {
   const int size = vector_of(r.dtype);
   const Problem& p = r.problem;
   if (p.length % size != 0 || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0) return false;
-  const auto fits = [&](const Layout& l) {
-    return l.element_stride == 1 && l.outer_stride % size == 0 && l.inner_stride % size == 0;
+  const auto fits = [&](const Layout& l) {  // a stride of one row is nobody's
+    return l.element_stride == 1 && (p.rows == p.inner || l.outer_stride % size == 0) &&
+           (p.inner == 1 || l.inner_stride % size == 0);
   };
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (!fits(p.in[i])) return false;
