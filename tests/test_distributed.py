@@ -3,6 +3,8 @@
 What runs on the ranks are the functions named `on_...`; `ranks` starts the processes once.
 """
 
+import collections
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -21,7 +23,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_de
 
 import torch_reduce
 import torch_reduce.distributed as treduce
-from torch_reduce.distributed import _exchange, _rules, _tree
+from torch_reduce.distributed import _exchange, _rules, _sharded, _tree
 
 MOST = 4
 
@@ -121,10 +123,57 @@ def test_reductions_of_every_placement(together, dtype):
     together(on_every_placement, dtype)
 
 
+@contextlib.contextmanager
+def limits(module, **values):
+    """Other limits than those of the machine that was measured, so that small tensors go where large ones do."""
+    before = {name: getattr(module, name) for name in values}
+    _rules._known.clear()
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+        _rules._known.clear()
+
+
+def on_nodes(device):
+    """What has a way of its own: nodes in one exchange, of whole parts and of parts that are cut anywhere."""
+    mesh = line(device)
+    ways = collections.Counter()
+
+    def counted(way):
+        def found(call):
+            run = way(call)
+            ways[way.__name__] += run is not None
+            return run
+
+        return found
+
+    names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes")
+    every = {name: counted(getattr(_sharded, name)) for name in names}
+    shapes = ((8192,), (1 << 15,), (12_289,), (24_575,), (3 * 4096,), (13 * 1024 + 1,), (16_385, 3), (5, 8192), (8192, 5))
+    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, FEWEST_CHUNKS=2, **every):
+        for shape, dtype in itertools.product(shapes, (torch.float32, torch.float16)):
+            x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
+            for cut, dim, op in itertools.product(range(len(shape)), reduced_dims(len(shape)), ("sum", "mean")):
+                actual = getattr(torch_reduce, op)(placed(x, mesh, Shard(cut)), dim)
+                assert_placed(actual, getattr(torch_reduce, op)(x, dim), f"{op} {dtype} {shape} {cut} along {dim}")
+        for n in (1_200_007, 1024 * 1203):
+            x = cases.values(n, torch.float32, "wide", device=device)
+            assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0))), torch_reduce.sum(x), f"{n}")
+    few = {name for name in names[1:] if not ways[name]}
+    assert not few - ({"_of_parts_of_runs", "_of_one_node"} if mesh.size() == 3 else set()), ways
+
+
+def test_nodes_of_sharded_sums(together):
+    together(on_nodes)
+
+
 def on_two_exchanges(device):
     """What takes a share of many outputs, with few; what folds many nodes before they are gathered, with fewer."""
-    before, _exchange.ONE_EXCHANGE, _exchange.MANY = (_exchange.ONE_EXCHANGE, _exchange.MANY), 0, 0
-    try:
+    with limits(_exchange, OF_ALL=0, MANY=0, FEW_ELEMENTS=0):
         mesh = line(device)
         for shape, dtype in itertools.product(
             ((8192, 5), (5001, 7), (9, 4100), (1500, 64)), (torch.float16, torch.complex64)
@@ -142,8 +191,6 @@ def on_two_exchanges(device):
             assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0))), torch_reduce.sum(x), f"{n}")
         x = cases.values(2 * 555_555, torch.float32, "wide", device=device).view(-1, 2)
         assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0)), 0), torch_reduce.sum(x, 0), "columns of 555,555")
-    finally:
-        _exchange.ONE_EXCHANGE, _exchange.MANY = before
 
 
 def test_shares_of_many_outputs(together):

@@ -6,7 +6,8 @@ whole-tensor rungs, on the dtype and the sizes that the caller names. So a reduc
 stream and GPU model and on the CPU, alone or in a batch; for products see `matmul`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,15 @@ _matmul = torch.ops.treduce.matmul.default
 _linear = torch.ops.treduce.linear.default
 _attention = torch.ops.treduce.scaled_dot_product_attention.default
 _vector_add = torch.ops.treduce.vector_add.default
+
+# Reductions of a subclass of Tensor that need no dispatcher: (op, input, dim, keepdim, dtype, variant, block_size,
+# num_blocks) to a result, or to NotImplemented for anything unusual. torch_reduce.distributed has one for DTensor.
+shortcuts: dict[type, Callable[..., Any]] = {}
+
+
+def _shortcut(op: str, input: Tensor, *arguments: Any) -> Any:
+    found = shortcuts.get(type(input))
+    return NotImplemented if found is None else found(op, input, *arguments)
 
 
 def sum(
@@ -84,6 +94,8 @@ def sum(
     """
     if not _is_traced():
         result = _C.sum(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        if result is NotImplemented:
+            result = _shortcut("sum", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
     return _sum(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
@@ -132,6 +144,8 @@ def mean(
     """
     if not _is_traced():
         result = _C.mean(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        if result is NotImplemented:
+            result = _shortcut("mean", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
     return _mean(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
@@ -176,6 +190,8 @@ def amax(
     """
     if not _is_traced():
         result = _C.amax(input, dim, keepdim, variant, block_size, num_blocks)
+        if result is NotImplemented:
+            result = _shortcut("amax", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
     return _amax(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
@@ -218,6 +234,8 @@ def amin(
     """
     if not _is_traced():
         result = _C.amin(input, dim, keepdim, variant, block_size, num_blocks)
+        if result is NotImplemented:
+            result = _shortcut("amin", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
     return _amin(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)

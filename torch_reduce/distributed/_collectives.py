@@ -88,31 +88,37 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
     group = _group(group)
     if check:
         _check_alike("all_reduce", tensor, op, group)
-    ranks, count = group.size(), tensor.numel()
-    if count == 0:
-        return tensor
-    # What the ranks cannot share evenly goes the way of small tensors.
-    unit = ranks * max(PIECE // tensor.element_size(), 1)
-    shared = count // unit * unit if ranks * count * tensor.element_size() > _exchange.ONE_EXCHANGE else 0
-    with torch.no_grad():
-        if not shared:
-            tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
-            return tensor
-        flat = tensor.detach().reshape(-1)
-        mine = _reduced_piece(flat[:shared], reduction, shared // ranks, group)
-        _exchange.all_gather_into(flat[:shared], mine, group)
-        if shared < count:
-            flat[shared:] = _tree.combine(reduction, _exchange.all_gather(flat[shared:], group))
-        if not tensor.is_contiguous():
-            tensor.copy_(flat.view(tensor.shape))
+    if tensor.requires_grad:
+        with torch.no_grad():
+            _reduce(tensor, reduction, group)
+    else:
+        _reduce(tensor, reduction, group)
     return tensor
 
 
-def _reduced_piece(flat: Tensor, reduction: str, piece: int, group: ProcessGroup) -> Tensor:
+def _reduce(tensor: Tensor, reduction: str, group: ProcessGroup) -> None:
+    """`all_reduce`, of what was checked."""
+    ranks, count, itemsize = group.size(), tensor.numel(), tensor.element_size()
+    if count == 0:
+        return
+    if _exchange.in_one_exchange(count * itemsize, ranks):
+        tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
+        return
+    flat = tensor.detach().reshape(-1)
+    unit = ranks * max(PIECE // itemsize, 1)
+    shared = count // unit * unit
+    if shared:
+        mine = _reduced_piece(flat[:shared], reduction, group)
+        _exchange.all_gather_into(flat[:shared], mine, group)
+    if shared < count:  # what the ranks cannot share evenly goes the way of small tensors
+        flat[shared:] = _tree.combine(reduction, _exchange.all_gather(flat[shared:], group))
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
+
+
+def _reduced_piece(flat: Tensor, reduction: str, group: ProcessGroup) -> Tensor:
     """This rank's piece of a flat tensor, reduced over the ranks."""
-    ranks = group.size()
-    pieces = _exchange.all_to_all(flat, [piece] * ranks, [piece] * ranks, group)
-    return _tree.combine(reduction, pieces.view(ranks, piece))
+    return _tree.combine(reduction, _exchange.exchange_pieces(flat, group))
 
 
 def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None, *, check: bool = False) -> Tensor:
@@ -151,8 +157,7 @@ def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = 
     if tensor.numel() == 0:
         return tensor.new_empty(shape)
     with torch.no_grad():
-        flat = tensor.detach().reshape(-1)
-        return _reduced_piece(flat, reduction, flat.numel() // ranks, group).view(shape)
+        return _reduced_piece(tensor.detach().reshape(-1), reduction, group).view(shape)
 
 
 def ddp_hook(group: ProcessGroup | None, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -10,13 +10,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as traced
+from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
-# Up to so many bytes, of all ranks together, every rank takes everything and adds it: one exchange. Beyond, each takes
-# a share, adds it, and all gather the sums: two exchanges, and as many bytes as a ring.
-ONE_EXCHANGE = 1 << 20
+# Either every rank takes everything and adds it, in one exchange; or each takes a share, adds it, and all gather the sums:
+# two exchanges, and as many bytes as a ring. The first is chosen up to so many bytes that a rank sends more than in the
+# second, and so many that it has of all ranks. H200, 2026-11-22.
+MORE_SENT = 8 << 20
+OF_ALL = 1 << 26
 
 # Nodes of more bytes than this, of all ranks together, are folded further before they are gathered: another exchange.
 MANY = 1 << 22
+
+# Sums of so many bytes of elements, of all ranks together, gather these in place of nodes: less is launched.
+FEW_ELEMENTS = 1 << 20
 
 # What every backend sends. Others travel as bytes: nothing is added on the way.
 _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
@@ -45,9 +51,22 @@ def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     return out
 
 
+# torch.distributed's functions for Python take as long as the rest of a small exchange, so the group's own are called.
+_GATHERING, _EXCHANGING = AllgatherOptions(), AllToAllOptions()
+_GATHERING.asyncOp = _EXCHANGING.asyncOp = False
+
+
 def all_gather_into(out: Tensor, x: Tensor, group: ProcessGroup) -> None:
     """The same, written to `out`, which is contiguous."""
-    dist.all_gather_into_tensor(_packed(out).view(-1), _packed(x).view(-1), group=group)
+    work = group._allgather_base(_packed(out).view(-1), _packed(x).view(-1), _GATHERING)
+    if work is not None:
+        work.wait()
+
+
+def in_one_exchange(size: int, ranks: int) -> bool:
+    """Whether all ranks gather a tensor of `size` bytes from each, or exchange shares of it."""
+    more = size * (ranks - 1) - 2 * size * (ranks - 1) / ranks
+    return more <= MORE_SENT and size * ranks <= OF_ALL
 
 
 def gather_parts(x: Tensor, sizes: list[int], group: ProcessGroup) -> Tensor:
@@ -84,3 +103,13 @@ def begin_all_to_all(x: Tensor, take: list[int], give: list[int], group: Process
 def all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup) -> Tensor:
     """The same, finished."""
     return begin_all_to_all(x, take, give, group)()
+
+
+def exchange_pieces(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Piece r of a flat tensor, which the ranks share evenly, goes to rank r: (ranks, piece), this rank's of each."""
+    sent = _packed(x)
+    out = torch.empty_like(sent)
+    work = group.alltoall_base(out, sent, [], [], _EXCHANGING)
+    if work is not None:
+        work.wait()
+    return _unpacked(out, x.dtype).view(group.size(), -1)

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.distributed import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
+from .. import ops
 from . import _collectives, _sharded, _tree
 
 _PARTIAL = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
@@ -214,6 +216,12 @@ def _name(op: OpOverload) -> str:
 
 def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: Any) -> DTensor:
     mesh = _mesh(op, [x])
+    usual = ("dim", None), ("keepdim", False), ("dtype", None)
+    found = _shortcut(
+        _name(op), x, *(arguments.get(k, v) for k, v in usual), variant, *map(arguments.get, ("block_size", "num_blocks"))
+    )
+    if found is not NotImplemented:
+        return found
     x = _settled(x)
     named = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items())
     plan = _reduction_plan(op, _layout(x), mesh, tuple(mesh.get_coordinate() or ()), variant, named)
@@ -231,6 +239,85 @@ def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: A
         for d in plan.dims:
             result = result.unsqueeze(d)
     return _wrapped(result, mesh, plan.result)
+
+
+# A reduction as it is called again and again: what its call and layout determine is found once, and no dispatcher is asked.
+
+
+_Known = tuple[Callable[[Tensor], Tensor], DTensorSpec] | None
+"""What a rank does with its part, and what the result is; None where the general way must be taken."""
+
+_known: dict[tuple[Any, ...], _Known] = {}
+_MOST_KNOWN = 4096
+
+
+def _shortcut(name: str, x: DTensor, dim: Any, *arguments: Any) -> Any:
+    local, spec = x._local_tensor, x._spec
+    if (
+        type(local) is not Tensor
+        or ((x.requires_grad or local.requires_grad) and torch.is_grad_enabled())
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+    ):
+        return NotImplemented
+    # Meshes are equal where their groups are not. What is known keeps the mesh, so no other has its id.
+    key = (id(spec.mesh), name, spec, tuple(dim) if type(dim) is list else dim, *arguments)
+    try:
+        known = _known[key]
+    except KeyError:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[key] = _prepared(name, x, dim, *arguments)
+    except TypeError:
+        return NotImplemented  # what cannot be hashed is no dim
+    if known is None:
+        return NotImplemented
+    run, result = known
+    return DTensor(run(local), result, requires_grad=False)
+
+
+def _prepared(
+    name: str, x: DTensor, dim: Any, keepdim: bool, dtype: Any, variant: str, block_size: Any, num_blocks: Any
+) -> _Known:
+    mesh, layout = x.device_mesh, _layout(x)
+    dims = [dim] if type(dim) is int else None if dim is None else list(dim)
+    if mesh.get_coordinate() is None or not all(type(d) is int for d in dims or ()):
+        return None
+    if not all(type(p) in (Shard, Replicate) for p in x.placements):
+        return None
+    arguments = {"dim": dims, "keepdim": keepdim, "block_size": block_size, "num_blocks": num_blocks}
+    if name in ("sum", "mean"):
+        arguments["dtype"] = dtype
+    op = getattr(torch.ops.treduce, name).default
+    named = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in arguments.items())
+    plan = _reduction_plan(op, layout, mesh, tuple(mesh.get_coordinate()), variant, named)
+    if plan.placements != x.placements:
+        return None
+    result = plan.result
+    spec = DTensorSpec(
+        mesh, result.placements, tensor_meta=TensorMeta(torch.Size(result.shape), result.stride, result.dtype)
+    )
+    if not plan.cuts:
+        call = functools.partial(getattr(ops, name), variant=variant, **arguments)
+        if len(plan.dims) < 2 or plan.in_any_order:
+            return call, spec
+        return (lambda local: call(_in_order_of(local, layout.stride))), spec
+    if plan.elements is None:
+        added = functools.partial(
+            _sharded.unordered, name, dims=plan.dims, cuts=plan.cuts, dtype=result.dtype, mesh=mesh
+        )
+    else:
+        added = _sharded.prepared(name, x._local_tensor, plan.elements, result.dtype, mesh)
+    if not keepdim:
+        return added, spec
+
+    def with_dims(local: Tensor) -> Tensor:
+        value = added(local)
+        for d in plan.dims:
+            value = value.unsqueeze(d)
+        return value
+
+    return with_dims, spec
 
 
 # All other ops: outputs are independent along some dims, and a mesh dim can share any of these.
@@ -443,5 +530,6 @@ def _dispatched(rule: Callable[..., Any], _, op: OpOverload, types: Any, args: A
 
 def register() -> None:
     """Tells torch what to do where these ops meet a DTensor."""
+    ops.shortcuts[DTensor] = _shortcut
     for name, rule in RULES.items():
         torch.library.register_torch_dispatch(f"treduce::{name}", DTensor, functools.partial(_dispatched, rule))

@@ -115,7 +115,7 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: De
 def _folded(nodes: Tensor, counts: list[int], finished: Callable[[Tensor], Tensor], group: ProcessGroup) -> Tensor:
     """What `finished` makes of the nodes of all ranks, of which rank r has counts[r]."""
     ranks, outputs = group.size(), math.prod(nodes.shape[1:])
-    if ranks <= 2 or sum(counts) * outputs * nodes.element_size() <= _exchange.ONE_EXCHANGE or outputs < ranks:
+    if outputs < ranks or _exchange.in_one_exchange(max(counts) * outputs * nodes.element_size(), ranks):
         return finished(_exchange.gather_parts(nodes, counts, group))
     # Many outputs: each rank folds its share of them, as in an all_reduce.
     share = -(-outputs // ranks)
@@ -162,6 +162,224 @@ def _nodes_of_groups(
     if rest:
         nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, length, acc))
     return torch.cat(nodes), [_tree.groups(end, length) - _tree.groups(begin, length) for begin, end in parts]
+
+
+# The same for one layout, which is called again and again: what the layout determines is found once.
+
+_Run = Callable[[Tensor], Tensor]
+
+
+def prepared(op: str, part: Tensor, elements: Elements, dtype: torch.dtype, mesh: DeviceMesh) -> _Run:
+    """`ordered`, for parts that are all like `part`."""
+    if len(elements.cuts) == 1:
+        call = _Call(op, elements, dtype, mesh, part)
+        for way in (_of_elements, _of_one_node, _of_parts_of_runs, _of_packed_nodes):
+            run = way(call)
+            if run is not None:
+                return run
+    return functools.partial(ordered, op, elements=elements, dtype=dtype, mesh=mesh)
+
+
+class _Call:
+    """What the ways below ask of a layout whose elements one mesh dim cuts."""
+
+    def __init__(self, op: str, elements: Elements, dtype: torch.dtype, mesh: DeviceMesh, part: Tensor) -> None:
+        (cut,) = elements.cuts
+        self.op, self.elements, self.dtype = op, elements, dtype
+        self.mesh, self.mesh_dim = mesh, cut.mesh_dim
+        self.ranks, self.rank = mesh.size(cut.mesh_dim), mesh.get_local_rank(cut.mesh_dim)
+        self.acc = _tree.accumulator(dtype)
+        self.given = part.dtype
+        self.sizes = [size * elements.step for size in cut.sizes]
+        """Of each rank's part of a run, in elements."""
+        self.outputs = math.prod(size for d, size in enumerate(part.shape) if d not in elements.order)
+        """On this rank, as on all that share its elements."""
+        self.in_place = elements.order == tuple(range(len(elements.order)))
+        """Whether the elements are the leading dims, in their order."""
+        self.one_node_each = elements.unit >= _tree.CHUNK and all(0 < n <= elements.unit for n in self.sizes)
+
+    def group(self) -> ProcessGroup:
+        return self.mesh.get_group(self.mesh_dim)
+
+    def of_run(self, part: Tensor) -> Tensor:
+        """(elements, ...): this rank's part of the only run, before the outputs."""
+        if not self.in_place:
+            part = _part_of(part, self.elements)
+            return part.flatten(0, self.elements.last)
+        return part if len(self.elements.order) == 1 else part.flatten(0, len(self.elements.order) - 1)
+
+    def converted(self, x: Tensor) -> Tensor:
+        """Elements are converted to the result's dtype before they are added."""
+        return x if self.dtype in (self.acc, x.dtype) else x.to(self.dtype)
+
+    def finished(self, total: Tensor) -> Tensor:
+        return _tree.finish(self.op, total, self.elements.count, self.dtype)
+
+
+def _of_elements(call: _Call) -> _Run | None:
+    """Few elements: all ranks gather them, and add them as one GPU does."""
+    most, limit = max(call.sizes), _exchange.FEW_ELEMENTS
+    if call.one_node_each or not call.in_place:
+        limit //= 16  # one node each takes one launch more; elements elsewhere are copied first
+    if call.elements.runs > 1 or call.ranks * most * call.outputs * call.given.itemsize > limit:
+        return None
+    reduce = ops.sum if call.op == "sum" else ops.mean
+    count = sum(call.sizes)
+
+    def run(part: Tensor) -> Tensor:
+        x = call.of_run(part)
+        if len(x) < most:
+            x = torch.cat([x, x.new_empty(most - len(x), *x.shape[1:])])
+        whole = x.new_empty((call.ranks * most, *x.shape[1:]))
+        _exchange.all_gather_into(whole, x, call.group())
+        return reduce(whole if len(whole) == count else whole[:count], 0, dtype=call.dtype)
+
+    return run
+
+
+def _of_one_node(call: _Call) -> _Run | None:
+    """Each rank's part is one node."""
+    size = call.outputs * call.acc.itemsize
+    if (
+        call.elements.runs > 1
+        or not call.one_node_each
+        or call.ranks > _tree.LANES
+        or not (call.outputs < call.ranks or _exchange.in_one_exchange(size, call.ranks))
+    ):
+        return None
+
+    def run(part: Tensor) -> Tensor:
+        node = ops.sum(call.converted(call.of_run(part)), 0, dtype=call.acc)
+        return call.finished(ops.sum(_exchange.all_gather(node, call.group()), 0))
+
+    return run
+
+
+def _of_parts_of_runs(call: _Call) -> _Run | None:
+    """Several runs, and each rank's part of one is one node."""
+    e, size = call.elements, call.elements.runs * call.outputs * call.acc.itemsize
+    if (
+        e.runs == 1
+        or any(n != e.unit for n in call.sizes)
+        or _tree.lowest_bit(call.ranks) != call.ranks
+        or call.ranks > _tree.LANES
+        or not _exchange.in_one_exchange(size, call.ranks)
+    ):
+        return None
+
+    def run(part: Tensor) -> Tensor:
+        nodes = ops.sum(_part_of(call.converted(part), e), e.last, dtype=call.acc)
+        of_runs = ops.sum(_exchange.all_gather(nodes, call.group()), 0)
+        return call.finished(_tree.fold(of_runs.flatten(0, e.last - 1)))
+
+    return run
+
+
+# Chunks in a block, at least; and blocks, at most, which two more sums fold.
+FEWEST_CHUNKS = 16
+MOST_BLOCKS = _tree.LANES**2
+# Bytes of the elements and nodes of the blocks that ranks cut, with zeros between them.
+MOST_CUT = 1 << 22
+
+
+def _of_packed_nodes(call: _Call) -> _Run | None:
+    """A run that is cut anywhere: one exchange of nodes and of the elements of cut chunks.
+
+    The run is divided in blocks of a power of two of chunks. A rank sends one node for each block that it has wholly; of
+    those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts together the blocks that
+    were cut: a node of a chunk stands where the chunk's first element would, before zeros, which change nothing.
+    """
+    e, ranks = call.elements, call.ranks
+    chunk, length = _tree.CHUNK, sum(call.sizes)
+    per_block = FEWEST_CHUNKS
+    while length > per_block * chunk * MOST_BLOCKS:
+        per_block *= 2
+    block = per_block * chunk
+    starts = [0, *itertools.accumulate(call.sizes)]
+    # Where each rank's whole chunks begin and end, and its whole blocks.
+    bounds = [
+        (
+            begin,
+            _tree.groups(begin, chunk) * chunk,
+            _tree.groups(begin, block) * block,
+            end if end == length else end // block * block,
+            end if end == length else end // chunk * chunk,
+            end,
+        )
+        for begin, end in itertools.pairwise(starts)
+    ]
+    if e.runs > 1 or any(first > last or begin == end for begin, _, first, last, _, end in bounds):
+        return None
+    # A message: nodes of blocks, of the chunks before them and after, elements before and after, and a zero.
+    counts = [
+        (
+            _tree.groups(last - first, block),
+            (first - head) // chunk,
+            (tail - last) // chunk if end < length else 0,
+            head - begin,
+            end - tail,
+        )
+        for begin, head, first, last, tail, end in bounds
+    ]
+    most = max(map(sum, counts)) + 1
+    cut = [r for r in range(ranks - 1) if starts[r + 1] % block]
+    of_outputs = call.outputs * call.acc.itemsize
+    if len(cut) * block * of_outputs > MOST_CUT or not _exchange.in_one_exchange(most * of_outputs, ranks):
+        return None
+
+    zero = ranks * most - 1  # the last message ends with one
+    blocks = torch.full((len(cut), per_block, chunk), zero)
+    for number, r in enumerate(cut):
+        begin_of_block = bounds[r][3]
+        whole, heads, tails, before, after = counts[r]
+        at = r * most + whole + heads
+        blocks[number, :tails, 0] = torch.arange(at, at + tails)
+        flat = blocks[number].view(-1)
+        if after:
+            here, at = bounds[r][4] - begin_of_block, at + tails + before
+            flat[here : here + after] = torch.arange(at, at + after)
+        whole, heads, tails, before, after = counts[r + 1]
+        at = (r + 1) * most + whole
+        first_chunk = (bounds[r + 1][1] - begin_of_block) // chunk
+        blocks[number, first_chunk : first_chunk + heads, 0] = torch.arange(at, at + heads)
+        here, at = starts[r + 1] - begin_of_block, at + heads + tails
+        flat[here : here + before] = torch.arange(at, at + before)
+
+    order = []
+    for r, (whole, *_) in enumerate(counts):
+        order += range(r * most, r * most + whole)
+        if r in cut:
+            order.append(ranks * most + cut.index(r))
+    if len(order) > _tree.LANES:
+        order += [zero] * (-len(order) % _tree.LANES)
+    in_order = order == list(range(len(order)))
+
+    begin, *at, _ = (position - starts[call.rank] for position in bounds[call.rank])
+    head, first, last, tail = at
+    is_last = starts[call.rank + 1] == length
+    device = call.mesh.device_type
+    blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
+    padding = torch.zeros(most - sum(counts[call.rank]), dtype=call.acc, device=device)
+
+    def run(part: Tensor) -> Tensor:
+        x = call.converted(call.of_run(part))
+        message = [_tree.nodes_of(x[first : len(x) if is_last else last], 0, block, call.acc)]
+        if first > head:
+            message.append(_tree.nodes_of(x[head:first], 0, chunk, call.acc))
+        if not is_last and tail > last:
+            message.append(_tree.nodes_of(x[last:tail], 0, chunk, call.acc))
+        if head:
+            message.append(x[:head])
+        if not is_last and tail < len(x):
+            message.append(x[tail:])
+        message.append(padding if x.dim() == 1 else padding.view(-1, *[1] * (x.dim() - 1)).expand(-1, *x.shape[1:]))
+        values = _exchange.all_gather(torch.cat(message), call.group()).flatten(0, 1)
+        if cut:
+            parts = values.index_select(0, blocks).unflatten(0, (len(cut), block))
+            values = torch.cat([values, ops.sum(parts, 1)])
+        return call.finished(_tree.fold(values[: len(order)] if in_order else values.index_select(0, order)))
+
+    return run
 
 
 def unordered(
