@@ -151,7 +151,7 @@ def on_nodes(device):
 
         return found
 
-    names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes")
+    names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes", "_of_chunks")
     every = {name: counted(getattr(_sharded, name)) for name in names}
     shapes = ((8192,), (1 << 15,), (12_289,), (24_575,), (3 * 4096,), (13 * 1024 + 1,), (16_385, 3), (5, 8192), (8192, 5))
     with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, FEWEST_CHUNKS=2, **every):

@@ -104,10 +104,12 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: De
     if elements.unit >= _tree.CHUNK:
         nodes, counts = _tree.nodes_of(x, 0, elements.unit, acc), [_tree.groups(n, elements.unit) for n in sizes]
     else:
-        nodes, counts = _nodes_of_groups(x, sizes, _tree.CHUNK, acc, group)
+        found = _Groups(tuple(sizes), _tree.CHUNK)
+        nodes, counts = found.nodes(x, acc, group), found.counts
     of_all = sum(counts) * math.prod(nodes.shape[1:]) * nodes.element_size()
     while sum(counts) > group.size() * _tree.LANES and of_all > _exchange.MANY:
-        nodes, counts = _nodes_of_groups(nodes, counts, _tree.LANES, acc, group)
+        found = _Groups(tuple(counts), _tree.LANES)
+        nodes, counts = found.nodes(nodes, acc, group), found.counts
         of_all /= _tree.LANES
     return _folded(nodes, counts, finished, group)
 
@@ -138,30 +140,56 @@ def _gathered(x: Tensor, elements: Elements, acc: torch.dtype, mesh: DeviceMesh)
     return nodes.flatten(0, elements.last)
 
 
-def _nodes_of_groups(
-    x: Tensor, sizes: list[int], length: int, acc: torch.dtype, group: ProcessGroup
-) -> tuple[Tensor, list[int]]:
-    """This rank's nodes of `length` entries of dim 0 each, and how many each rank has.
+@dataclasses.dataclass(frozen=True)
+class _Groups:
+    """Groups of `length` entries, which ranks cut anywhere: rank r has sizes[r] of the entries.
 
-    Rank r has sizes[r] of the entries: elements, or nodes of fewer. Ranks cut groups anywhere. A group belongs to the
-    rank that has its first entry; the others send it what they have of it.
+    A group belongs to the rank that has its first entry; the others send it what they have of it.
     """
-    bounds = [0, *itertools.accumulate(sizes)]
-    parts = list(itertools.pairwise(bounds))
-    heads = [min(end, _tree.groups(begin, length) * length) - begin for begin, end in parts]
-    owners = [bisect.bisect_right(bounds, begin // length * length, hi=len(parts)) - 1 for begin, _ in parts]
 
-    me = group.rank()
-    give = [heads[me] if r == owners[me] else 0 for r in range(len(parts))]
-    take = [head if owner == me else 0 for head, owner in zip(heads, owners, strict=True)]
-    mine = x[heads[me] :]
-    rest = len(mine) % length
-    receive = _exchange.begin_all_to_all(x[: heads[me]], take, give, group)
-    nodes = [_tree.nodes_of(mine[: len(mine) - rest], 0, length, acc)]
-    received = receive()
-    if rest:
-        nodes.append(_tree.nodes_of(torch.cat([mine[len(mine) - rest :], received]), 0, length, acc))
-    return torch.cat(nodes), [_tree.groups(end, length) - _tree.groups(begin, length) for begin, end in parts]
+    sizes: tuple[int, ...]
+    length: int
+
+    @functools.cached_property
+    def parts(self) -> list[tuple[int, int]]:
+        """Where the entries of each rank begin and end."""
+        return list(itertools.pairwise(itertools.accumulate(self.sizes, initial=0)))
+
+    @functools.cached_property
+    def heads(self) -> list[int]:
+        """How many entries of each rank belong to one before it."""
+        return [min(end, _tree.groups(begin, self.length) * self.length) - begin for begin, end in self.parts]
+
+    @functools.cached_property
+    def owners(self) -> list[int]:
+        """To which rank."""
+        starts = [begin for begin, _ in self.parts] + [self.parts[-1][1]]
+        last = len(self.parts)
+        return [bisect.bisect_right(starts, begin // self.length * self.length, hi=last) - 1 for begin, _ in self.parts]
+
+    @functools.cached_property
+    def counts(self) -> list[int]:
+        """How many groups each rank has."""
+        return [_tree.groups(end, self.length) - _tree.groups(begin, self.length) for begin, end in self.parts]
+
+    def nodes(self, x: Tensor, acc: torch.dtype, group: ProcessGroup) -> Tensor:
+        """A rank's nodes of a group each, from its entries along dim 0: elements, or nodes of fewer."""
+        me = group.rank()
+        head = self.heads[me]
+        give = [head if r == self.owners[me] else 0 for r in range(len(self.parts))]
+        take = [theirs if owner == me else 0 for theirs, owner in zip(self.heads, self.owners, strict=True)]
+        begin, end = head, len(x)
+        rest = (end - begin) % self.length
+        receive = _exchange.begin_all_to_all(x[:head], take, give, group)
+        nodes = []
+        if end - rest > begin:
+            nodes.append(_tree.nodes_of(x[begin : end - rest], 0, self.length, acc))
+        received = receive()
+        if rest:
+            nodes.append(ops.sum(torch.cat([x[end - rest :], received]), 0, keepdim=True, dtype=acc))
+        if not nodes:
+            return x.new_empty((0, *x.shape[1:]), dtype=acc)
+        return nodes[0] if len(nodes) == 1 else torch.cat(nodes)
 
 
 # The same for one layout, which is called again and again: what the layout determines is found once.
@@ -173,7 +201,7 @@ def prepared(op: str, part: Tensor, elements: Elements, dtype: torch.dtype, mesh
     """`ordered`, for parts that are all like `part`."""
     if len(elements.cuts) == 1:
         call = _Call(op, elements, dtype, mesh, part)
-        for way in (_of_elements, _of_one_node, _of_parts_of_runs, _of_packed_nodes):
+        for way in (_of_elements, _of_one_node, _of_parts_of_runs, _of_packed_nodes, _of_chunks):
             run = way(call)
             if run is not None:
                 return run
@@ -378,6 +406,26 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
             parts = values.index_select(0, blocks).unflatten(0, (len(cut), block))
             values = torch.cat([values, ops.sum(parts, 1)])
         return call.finished(_tree.fold(values[: len(order)] if in_order else values.index_select(0, order)))
+
+    return run
+
+
+def _of_chunks(call: _Call) -> _Run | None:
+    """A run that is cut anywhere, of too many outputs to send elements to all: to the chunk's rank; then nodes to all."""
+    groups = _Groups(tuple(call.sizes), _tree.CHUNK)
+    size = call.outputs * call.acc.itemsize
+    if (
+        call.elements.runs > 1
+        or call.elements.unit >= _tree.CHUNK
+        or sum(groups.counts) * size > _exchange.MANY
+        or not _exchange.in_one_exchange(max(groups.counts) * size, call.ranks)
+    ):
+        return None
+
+    def run(part: Tensor) -> Tensor:
+        group = call.group()
+        nodes = groups.nodes(call.converted(call.of_run(part)), call.acc, group)
+        return call.finished(_tree.fold(_exchange.gather_parts(nodes, groups.counts, group)))
 
     return run
 
