@@ -20,6 +20,7 @@ from bits import assert_same_bits
 from ranks import Ranks
 from torch.distributed import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
 
 import torch_reduce
 import torch_reduce.distributed as treduce
@@ -153,7 +154,17 @@ def on_nodes(device):
 
     names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes", "_of_chunks")
     every = {name: counted(getattr(_sharded, name)) for name in names}
-    shapes = ((8192,), (1 << 15,), (12_289,), (24_575,), (3 * 4096,), (13 * 1024 + 1,), (16_385, 3), (5, 8192), (8192, 5))
+    shapes = (
+        (8192,),
+        (1 << 15,),
+        (12_289,),
+        (24_575,),
+        (3 * 4096,),
+        (13 * 1024 + 1,),
+        (16_385, 3),
+        (5, 8192),
+        (8192, 5),
+    )
     with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, FEWEST_CHUNKS=2, **every):
         for shape, dtype in itertools.product(shapes, (torch.float32, torch.float16)):
             x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
@@ -434,6 +445,62 @@ def on_row_operations(device):
 
 def test_row_operations(together):
     together(on_row_operations)
+
+
+def on_repeated_calls(device):
+    """What a layout determines is remembered: the same layout with other values, other arguments, and a gradient."""
+    mesh = line(device)
+    shapes = ((6, 40), (40, 40), (40,))
+    calls = [
+        lambda x, w, b: torch_reduce.matmul(x, w),
+        lambda x, w, b: torch_reduce.linear(x, w, b),
+        lambda x, w, b: torch_reduce.linear(x, w),
+        lambda x, w, b: torch_reduce.vector_add(x, b),
+        lambda x, w, b: torch_reduce.softmax(x, 0),
+        lambda x, w, b: torch_reduce.softmax(x, 1),
+        lambda x, w, b: torch_reduce.layer_norm(x, (40,), b, b),
+        lambda x, w, b: torch_reduce.layer_norm(x, (40,), b, b, 1e-2),
+        lambda x, w, b: torch_reduce.rms_norm(x, [40], b, 1e-2),
+        lambda x, w, b: torch_reduce.scaled_dot_product_attention(x, w, w),
+        lambda x, w, b: torch_reduce.scaled_dot_product_attention(x, w, w, is_causal=True),
+        lambda x, w, b: torch_reduce.sum(x, 1),
+        lambda x, w, b: torch_reduce.sum(x, [1]),
+        lambda x, w, b: torch_reduce.sum(x, 1, True, dtype=torch.float64),
+        lambda x, w, b: torch_reduce.sum(x, 1, variant="row_warp"),
+        lambda x, w, b: torch_reduce.amin(x, (0, 1)),
+    ]
+    for seed, placement in itertools.product(range(3), (Shard(0), Shard(1), Replicate())):
+        whole = [
+            cases.values(math.prod(s), torch.float32, "normal", seed + i, device).view(s) for i, s in enumerate(shapes)
+        ]
+        parts = [placed(x, mesh, placement if i == 0 else Replicate()) for i, x in enumerate(whole)]
+        for number, call in enumerate(calls):
+            assert_placed(call(*parts), call(*whole), f"{number} {placement}")
+        for number, call in enumerate(calls):
+            if number in (14, 15):
+                continue
+            found = []
+            for operands in (whole, parts):
+                leaves = [x.detach().requires_grad_() for x in operands]
+                found.append(torch.autograd.grad(torch_reduce.sum(call(*leaves)), leaves, allow_unused=True))
+            for e, a in zip(*found, strict=True):
+                assert (a is None) == (e is None)
+                if e is not None:
+                    assert_placed(a, e, f"gradient of {number} {placement}")
+    before = dict(_rules._known_calls), dict(_rules._known)
+    assert any(before[0]) and any(before[1])
+    x = placed(whole[0], mesh, Shard(0))
+    with pytest.raises(ValueError, match="unknown variant"):
+        torch_reduce.sum(x, 1, variant="fastest")
+    with pytest.raises(IndexError):
+        torch_reduce.sum(x, 2)
+    with CommDebugMode() as comms:
+        torch_reduce.sum(placed(whole[0], mesh, Shard(1)), 1)
+    assert comms.get_total_counts() > 0
+
+
+def test_repeated_calls(together):
+    together(on_repeated_calls)
 
 
 def test_every_op_has_a_rule():

@@ -12,9 +12,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as traced
 from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
 
-# Either every rank takes everything and adds it, in one exchange; or each takes a share, adds it, and all gather the sums:
-# two exchanges, and as many bytes as a ring. The first is chosen up to so many bytes that a rank sends more than in the
-# second, and so many that it has of all ranks. H200, 2026-11-22.
+# Either every rank takes everything and adds it, in one exchange; or each takes a share, adds it, and all gather the
+# sums: two exchanges, and as many bytes as a ring. The first is chosen up to so many bytes that a rank sends more than
+# in the second, and so many that it has of all ranks. H200, 2026-11-22.
 MORE_SENT = 8 << 20
 OF_ALL = 1 << 26
 

@@ -74,7 +74,7 @@ def _absent(mesh: DeviceMesh, layout: _Layout) -> DTensor:
 
 def _placed(x: DTensor, placements: tuple[Placement, ...]) -> Tensor:
     """This rank's part, with those placements."""
-    return (x if x.placements == placements else x.redistribute(placements=placements)).to_local()
+    return x._local_tensor if x.placements == placements else x.redistribute(placements=placements).to_local()
 
 
 def _remembered(plan: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,7 +218,11 @@ def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: A
     mesh = _mesh(op, [x])
     usual = ("dim", None), ("keepdim", False), ("dtype", None)
     found = _shortcut(
-        _name(op), x, *(arguments.get(k, v) for k, v in usual), variant, *map(arguments.get, ("block_size", "num_blocks"))
+        _name(op),
+        x,
+        *(arguments.get(k, v) for k, v in usual),
+        variant,
+        *map(arguments.get, ("block_size", "num_blocks")),
     )
     if found is not NotImplemented:
         return found
@@ -241,7 +245,8 @@ def _reduction(op: OpOverload, x: DTensor, variant: str = "auto", **arguments: A
     return _wrapped(result, mesh, plan.result)
 
 
-# A reduction as it is called again and again: what its call and layout determine is found once, and no dispatcher is asked.
+# A reduction as it is called again and again: what its call and layout determine is found once, and no dispatcher is
+# asked.
 
 
 _Known = tuple[Callable[[Tensor], Tensor], DTensorSpec] | None
@@ -263,13 +268,13 @@ def _shortcut(name: str, x: DTensor, dim: Any, *arguments: Any) -> Any:
     # Meshes are equal where their groups are not. What is known keeps the mesh, so no other has its id.
     key = (id(spec.mesh), name, spec, tuple(dim) if type(dim) is list else dim, *arguments)
     try:
-        known = _known[key]
-    except KeyError:
+        known = _known.get(key, NotImplemented)
+    except TypeError:
+        return NotImplemented  # what cannot be hashed is no dim
+    if known is NotImplemented:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         known = _known[key] = _prepared(name, x, dim, *arguments)
-    except TypeError:
-        return NotImplemented  # what cannot be hashed is no dim
     if known is None:
         return NotImplemented
     run, result = known
@@ -382,7 +387,7 @@ def _independent(
 
     whole = run(_layout(x).meta() for x in given)  # checks the call, and says what comes out
     outputs = whole if isinstance(whole, tuple) else (whole,)
-    given = [_settled(x) for x in given]
+    before, given = given, [_settled(x) for x in given]
     dims = tuple(map(tuple, dims_of(whole)))
     placements, first = _independent_plan(tuple(map(_layout, given)), dims, mesh, _layout(outputs[0]))
     parts = [_placed(x, p) for x, p in zip(given, placements, strict=True)]
@@ -393,7 +398,55 @@ def _independent(
         found = run(parts)
         found = found if isinstance(whole, tuple) else (found,)
         results = [_wrapped(part, mesh, layout) for part, layout in zip(found, layouts, strict=True)]
+        if all(x is settled for x, settled in zip(before, given, strict=True)):
+            _remember(op, arguments, named, placements, [x._spec for x in results])
     return tuple(results) if isinstance(whole, tuple) else results[0]
+
+
+# A call of a layout that was there before.
+
+_known_calls: dict[tuple[Any, ...], tuple[list[tuple[Placement, ...]], list[DTensorSpec]]] = {}
+"""The placements that operands must have, and what the results are."""
+
+
+def _key(op: OpOverload, arguments: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What determines the layouts of the results, of a plain call."""
+    key = [op, *named.items()]
+    for x in arguments:
+        if isinstance(x, DTensor):
+            if type(x._local_tensor) is not Tensor or x._local_tensor.requires_grad:
+                return None
+            key += (id(x._spec.mesh), x._spec)
+        else:
+            key.append(tuple(x) if type(x) is list else x)
+    return tuple(key)
+
+
+def _remember(
+    op: OpOverload,
+    arguments: Sequence[Any],
+    named: dict[str, Any],
+    placements: list[tuple[Placement, ...]],
+    results: list[DTensorSpec],
+) -> None:
+    key = _key(op, arguments, named)
+    if key is not None:
+        if len(_known_calls) >= _MOST_KNOWN:
+            _known_calls.clear()
+        _known_calls[key] = placements, results
+
+
+def _again(op: OpOverload, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+    key = _key(op, arguments, named)
+    known = None if key is None else _known_calls.get(key)
+    if known is None:
+        return NotImplemented
+    left = iter(known[0])
+    parts = [_placed(x, next(left)) if isinstance(x, DTensor) else x for x in arguments]
+    found = op(*parts, **named)
+    if not isinstance(found, tuple):
+        return DTensor(found, known[1][0], requires_grad=False)
+    return tuple(DTensor(part, spec, requires_grad=False) for part, spec in zip(found, known[1], strict=True))
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:
@@ -443,15 +496,15 @@ def _attention_dims(query: DTensor, key: DTensor, mask: Any, queries: bool) -> t
     return (*lead, length, None), (*lead, None, None), of_mask
 
 
-def _attention(
-    op: OpOverload, query: DTensor, key: DTensor, value: DTensor, attn_mask: Any = None, *rest: Any, **named: Any
-) -> DTensor:
+def _attention(op: OpOverload, query: DTensor, key: DTensor, value: DTensor, *rest: Any, **named: Any) -> DTensor:
+    attn_mask = rest[0] if rest else None
+
     def dims(whole: Tensor) -> Sequence[_Dims]:
-        is_causal = len(rest) > 1 and rest[1]
+        is_causal = len(rest) > 2 and rest[2]
         of_query, of_keys, of_mask = _attention_dims(query, key, attn_mask, queries=not is_causal)
         return [of_query, of_keys, of_keys, *of_mask]
 
-    return _independent(op, (query, key, value, attn_mask, *rest), named, dims)
+    return _independent(op, (query, key, value, *rest), named, dims)
 
 
 def _attention_backward(
@@ -525,7 +578,8 @@ RULES: dict[str, Callable[..., Any]] = {
 def _dispatched(rule: Callable[..., Any], _, op: OpOverload, types: Any, args: Any, kwargs: Any) -> Any:
     with torch.no_grad():  # autograd is above: the ops have gradients of their own
         args = [x.detach() if isinstance(x, DTensor) and x.requires_grad else x for x in args]
-        return rule(op, *args, **(kwargs or {}))
+        found = NotImplemented if rule is _reduction else _again(op, args, kwargs or {})
+        return rule(op, *args, **(kwargs or {})) if found is NotImplemented else found
 
 
 def register() -> None:

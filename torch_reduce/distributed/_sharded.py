@@ -313,9 +313,9 @@ MOST_CUT = 1 << 22
 def _of_packed_nodes(call: _Call) -> _Run | None:
     """A run that is cut anywhere: one exchange of nodes and of the elements of cut chunks.
 
-    The run is divided in blocks of a power of two of chunks. A rank sends one node for each block that it has wholly; of
-    those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts together the blocks that
-    were cut: a node of a chunk stands where the chunk's first element would, before zeros, which change nothing.
+    The run is divided in blocks of a power of two of chunks. A rank sends one node for each block that it has wholly;
+    of those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts together the blocks
+    that were cut: a chunk's node stands where its first element would, before zeros, which change nothing.
     """
     e, ranks = call.elements, call.ranks
     chunk, length = _tree.CHUNK, sum(call.sizes)
@@ -382,8 +382,7 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         order += [zero] * (-len(order) % _tree.LANES)
     in_order = order == list(range(len(order)))
 
-    begin, *at, _ = (position - starts[call.rank] for position in bounds[call.rank])
-    head, first, last, tail = at
+    _, head, first, last, tail, _ = (position - starts[call.rank] for position in bounds[call.rank])
     is_last = starts[call.rank + 1] == length
     device = call.mesh.device_type
     blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
@@ -411,7 +410,7 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
 
 
 def _of_chunks(call: _Call) -> _Run | None:
-    """A run that is cut anywhere, of too many outputs to send elements to all: to the chunk's rank; then nodes to all."""
+    """A run that is cut anywhere, of many outputs: elements go to the chunk's rank alone, then nodes to all."""
     groups = _Groups(tuple(call.sizes), _tree.CHUNK)
     size = call.outputs * call.acc.itemsize
     if (
