@@ -5,6 +5,7 @@ What runs on the ranks are the functions named `on_...`; `ranks` starts the proc
 
 import collections
 import contextlib
+import datetime
 import functools
 import importlib.util
 import itertools
@@ -371,6 +372,27 @@ def test_products(together, dtype):
     together(on_products, dtype)
 
 
+def on_batches(device):
+    """Batched products on a mesh of two dims: batches, rows, columns and k, each on either of its dims."""
+    mesh = init_device_mesh(device, square())
+    a, b = (
+        cases.values(math.prod(s), torch.float32, "normal", i, device).view(s)
+        for i, s in enumerate(((4, 6, 32), (4, 32, 8)))
+    )
+    expected = torch_reduce.matmul(a, b)
+    options = (Replicate(), Shard(0), Shard(1), Shard(2))
+    for of_a in itertools.product(options, options):
+        for of_b in ((Replicate(), Replicate()), (Shard(0), Shard(2)), (Shard(1), Shard(0)), (Shard(0), Shard(0))):
+            actual = torch_reduce.matmul(placed(a, mesh, *of_a), placed(b, mesh, *of_b))
+            assert_placed(actual, expected, f"{of_a} {of_b}")
+            if of_a == of_b == (Shard(0), Shard(0)):
+                assert actual.placements == of_a
+
+
+def test_batches_on_two_mesh_dims(together):
+    together(on_batches)
+
+
 def on_attention(device):
     """Forward and backward, every placement of all operands."""
     mesh = line(device)
@@ -623,6 +645,22 @@ def on_mismatches(device):
 
 def test_ranks_that_disagree(together):
     together(on_mismatches)
+
+
+def on_an_absent_rank(device):
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match=r"(?i)time"):
+            treduce.all_reduce(torch.zeros(3, device=device), group=group)
+        mesh = DeviceMesh.from_group(group, device)
+        x = DTensor.from_local(torch.zeros(3, device=device), mesh, [Shard(0)])
+        with pytest.raises(RuntimeError):
+            torch_reduce.sum(x)
+
+
+def test_a_rank_that_does_not_come(gloo):
+    """torch's error, at the latest when the group's time is over; NCCL ends the process then."""
+    gloo.run(2, on_an_absent_rank, device="cpu")
 
 
 def on_ddp(device):
