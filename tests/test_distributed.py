@@ -527,7 +527,7 @@ def test_repeated_calls(together):
 
 def test_every_op_has_a_rule():
     names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
-    missing = names - _rules.RULES.keys() - {"thread_indices_"}
+    missing = names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_"}
     assert not missing, (
         f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
     )
@@ -764,6 +764,24 @@ def test_torchrun(root):
     )
     assert (alone.returncode, two.returncode) == (0, 0), alone.stderr + two.stderr
     assert two.stdout == alone.stdout
+
+
+@pytest.mark.parametrize("op", cases.REDUCTIONS)
+def test_ranks_are_reduced_in_place(op, device):
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        if op == "mean" and dtype == torch.int8:
+            continue
+        values = cases.values(4 * 300, dtype, "wide", device=device).view(4, 300)
+        arguments = {"dtype": dtype} if op in ("sum", "mean") else {}
+        out = torch.zeros(2, 300, dtype=dtype, device=device)
+        torch.ops.treduce.reduce_ranks_(out[1], values, op)
+        assert_same_bits(out[1], getattr(torch_reduce, op)(values, 0, **arguments), f"{op} {dtype}")
+        assert not out[0].any()
+    with pytest.raises(ValueError, match="takes op sum, mean, amax or amin, got 'product'"):
+        torch.ops.treduce.reduce_ranks_(values[0], values, "product")
+    for wrong in (values[0, :-1], torch.zeros(300, 2, dtype=dtype, device=device)[:, 0]):
+        with pytest.raises(ValueError, match="writes to a contiguous tensor of shape"):
+            torch.ops.treduce.reduce_ranks_(wrong, values, "amax")
 
 
 def test_many_ranks():

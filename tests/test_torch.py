@@ -94,6 +94,11 @@ def test_opcheck_of_thread_indices(device):
     torch.library.opcheck(ops.thread_indices_.default, (out, [2], [3]))
 
 
+def test_opcheck_of_reduce_ranks(device):
+    out, values = torch.zeros(3, 5, device=device), torch.randn(4, 3, 5, device=device)
+    torch.library.opcheck(ops.reduce_ranks_.default, (out, values, "mean"))
+
+
 # Fake tensors: what the Meta kernels say must be what the real kernels do.
 
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include "collectives.h"
 #include "functions.h"
 #include "reduce_schema.h"
 
@@ -141,11 +142,10 @@ PyMethodDef method(const char* name) {
 }  // namespace
 
 PyMethodDef* functions() {
-  static PyMethodDef table[] = {method<kSum, true>("sum"),
-                                method<kMean, true>("mean"),
-                                method<kAmax, false>("amax"),
-                                method<kAmin, false>("amin"),
-                                {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef table[] = {
+      method<kSum, true>("sum"),    method<kMean, true>("mean"), method<kAmax, false>("amax"),
+      method<kAmin, false>("amin"), gathered_method(),           gather_and_reduce_method(),
+      all_reduce_method(),          reduce_ranks_method(),       {nullptr, nullptr, 0, nullptr}};
   return table;
 }
 

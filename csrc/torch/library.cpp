@@ -44,5 +44,7 @@ TORCH_LIBRARY(treduce, m) {
       "rms_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor rstd, Tensor? weight=None, "
       "str variant=\"auto\") -> Tensor");
   m.def("elementary(Tensor self, str function) -> Tensor");
+  // Along dim 0 of `values`, to `out`: what the collectives of torch_reduce.distributed add.
+  m.def("reduce_ranks_(Tensor(a!) out, Tensor values, str op) -> ()");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

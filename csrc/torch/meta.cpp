@@ -29,6 +29,11 @@ at::Tensor extremum_meta(const at::Tensor& self, std::string_view variant, at::O
   return reduce_meta(kOp, self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
+void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
+  const reduce::RanksToOne call(out, op);
+  reduce::check_call(call.op, values, call.arguments);
+}
+
 at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                        std::optional<int64_t> tile_size) {
   const DType dtype = matmul::checked_operands({&self, &other});
@@ -64,6 +69,7 @@ TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   m.impl("mean", sum_meta<reduce::Op::mean>);
   m.impl("amax", extremum_meta<reduce::Op::amax>);
   m.impl("amin", extremum_meta<reduce::Op::amin>);
+  m.impl("reduce_ranks_", reduce_ranks_meta);
   m.impl("matmul", matmul_meta);
   m.impl("linear", linear_meta);
   m.impl("vector_add", vector_add_meta);

@@ -199,12 +199,36 @@ Checked check_call(Op op, const at::Tensor& self, const Arguments& a) {
   return c;
 }
 
+RanksToOne::RanksToOne(const at::Tensor& out, std::string_view name)
+    : op(Op::sum), arguments{"auto",       at::OptionalIntArrayRef(at::IntArrayRef(&dim, 1)),
+                             false,        out.scalar_type(),
+                             std::nullopt, std::nullopt,
+                             &out} {
+  for (const Op known : {Op::sum, Op::mean, Op::amax, Op::amin}) {
+    if (name != name_of(known)) continue;
+    op = known;
+    if (is_extremum(known)) arguments.dtype.reset();
+    return;
+  }
+  TORCH_CHECK_VALUE(false, "reduce_ranks_ takes op sum, mean, amax or amin, got '", name, "'");
+}
+
 Reduction::Reduction(Op op, const at::Tensor& self, const Arguments& arguments)
     : call(check_call(op, self, arguments)), input(c10::MaybeOwned<at::Tensor>::borrowed(self)) {
   const auto copy = [&](at::Tensor made) { input = c10::MaybeOwned<at::Tensor>::owned(std::move(made)); };
   Request& r = call.request;
-  output =
-      at::empty(call.result_sizes(self.sizes()), self.options().dtype(call.result_type).memory_format(std::nullopt));
+  const auto sizes = call.result_sizes(self.sizes());
+  if (arguments.out != nullptr) {
+    output = *arguments.out;
+    TORCH_CHECK_VALUE(output.sizes() == at::IntArrayRef(sizes) && output.is_contiguous() &&
+                          output.scalar_type() == call.result_type && output.device() == self.device(),
+                      "treduce::", name_of(op), " writes to a contiguous tensor of shape ", at::IntArrayRef(sizes),
+                      ", dtype ", call.result_type, " and device ", self.device(), ", got shape ", output.sizes(),
+                      ", strides ", output.strides(), ", dtype ", output.scalar_type(), " and device ",
+                      output.device());
+  } else {
+    output = at::empty(sizes, self.options().dtype(call.result_type).memory_format(std::nullopt));
+  }
   if (is_lazy(self)) copy(resolved(self));
   if (!r.row->along_dims) {
     if (!is_flat(op, *input)) copy(input->contiguous());

@@ -20,6 +20,17 @@ struct Arguments {
   std::optional<at::ScalarType> dtype;
   std::optional<int64_t> block_size;
   std::optional<int64_t> num_blocks;
+  const at::Tensor* out = nullptr;  // where the result goes, if not to a new tensor: contiguous, of its shape and dtype
+};
+
+// reduce_ranks_: along dim 0 of `values`, to `out`.
+struct RanksToOne {
+  RanksToOne(const at::Tensor& out, std::string_view op);
+  RanksToOne(const RanksToOne&) = delete;
+
+  Op op;
+  int64_t dim = 0;
+  Arguments arguments;
 };
 
 // A call, checked. Sizes may be symbolic.

@@ -41,6 +41,16 @@ at::Tensor extremum_cpu(const at::Tensor& self, std::string_view variant, at::Op
   return reduce_cpu<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
+void reduce_ranks_cpu(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
+  const RanksToOne call(out, op);
+  switch (call.op) {
+    case Op::sum: reduce_cpu<Op::sum>(values, call.arguments); break;
+    case Op::mean: reduce_cpu<Op::mean>(values, call.arguments); break;
+    case Op::amax: reduce_cpu<Op::amax>(values, call.arguments); break;
+    case Op::amin: reduce_cpu<Op::amin>(values, call.arguments); break;
+  }
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CPU, m) {
@@ -48,6 +58,7 @@ TORCH_LIBRARY_IMPL(treduce, CPU, m) {
   m.impl("mean", sum_cpu<Op::mean>);
   m.impl("amax", extremum_cpu<Op::amax>);
   m.impl("amin", extremum_cpu<Op::amin>);
+  m.impl("reduce_ranks_", reduce_ranks_cpu);
 }
 
 }  // namespace treduce::reduce

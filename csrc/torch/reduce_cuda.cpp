@@ -58,6 +58,16 @@ at::Tensor extremum_cuda(const at::Tensor& self, std::string_view variant, at::O
   return reduce_cuda<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
+void reduce_ranks_cuda(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
+  const RanksToOne call(out, op);
+  switch (call.op) {
+    case Op::sum: reduce_cuda<Op::sum>(values, call.arguments); break;
+    case Op::mean: reduce_cuda<Op::mean>(values, call.arguments); break;
+    case Op::amax: reduce_cuda<Op::amax>(values, call.arguments); break;
+    case Op::amin: reduce_cuda<Op::amin>(values, call.arguments); break;
+  }
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
@@ -65,6 +75,7 @@ TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
   m.impl("mean", sum_cuda<Op::mean>);
   m.impl("amax", extremum_cuda<Op::amax>);
   m.impl("amin", extremum_cuda<Op::amin>);
+  m.impl("reduce_ranks_", reduce_ranks_cuda);
 }
 
 }  // namespace treduce::reduce

@@ -24,6 +24,7 @@ constexpr const char* kOps[] = {"sum",
                                 "layer_norm_backward",
                                 "rms_norm_backward",
                                 "elementary",
+                                "reduce_ranks_",
                                 "thread_indices_"};
 
 void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {

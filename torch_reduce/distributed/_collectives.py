@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket, ProcessGroup
 
+from .. import _C
 from . import _exchange, _tree
 
 Op = Literal["sum", "mean", "max", "min"]
@@ -101,24 +102,26 @@ def _reduce(tensor: Tensor, reduction: str, group: ProcessGroup) -> None:
     ranks, count, itemsize = group.size(), tensor.numel(), tensor.element_size()
     if count == 0:
         return
-    if _exchange.in_one_exchange(count * itemsize, ranks):
-        tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
+    unit = ranks * max(PIECE // itemsize, 1)
+    shared = 0 if _exchange.in_one_exchange(count * itemsize, ranks) else count // unit * unit
+    if not shared:
+        if _exchange.is_sent(tensor) and ranks <= _tree.LANES:
+            _C.all_reduce(tensor, group.group_name, reduction)
+        else:
+            tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
         return
     flat = tensor.detach().reshape(-1)
-    unit = ranks * max(PIECE // itemsize, 1)
-    shared = count // unit * unit
-    if shared:
-        mine = _reduced_piece(flat[:shared], reduction, group)
-        _exchange.all_gather_into(flat[:shared], mine, group)
-    if shared < count:  # what the ranks cannot share evenly goes the way of small tensors
-        flat[shared:] = _tree.combine(reduction, _exchange.all_gather(flat[shared:], group))
+    pieces = _exchange.exchange_pieces(flat[:shared], group)
+    mine = flat[:shared].view(ranks, -1)[group.rank()]
+    if ranks <= _tree.LANES:
+        _C.reduce_ranks(mine, pieces, reduction)
+    else:
+        mine.copy_(_tree.combine(reduction, pieces))
+    _exchange.all_gather_into(flat[:shared], mine, group)
+    if shared < count:
+        _reduce(flat[shared:], reduction, group)  # what the ranks cannot share evenly: few
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.shape))
-
-
-def _reduced_piece(flat: Tensor, reduction: str, group: ProcessGroup) -> Tensor:
-    """This rank's piece of a flat tensor, reduced over the ranks."""
-    return _tree.combine(reduction, _exchange.exchange_pieces(flat, group))
 
 
 def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None, *, check: bool = False) -> Tensor:
@@ -157,7 +160,8 @@ def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = 
     if tensor.numel() == 0:
         return tensor.new_empty(shape)
     with torch.no_grad():
-        return _reduced_piece(tensor.detach().reshape(-1), reduction, group).view(shape)
+        pieces = _exchange.exchange_pieces(tensor.detach().reshape(-1), group)
+        return _tree.combine(reduction, pieces).view(shape)
 
 
 def ddp_hook(group: ProcessGroup | None, bucket: GradBucket) -> torch.futures.Future[Tensor]:

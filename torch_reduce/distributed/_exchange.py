@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as traced
-from torch.distributed.distributed_c10d import AllgatherOptions, AllToAllOptions
+from torch.distributed.distributed_c10d import AllToAllOptions
+
+from .. import _C, ops
 
 # Either every rank takes everything and adds it, in one exchange; or each takes a share, adds it, and all gather the
 # sums: two exchanges, and as many bytes as a ring. The first is chosen up to so many bytes that a rank sends more than
@@ -22,10 +24,15 @@ OF_ALL = 1 << 26
 MANY = 1 << 22
 
 # Sums of so many bytes of elements, of all ranks together, gather these in place of nodes: less is launched.
-FEW_ELEMENTS = 1 << 20
+FEW_ELEMENTS = 8 << 20
 
 # What every backend sends. Others travel as bytes: nothing is added on the way.
 _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
+
+
+def is_sent(x: Tensor) -> bool:
+    """Whether it can be sent as it is."""
+    return x.dtype in _SENT and x.is_contiguous()
 
 
 def _is_traced(x: Tensor) -> bool:
@@ -46,21 +53,24 @@ def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     """(...) of each rank, of one shape, as (ranks, ...)."""
     if _is_traced(x):
         return _unpacked(traced.all_gather_tensor(_packed(x).unsqueeze(0), 0, group), x.dtype)
-    out = x.new_empty((group.size(), *x.shape))
-    all_gather_into(out, x, group)
-    return out
+    return _unpacked(_C.gathered(_packed(x), group.group_name), x.dtype)
 
 
-# torch.distributed's functions for Python take as long as the rest of a small exchange, so the group's own are called.
-_GATHERING, _EXCHANGING = AllgatherOptions(), AllToAllOptions()
-_GATHERING.asyncOp = _EXCHANGING.asyncOp = False
+def gather_and_reduce(
+    op: str, x: Tensor, group: ProcessGroup, dtype: torch.dtype | None = None, entries: int = -1
+) -> Tensor:
+    """What `op` makes of (ranks, ...) along dim 0; with `entries`, of so many that all ranks have along dim 0."""
+    if x.dtype in _SENT:
+        return _C.gather_and_reduce(x.contiguous(), group.group_name, op, dtype, entries)
+    values = all_gather(x, group)
+    if entries >= 0:
+        values = values.flatten(0, 1)[:entries]
+    return getattr(ops, op)(values, 0, **({} if dtype is None else {"dtype": dtype}))
 
 
 def all_gather_into(out: Tensor, x: Tensor, group: ProcessGroup) -> None:
-    """The same, written to `out`, which is contiguous."""
-    work = group._allgather_base(_packed(out).view(-1), _packed(x).view(-1), _GATHERING)
-    if work is not None:
-        work.wait()
+    """Gathers to `out`, which is contiguous; `x` may be this rank's part of it."""
+    dist.all_gather_into_tensor(_packed(out).view(-1), _packed(x).view(-1), group=group)
 
 
 def in_one_exchange(size: int, ranks: int) -> bool:
@@ -91,7 +101,8 @@ def begin_all_to_all(x: Tensor, take: list[int], give: list[int], group: Process
         out = traced.all_to_all_single(sent, take, give, group)
         return lambda: _unpacked(out, x.dtype)
     out = sent.new_empty((sum(take), *sent.shape[1:]))
-    work = dist.all_to_all_single(out, sent, take, give, group=group, async_op=True)
+    # The group's own function: torch.distributed's for Python takes longer than the rest.
+    work = group.alltoall_base(out, sent, take, give, AllToAllOptions())
 
     def finish() -> Tensor:
         work.wait()
@@ -105,11 +116,15 @@ def all_to_all(x: Tensor, take: list[int], give: list[int], group: ProcessGroup)
     return begin_all_to_all(x, take, give, group)()
 
 
+_IN_ORDER = AllToAllOptions()
+_IN_ORDER.asyncOp = False  # on the current stream
+
+
 def exchange_pieces(x: Tensor, group: ProcessGroup) -> Tensor:
     """Piece r of a flat tensor, which the ranks share evenly, goes to rank r: (ranks, piece), this rank's of each."""
     sent = _packed(x)
     out = torch.empty_like(sent)
-    work = group.alltoall_base(out, sent, [], [], _EXCHANGING)
+    work = group.alltoall_base(out, sent, [], [], _IN_ORDER)
     if work is not None:
         work.wait()
     return _unpacked(out, x.dtype).view(group.size(), -1)

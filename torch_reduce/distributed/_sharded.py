@@ -222,6 +222,7 @@ class _Call:
         """Of each rank's part of a run, in elements."""
         self.outputs = math.prod(size for d, size in enumerate(part.shape) if d not in elements.order)
         """On this rank, as on all that share its elements."""
+        self.kept = part.dim() - len(elements.order)
         self.in_place = elements.order == tuple(range(len(elements.order)))
         """Whether the elements are the leading dims, in their order."""
         self.one_node_each = elements.unit >= _tree.CHUNK and all(0 < n <= elements.unit for n in self.sizes)
@@ -247,20 +248,17 @@ class _Call:
 def _of_elements(call: _Call) -> _Run | None:
     """Few elements: all ranks gather them, and add them as one GPU does."""
     most, limit = max(call.sizes), _exchange.FEW_ELEMENTS
-    if call.one_node_each or not call.in_place:
-        limit //= 16  # one node each takes one launch more; elements elsewhere are copied first
+    if call.one_node_each:
+        limit //= 128  # one node each takes one launch more
     if call.elements.runs > 1 or call.ranks * most * call.outputs * call.given.itemsize > limit:
         return None
-    reduce = ops.sum if call.op == "sum" else ops.mean
     count = sum(call.sizes)
 
     def run(part: Tensor) -> Tensor:
         x = call.of_run(part)
         if len(x) < most:
             x = torch.cat([x, x.new_empty(most - len(x), *x.shape[1:])])
-        whole = x.new_empty((call.ranks * most, *x.shape[1:]))
-        _exchange.all_gather_into(whole, x, call.group())
-        return reduce(whole if len(whole) == count else whole[:count], 0, dtype=call.dtype)
+        return _exchange.gather_and_reduce(call.op, x, call.group(), call.dtype, count)
 
     return run
 
@@ -278,7 +276,7 @@ def _of_one_node(call: _Call) -> _Run | None:
 
     def run(part: Tensor) -> Tensor:
         node = ops.sum(call.converted(call.of_run(part)), 0, dtype=call.acc)
-        return call.finished(ops.sum(_exchange.all_gather(node, call.group()), 0))
+        return call.finished(_exchange.gather_and_reduce("sum", node, call.group()))
 
     return run
 
@@ -297,7 +295,7 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
 
     def run(part: Tensor) -> Tensor:
         nodes = ops.sum(_part_of(call.converted(part), e), e.last, dtype=call.acc)
-        of_runs = ops.sum(_exchange.all_gather(nodes, call.group()), 0)
+        of_runs = _exchange.gather_and_reduce("sum", nodes, call.group())
         return call.finished(_tree.fold(of_runs.flatten(0, e.last - 1)))
 
     return run
@@ -382,27 +380,30 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         order += [zero] * (-len(order) % _tree.LANES)
     in_order = order == list(range(len(order)))
 
-    _, head, first, last, tail, _ = (position - starts[call.rank] for position in bounds[call.rank])
-    is_last = starts[call.rank + 1] == length
+    _, head, first, last, tail, end = (position - starts[call.rank] for position in bounds[call.rank])
+    whole, rest = divmod(last - first, block)
+    # Begin, count and length of what one sum makes nodes of; then what is sent as it is.
+    nodes = [(first, whole, block), (first + whole * block, 1, rest)]
+    nodes += [(head, (first - head) // chunk, chunk), (last, (tail - last) // chunk, chunk)]
+    nodes = [group for group in nodes if group[1] and group[2]]
+    ends = [part for part in ((0, head), (tail, end)) if part[0] < part[1]]
     device = call.mesh.device_type
     blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
-    padding = torch.zeros(most - sum(counts[call.rank]), dtype=call.acc, device=device)
+    padding = torch.zeros(most - sum(counts[call.rank]), *[1] * call.kept, dtype=call.acc, device=device)
 
     def run(part: Tensor) -> Tensor:
         x = call.converted(call.of_run(part))
-        message = [_tree.nodes_of(x[first : len(x) if is_last else last], 0, block, call.acc)]
-        if first > head:
-            message.append(_tree.nodes_of(x[head:first], 0, chunk, call.acc))
-        if not is_last and tail > last:
-            message.append(_tree.nodes_of(x[last:tail], 0, chunk, call.acc))
-        if head:
-            message.append(x[:head])
-        if not is_last and tail < len(x):
-            message.append(x[tail:])
-        message.append(padding if x.dim() == 1 else padding.view(-1, *[1] * (x.dim() - 1)).expand(-1, *x.shape[1:]))
-        values = _exchange.all_gather(torch.cat(message), call.group()).flatten(0, 1)
+        step, *strides = x.stride()
+        outputs, offset = x.shape[1:], x.storage_offset()
+        message = []
+        for begin, count, size in nodes:
+            groups = x.as_strided((count, size, *outputs), (size * step, step, *strides), offset + begin * step)
+            message.append(ops.sum(groups, 1, dtype=call.acc))
+        message += [x[begin:end] for begin, end in ends]
+        message.append(padding.expand(-1, *outputs))
+        values = _exchange.all_gather(torch.cat(message), call.group()).view(-1, *outputs)
         if cut:
-            parts = values.index_select(0, blocks).unflatten(0, (len(cut), block))
+            parts = values.index_select(0, blocks).view(len(cut), block, *outputs)
             values = torch.cat([values, ops.sum(parts, 1)])
         return call.finished(_tree.fold(values[: len(order)] if in_order else values.index_select(0, order)))
 

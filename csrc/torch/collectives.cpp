@@ -1,0 +1,163 @@
+// Exchanges through torch.distributed's process groups, and the sums of what they bring, as functions of Python. Tensors are
+// contiguous and of a dtype that every backend sends; the caller has seen to it.
+#include <torch/csrc/python_headers.h>
+// The line above must come first.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
+#include <string>
+
+#include "collectives.h"
+#include "reduce_schema.h"
+
+namespace treduce {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
+                                                                      int64_t);
+using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view);
+
+// Releases Python's lock for a scope.
+class WithoutLock {
+ public:
+  WithoutLock() : state_(PyEval_SaveThread()) {}
+  ~WithoutLock() { PyEval_RestoreThread(state_); }
+  WithoutLock(const WithoutLock&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// (ranks, ...): `input` of each rank. On CUDA it runs on the current stream.
+at::Tensor gather(const at::Tensor& input, const Group& group) {
+  c10::SmallVector<int64_t, 6> sizes{group->getSize()};
+  sizes.append(input.sizes().begin(), input.sizes().end());
+  at::Tensor result = at::empty(sizes, input.options());
+  // gloo wants tensors of as many dims.
+  at::Tensor out = result.view({-1}), in = input.view({-1});
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("c10d::_allgather_base_", "").typed<Gather>();
+  const auto work = std::get<1>(op.call(out, in, group, /*asyncOp=*/false, c10d::kUnsetTimeout.count()));
+  if (work) work->wait();
+  return result;
+}
+
+at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::optional<at::ScalarType> dtype) {
+  constexpr int64_t kFirst = 0;
+  const at::IntArrayRef dim(&kFirst, 1);
+  if (name == "sum" || name == "mean") {
+    static const auto sum = reduce::find_op<reduce::SumSchema>("treduce::sum");
+    static const auto mean = reduce::find_op<reduce::SumSchema>("treduce::mean");
+    return (name == "sum" ? sum : mean).call(values, "auto", dim, false, dtype, std::nullopt, std::nullopt);
+  }
+  static const auto amax = reduce::find_op<reduce::ExtremumSchema>("treduce::amax");
+  static const auto amin = reduce::find_op<reduce::ExtremumSchema>("treduce::amin");
+  return (name == "amax" ? amax : amin).call(values, "auto", dim, false, std::nullopt, std::nullopt);
+}
+
+void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_view name) {
+  static const auto op = reduce::find_op<ReduceRanks>("treduce::reduce_ranks_");
+  op.call(out, values, name);
+}
+
+const at::Tensor& tensor_of(PyObject* object) {
+  TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a Tensor");
+  return THPVariable_Unpack(object);
+}
+
+std::string text_of(PyObject* object) {
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) throw python_error();
+  return {text, static_cast<size_t>(length)};
+}
+
+void check_count(Py_ssize_t given, Py_ssize_t taken) {
+  TORCH_CHECK_TYPE(given == taken, "expected ", taken, " arguments, got ", given);
+}
+
+// (input, name of the group) to (ranks, ...)
+PyObject* gathered(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 2);
+  const at::Tensor& input = tensor_of(arguments[0]);
+  const std::string group = text_of(arguments[1]);
+  at::Tensor result;
+  {
+    const WithoutLock unlocked;
+    result = gather(input, c10d::resolve_process_group(group));
+  }
+  return THPVariable_Wrap(std::move(result));
+  END_HANDLE_TH_ERRORS
+}
+
+// (input, name of the group, op, dtype or None, entries): `input` of all ranks along a new dim 0, reduced along it; with
+// entries >= 0, all ranks' entries along dim 0, so many of them.
+PyObject* gather_and_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 5);
+  const at::Tensor& input = tensor_of(arguments[0]);
+  const std::string group = text_of(arguments[1]), name = text_of(arguments[2]);
+  std::optional<at::ScalarType> dtype;
+  if (arguments[3] != Py_None) {
+    TORCH_CHECK_TYPE(THPDtype_Check(arguments[3]), "expected a dtype");
+    dtype = reinterpret_cast<THPDtype*>(arguments[3])->scalar_type;
+  }
+  const int64_t entries = PyLong_AsLongLong(arguments[4]);
+  at::Tensor result;
+  {
+    const WithoutLock unlocked;
+    at::Tensor values = gather(input, c10d::resolve_process_group(group));
+    if (entries >= 0) values = values.flatten(0, 1).narrow(0, 0, entries);
+    result = reduce_first(name, values, dtype);
+  }
+  return THPVariable_Wrap(std::move(result));
+  END_HANDLE_TH_ERRORS
+}
+
+// (tensor, name of the group, op): all gather the whole tensor, reduce it over the ranks, and write it.
+PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 3);
+  const at::Tensor& tensor = tensor_of(arguments[0]);
+  const std::string group = text_of(arguments[1]), name = text_of(arguments[2]);
+  {
+    const WithoutLock unlocked;
+    reduce_ranks(tensor, gather(tensor, c10d::resolve_process_group(group)), name);
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// (out, values, op): `values` reduced along dim 0, to `out`.
+PyObject* reduce_ranks_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 3);
+  const at::Tensor &out = tensor_of(arguments[0]), &values = tensor_of(arguments[1]);
+  const std::string name = text_of(arguments[2]);
+  {
+    const WithoutLock unlocked;
+    reduce_ranks(out, values, name);
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+using Function = PyObject*(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyMethodDef method(const char* name, Function* function) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
+}
+
+}  // namespace
+
+PyMethodDef gathered_method() { return method("gathered", gathered); }
+PyMethodDef gather_and_reduce_method() { return method("gather_and_reduce", gather_and_reduce); }
+PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }
+PyMethodDef reduce_ranks_method() { return method("reduce_ranks", reduce_ranks_function); }
+
+}  // namespace treduce

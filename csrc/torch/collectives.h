@@ -1,0 +1,13 @@
+// What torch_reduce.distributed calls to exchange and to add in one step: the host's time is most of a small exchange.
+#pragma once
+
+struct PyMethodDef;
+
+namespace treduce {
+
+PyMethodDef gathered_method();
+PyMethodDef gather_and_reduce_method();
+PyMethodDef all_reduce_method();
+PyMethodDef reduce_ranks_method();
+
+}  // namespace treduce
