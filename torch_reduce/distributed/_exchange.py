@@ -53,16 +53,21 @@ def all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
     """(...) of each rank, of one shape, as (ranks, ...)."""
     if _is_traced(x):
         return _unpacked(traced.all_gather_tensor(_packed(x).unsqueeze(0), 0, group), x.dtype)
-    return _unpacked(_C.gathered(_packed(x), group.group_name), x.dtype)
+    return gathered(x, group.group_name)
+
+
+def gathered(x: Tensor, group_name: str) -> Tensor:
+    """The same, where nothing is traced."""
+    return _unpacked(_C.gathered(_packed(x), group_name), x.dtype)
 
 
 def gather_and_reduce(
-    op: str, x: Tensor, group: ProcessGroup, dtype: torch.dtype | None = None, entries: int = -1
+    op: str, x: Tensor, group_name: str, dtype: torch.dtype | None = None, entries: int = -1
 ) -> Tensor:
     """What `op` makes of (ranks, ...) along dim 0; with `entries`, of so many that all ranks have along dim 0."""
     if x.dtype in _SENT:
-        return _C.gather_and_reduce(x.contiguous(), group.group_name, op, dtype, entries)
-    values = all_gather(x, group)
+        return _C.gather_and_reduce(x.contiguous(), group_name, op, dtype, entries)
+    values = gathered(x, group_name)
     if entries >= 0:
         values = values.flatten(0, 1)[:entries]
     return getattr(ops, op)(values, 0, **({} if dtype is None else {"dtype": dtype}))

@@ -278,7 +278,12 @@ def _shortcut(name: str, x: DTensor, dim: Any, *arguments: Any) -> Any:
     if known is None:
         return NotImplemented
     run, result = known
-    return DTensor(run(local), result, requires_grad=False)
+    return _made(run(local), result)
+
+
+def _made(local: Tensor, spec: DTensorSpec) -> DTensor:
+    """`from_local` for a layout that is known, without a gradient. The constructor does no more, in twice the time."""
+    return DTensor.__new__(DTensor, local, spec, requires_grad=False)
 
 
 def _prepared(
@@ -445,8 +450,8 @@ def _again(op: OpOverload, arguments: Sequence[Any], named: dict[str, Any]) -> A
     parts = [_placed(x, next(left)) if isinstance(x, DTensor) else x for x in arguments]
     found = op(*parts, **named)
     if not isinstance(found, tuple):
-        return DTensor(found, known[1][0], requires_grad=False)
-    return tuple(DTensor(part, spec, requires_grad=False) for part, spec in zip(found, known[1], strict=True))
+        return _made(found, known[1][0])
+    return tuple(_made(part, spec) for part, spec in zip(found, known[1], strict=True))
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> _Dims:

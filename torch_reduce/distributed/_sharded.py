@@ -104,11 +104,11 @@ def ordered(op: str, x: Tensor, elements: Elements, dtype: torch.dtype, mesh: De
     if elements.unit >= _tree.CHUNK:
         nodes, counts = _tree.nodes_of(x, 0, elements.unit, acc), [_tree.groups(n, elements.unit) for n in sizes]
     else:
-        found = _Groups(tuple(sizes), _tree.CHUNK)
+        found = _Groups(tuple(sizes), _tree.CHUNK, group.rank())
         nodes, counts = found.nodes(x, acc, group), found.counts
     of_all = sum(counts) * math.prod(nodes.shape[1:]) * nodes.element_size()
     while sum(counts) > group.size() * _tree.LANES and of_all > _exchange.MANY:
-        found = _Groups(tuple(counts), _tree.LANES)
+        found = _Groups(tuple(counts), _tree.LANES, group.rank())
         nodes, counts = found.nodes(nodes, acc, group), found.counts
         of_all /= _tree.LANES
     return _folded(nodes, counts, finished, group)
@@ -149,6 +149,8 @@ class _Groups:
 
     sizes: tuple[int, ...]
     length: int
+    rank: int
+    """Of this process."""
 
     @functools.cached_property
     def parts(self) -> list[tuple[int, int]]:
@@ -172,21 +174,22 @@ class _Groups:
         """How many groups each rank has."""
         return [_tree.groups(end, self.length) - _tree.groups(begin, self.length) for begin, end in self.parts]
 
+    @functools.cached_property
+    def exchanged(self) -> tuple[list[int], list[int]]:
+        """How many entries this rank takes of each, and how many it gives."""
+        head = self.heads[self.rank]
+        take = [size if owner == self.rank else 0 for size, owner in zip(self.heads, self.owners, strict=True)]
+        return take, [head if r == self.owners[self.rank] else 0 for r in range(len(self.parts))]
+
     def nodes(self, x: Tensor, acc: torch.dtype, group: ProcessGroup) -> Tensor:
-        """A rank's nodes of a group each, from its entries along dim 0: elements, or nodes of fewer."""
-        me = group.rank()
-        head = self.heads[me]
-        give = [head if r == self.owners[me] else 0 for r in range(len(self.parts))]
-        take = [theirs if owner == me else 0 for theirs, owner in zip(self.heads, self.owners, strict=True)]
-        begin, end = head, len(x)
-        rest = (end - begin) % self.length
-        receive = _exchange.begin_all_to_all(x[:head], take, give, group)
-        nodes = []
-        if end - rest > begin:
-            nodes.append(_tree.nodes_of(x[begin : end - rest], 0, self.length, acc))
+        """This rank's nodes of a group each, from its entries along dim 0: elements, or nodes of fewer."""
+        head = self.heads[self.rank]
+        whole, rest = divmod(len(x) - head, self.length)
+        receive = _exchange.begin_all_to_all(x[:head], *self.exchanged, group)
+        nodes = [_tree.nodes_of(x[head : len(x) - rest], 0, self.length, acc)] if whole else []
         received = receive()
         if rest:
-            nodes.append(ops.sum(torch.cat([x[end - rest :], received]), 0, keepdim=True, dtype=acc))
+            nodes.append(ops.sum(torch.cat([x[len(x) - rest :], received]), 0, keepdim=True, dtype=acc))
         if not nodes:
             return x.new_empty((0, *x.shape[1:]), dtype=acc)
         return nodes[0] if len(nodes) == 1 else torch.cat(nodes)
@@ -214,10 +217,12 @@ class _Call:
     def __init__(self, op: str, elements: Elements, dtype: torch.dtype, mesh: DeviceMesh, part: Tensor) -> None:
         (cut,) = elements.cuts
         self.op, self.elements, self.dtype = op, elements, dtype
-        self.mesh, self.mesh_dim = mesh, cut.mesh_dim
-        self.ranks, self.rank = mesh.size(cut.mesh_dim), mesh.get_local_rank(cut.mesh_dim)
+        # What is remembered must not keep a group alive.
+        self.group = functools.partial(mesh.get_group, cut.mesh_dim)
+        group = self.group()
+        self.group_name, self.ranks, self.rank = group.group_name, group.size(), group.rank()
         self.acc = _tree.accumulator(dtype)
-        self.given = part.dtype
+        self.given, self.device = part.dtype, part.device
         self.sizes = [size * elements.step for size in cut.sizes]
         """Of each rank's part of a run, in elements."""
         self.outputs = math.prod(size for d, size in enumerate(part.shape) if d not in elements.order)
@@ -226,9 +231,6 @@ class _Call:
         self.in_place = elements.order == tuple(range(len(elements.order)))
         """Whether the elements are the leading dims, in their order."""
         self.one_node_each = elements.unit >= _tree.CHUNK and all(0 < n <= elements.unit for n in self.sizes)
-
-    def group(self) -> ProcessGroup:
-        return self.mesh.get_group(self.mesh_dim)
 
     def of_run(self, part: Tensor) -> Tensor:
         """(elements, ...): this rank's part of the only run, before the outputs."""
@@ -258,7 +260,7 @@ def _of_elements(call: _Call) -> _Run | None:
         x = call.of_run(part)
         if len(x) < most:
             x = torch.cat([x, x.new_empty(most - len(x), *x.shape[1:])])
-        return _exchange.gather_and_reduce(call.op, x, call.group(), call.dtype, count)
+        return _exchange.gather_and_reduce(call.op, x, call.group_name, call.dtype, count)
 
     return run
 
@@ -276,7 +278,7 @@ def _of_one_node(call: _Call) -> _Run | None:
 
     def run(part: Tensor) -> Tensor:
         node = ops.sum(call.converted(call.of_run(part)), 0, dtype=call.acc)
-        return call.finished(_exchange.gather_and_reduce("sum", node, call.group()))
+        return call.finished(_exchange.gather_and_reduce("sum", node, call.group_name))
 
     return run
 
@@ -295,10 +297,17 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
 
     def run(part: Tensor) -> Tensor:
         nodes = ops.sum(_part_of(call.converted(part), e), e.last, dtype=call.acc)
-        of_runs = _exchange.gather_and_reduce("sum", nodes, call.group())
+        of_runs = _exchange.gather_and_reduce("sum", nodes, call.group_name)
         return call.finished(_tree.fold(of_runs.flatten(0, e.last - 1)))
 
     return run
+
+
+def _grouped(x: Tensor, begin: int, count: int, size: int) -> Tensor:
+    """(count, size, ...): groups of entries along dim 0."""
+    step, *strides = x.stride()
+    shape = (count, size, *x.shape[1:])
+    return x.as_strided(shape, (size * step, step, *strides), x.storage_offset() + begin * step)
 
 
 # Chunks in a block, at least; and blocks, at most, which two more sums fold.
@@ -387,21 +396,19 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
     nodes += [(head, (first - head) // chunk, chunk), (last, (tail - last) // chunk, chunk)]
     nodes = [group for group in nodes if group[1] and group[2]]
     ends = [part for part in ((0, head), (tail, end)) if part[0] < part[1]]
-    device = call.mesh.device_type
+    device = call.device
     blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
     padding = torch.zeros(most - sum(counts[call.rank]), *[1] * call.kept, dtype=call.acc, device=device)
 
     def run(part: Tensor) -> Tensor:
         x = call.converted(call.of_run(part))
-        step, *strides = x.stride()
-        outputs, offset = x.shape[1:], x.storage_offset()
+        outputs = x.shape[1:]
         message = []
         for begin, count, size in nodes:
-            groups = x.as_strided((count, size, *outputs), (size * step, step, *strides), offset + begin * step)
-            message.append(ops.sum(groups, 1, dtype=call.acc))
+            message.append(ops.sum(_grouped(x, begin, count, size), 1, dtype=call.acc))
         message += [x[begin:end] for begin, end in ends]
         message.append(padding.expand(-1, *outputs))
-        values = _exchange.all_gather(torch.cat(message), call.group()).view(-1, *outputs)
+        values = _exchange.gathered(torch.cat(message), call.group_name).view(-1, *outputs)
         if cut:
             parts = values.index_select(0, blocks).view(len(cut), block, *outputs)
             values = torch.cat([values, ops.sum(parts, 1)])
@@ -412,7 +419,7 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
 
 def _of_chunks(call: _Call) -> _Run | None:
     """A run that is cut anywhere, of many outputs: elements go to the chunk's rank alone, then nodes to all."""
-    groups = _Groups(tuple(call.sizes), _tree.CHUNK)
+    groups = _Groups(tuple(call.sizes), _tree.CHUNK, call.rank)
     size = call.outputs * call.acc.itemsize
     if (
         call.elements.runs > 1
