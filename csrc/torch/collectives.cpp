@@ -13,6 +13,7 @@
 
 #include "collectives.h"
 #include "reduce_schema.h"
+#include "without_lock.h"
 
 namespace treduce {
 namespace {
@@ -21,17 +22,6 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
                                                                       int64_t);
 using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view);
-
-// Releases Python's lock for a scope.
-class WithoutLock {
- public:
-  WithoutLock() : state_(PyEval_SaveThread()) {}
-  ~WithoutLock() { PyEval_RestoreThread(state_); }
-  WithoutLock(const WithoutLock&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 // (ranks, ...): `input` of each rank. On CUDA it runs on the current stream.
 at::Tensor gather(const at::Tensor& input, const Group& group) {

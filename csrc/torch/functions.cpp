@@ -14,20 +14,10 @@
 #include "collectives.h"
 #include "functions.h"
 #include "reduce_schema.h"
+#include "without_lock.h"
 
 namespace treduce {
 namespace {
-
-// Releases Python's lock for a scope.
-class WithoutLock {
- public:
-  WithoutLock() : state_(PyEval_SaveThread()) {}
-  ~WithoutLock() { PyEval_RestoreThread(state_); }
-  WithoutLock(const WithoutLock&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 bool read(PyObject* object, int64_t& value) {
   int overflow = 0;

@@ -251,7 +251,7 @@ def _of_elements(call: _Call) -> _Run | None:
     """Few elements: all ranks gather them, and add them as one GPU does."""
     most, limit = max(call.sizes), _exchange.FEW_ELEMENTS
     if call.one_node_each:
-        limit //= 128  # one node each takes one launch more
+        limit //= 64  # one node each takes one launch more
     if call.elements.runs > 1 or call.ranks * most * call.outputs * call.given.itemsize > limit:
         return None
     count = sum(call.sizes)
