@@ -33,7 +33,7 @@ _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int3
 
 def is_sent(x: Tensor) -> bool:
     """Whether it can be sent as it is."""
-    return x.dtype in _SENT and x.is_contiguous()
+    return x.dtype in _SENT and x.is_contiguous() and not _is_traced(x)
 
 
 def _is_traced(x: Tensor) -> bool:
@@ -128,9 +128,12 @@ _IN_ORDER.asyncOp = False  # on the current stream
 
 def exchange_pieces(x: Tensor, group: ProcessGroup) -> Tensor:
     """Piece r of a flat tensor, which the ranks share evenly, goes to rank r: (ranks, piece), this rank's of each."""
+    ranks = group.size()
+    if _is_traced(x):
+        return all_to_all(x, [len(x) // ranks] * ranks, [len(x) // ranks] * ranks, group).view(ranks, -1)
     sent = _packed(x)
     out = torch.empty_like(sent)
     work = group.alltoall_base(out, sent, [], [], _IN_ORDER)
     if work is not None:
         work.wait()
-    return _unpacked(out, x.dtype).view(group.size(), -1)
+    return _unpacked(out, x.dtype).view(ranks, -1)
