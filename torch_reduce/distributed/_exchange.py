@@ -74,6 +74,11 @@ def gather_and_reduce(
     return getattr(ops, op)(values, 0, **({} if dtype is None else {"dtype": dtype}))
 
 
+def reduced(op: str, x: Tensor, group: ProcessGroup) -> Tensor:
+    """What `op`, of any order, makes of `x` of all ranks."""
+    return getattr(ops, op)(all_gather(x, group), 0) if _is_traced(x) else gather_and_reduce(op, x, group.group_name)
+
+
 def all_gather_into(out: Tensor, x: Tensor, group: ProcessGroup) -> None:
     """Gathers to `out`, which is contiguous; `x` may be this rank's part of it."""
     dist.all_gather_into_tensor(_packed(out).view(-1), _packed(x).view(-1), group=group)

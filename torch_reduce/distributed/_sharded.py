@@ -450,7 +450,7 @@ def unordered(
     else:
         value = (ops.amax if op == "amax" else ops.amin)(x, list(dims))
     for cut in reversed(cuts):
-        value = _tree.combine(op, _exchange.all_gather(value, mesh.get_group(cut.mesh_dim)))
+        value = _exchange.reduced(op, value, mesh.get_group(cut.mesh_dim))
     return value.to(dtype)
 
 
