@@ -184,9 +184,9 @@ class _Groups:
     def nodes(self, x: Tensor, acc: torch.dtype, group: ProcessGroup) -> Tensor:
         """This rank's nodes of a group each, from its entries along dim 0: elements, or nodes of fewer."""
         head = self.heads[self.rank]
-        whole, rest = divmod(len(x) - head, self.length)
+        rest = (len(x) - head) % self.length
         receive = _exchange.begin_all_to_all(x[:head], *self.exchanged, group)
-        nodes = [_tree.nodes_of(x[head : len(x) - rest], 0, self.length, acc)] if whole else []
+        nodes = [_tree.nodes_of(x[head : len(x) - rest], 0, self.length, acc)] if len(x) - rest > head else []
         received = receive()
         if rest:
             nodes.append(ops.sum(torch.cat([x[len(x) - rest :], received]), 0, keepdim=True, dtype=acc))
