@@ -448,6 +448,21 @@ def linear(x, weight, bias):
     return canonical(torch.from_numpy(sums + bias.detach().cpu().float().numpy()).to(x.dtype))
 
 
+LONG_K, LONG_GROUP = 8192, 2048  # of persistent: up to how many steps of k are one sum, and the steps of a group beyond
+
+
+@np.errstate(all="ignore")
+def long_matmul(a, b, part):
+    """The product of two matrices as `persistent` adds it. `part`: the product over a group, in float32."""
+    k = a.shape[-1]
+    if k <= LONG_K:
+        return part(a, b)
+    total = torch.zeros((), device=a.device)
+    for begin in range(0, k, LONG_GROUP):
+        total = total + part(a[..., begin : begin + LONG_GROUP], b[..., begin : begin + LONG_GROUP, :])
+    return canonical(total)
+
+
 # float32 as pairs of float16, or as three bfloat16 parts: the rungs split_fp16 and split_bf16. Written from the
 # comments of split.h.
 

@@ -3,6 +3,7 @@ do not depend on what lies beside them, streams and graphs, and what `auto` pick
 
 import itertools
 
+import orders
 import pytest
 import tables
 import torch
@@ -342,6 +343,51 @@ def test_one_row_of_a_large_product(variant, dtype, poisoned):
         assert_same_bits(product(a[i : i + 1], b, variant)[0], whole[i], f"row {i}")
     for j in (0, 500, 999):
         assert_same_bits(product(a, b[:, j].contiguous(), variant), whole[:, j].contiguous(), f"column {j}")
+
+
+LONG = tuple(v for v in ON_CORES if v.order == "warp_group_long")
+every_long = of_every_dtype(LONG)
+
+
+@every_long
+def test_long_k_in_groups_whatever_the_shape(variant, dtype, poisoned):
+    """Groups of k are added in registers, by a second launch, or are one: of every tile, the same bits."""
+    for k in (8192, 8193, 10240, 12289 + 64, 40000):
+        a, b = random(300, k, dtype=dtype), random(k, 2500, dtype=dtype, seed=1)
+        whole = product(a, b, variant)
+        for m, n in ((1, 1), (1, 2500), (3, 40), (8, 700), (16, 2500), (17, 300), (31, 2500), (64, 64), (64, 2500)):
+            for right in (b, b.t().contiguous().t()):
+                part = product(a[5 : 5 + m], right[:, 9 : 9 + n - (9 if n == 2500 else 0)], variant)
+                assert_same_bits(part, whole[5 : 5 + m, 9 : 9 + part.size(1)].contiguous(), f"{(m, n, k)}")
+        for m, n in ((100, 100), (128, 256), (129, 1000), (300, 33), (300, 7), (200, 2500)):
+            left = a.t().contiguous().t()
+            part = product(left[:m], b[:, :n], variant)
+            assert_same_bits(part, whole[:m, :n].contiguous(), f"{(m, n, k)}, a^T")
+    a, b = random(2, 3, 70, 9000, dtype=dtype), random(3, 9000, 65, dtype=dtype, seed=1)
+    whole = product(a, b, variant)
+    for i, j in itertools.product(range(2), range(3)):
+        assert_same_bits(whole[i, j], product(a[i, j], b[j], variant), f"{(i, j)}")
+
+
+@every_long
+def test_long_k_is_exact_where_sums_are(variant, dtype, poisoned):
+    """With a bias, in tiles of every kind."""
+    out = _check.result_dtype("matmul", dtype)
+    for m, n, k in ((1, 1, 100_000), (100, 100, 100_000), (5, 2000, 9000), (64, 64, 65_536), (300, 70, 20_001),
+                    (30, 5000, 8200), (1000, 1500, 8193), (100, 8000, 16_384)):  # fmt: skip
+        a, weight = integers(m, k, most=2, dtype=dtype, seed=m), integers(n, k, most=2, dtype=dtype, seed=n)
+        bias = integers(n, most=127, dtype=out, seed=k)
+        expected = (a.double() @ weight.double().t() + bias.double()).to(out)
+        assert_same_bits(torch.ops.treduce.linear(a, weight, bias, variant.name), expected, f"{(m, n, k)}")
+
+
+@pytest.mark.parametrize("variant", LONG, ids=tables.names(LONG))
+def test_long_k_has_the_bits_of_the_model(variant, poisoned):
+    """The sums of groups, each the product of its own steps of k, added one after another."""
+    for m, n, k in ((40, 60, 8192), (40, 60, 8200), (1, 3000, 16_384), (300, 200, 30_001), (1000, 2000, 12_288)):
+        a, b = random(m, k, dtype=torch.float32), random(k, n, dtype=torch.float32, seed=1)
+        expected = orders.long_matmul(a, b, lambda x, y: product(x, y, variant))
+        assert_same_bits(product(a, b, variant), expected, f"{(m, n, k)}")
 
 
 @every_pair

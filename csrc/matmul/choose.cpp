@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace treduce::matmul {
 namespace {
@@ -101,6 +102,7 @@ constexpr int kTileCost = 8;  // what a tile costs besides its columns, in colum
 // multiprocessors. Batches were not measured.
 bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   if (size_of(dtype) != 2 || !a.along_k || !b.along_k || p.batches > 1) return false;
+  if (persistent::choose(p, dtype, a, b, chip).apart) return false;
   return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 64) > chip.multiprocessors);
 }
 
@@ -150,15 +152,26 @@ constexpr Cost kCosts[] = {{kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
 double cycles(const Problem& p, const TileShape& s, int multiprocessors, int element_bytes, double speed,
-              double besides) {
-  const int64_t slots = multiprocessors / s.cluster;
-  const double rounds = static_cast<double>(ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n), slots));
-  return rounds * (double(s.tile_m) * s.tile_n * p.k * element_bytes / (4096 * speed) + besides);
+              double besides, bool apart) {
+  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
+  const int64_t groups = apart ? groups_of(p.k) : 1;
+  const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
+  const double depth = static_cast<double>(apart ? kGroup : p.k);
+  // A launch, and what it reads of the L2: both were not measured by themselves.
+  constexpr double kSecondLaunch = 3000, kBytes = 16;
+  const double sums = static_cast<double>(groups * p.batches * p.m * p.n) * 8;
+  const double finish = apart ? kSecondLaunch + sums / (kBytes * multiprocessors) : 0;
+  return rounds * (double(s.tile_m) * s.tile_n * depth * element_bytes / (4096 * speed) + besides) + finish;
 }
 
-}  // namespace
+// Whether groups may be apart: sums of groups take at most half of the operands' memory.
+bool may_part(const Problem& p, int element_bytes) {
+  const int64_t groups = groups_of(p.k);
+  return groups > 1 && groups * p.m * p.n * 4 <= (p.m + p.n) * p.k * element_bytes / 2;
+}
 
-Index choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
+// Of the shapes for few rows and columns, whose cost is not modelled: none.
+Index narrow_shape(const Problem& p, const Boxes& a, const Chip& chip) {
   if (a.along_k) {
     if (p.m <= 16) return kRows16;
     if (p.m <= 32) return kRows32;
@@ -167,20 +180,41 @@ Index choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, cons
     const bool one_round = ceil_div(p.n, 64) * p.batches <= chip.multiprocessors;
     if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return kRows128;
   }
-  if (p.n <= 16) return kStrip16;
-  if (p.n <= 32) return kStrip32;
+  return p.n <= 16 ? kStrip16 : p.n <= 32 ? kStrip32 : kShapeCount;
+}
+
+}  // namespace
+
+Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
+  const bool may_be_apart = may_part(p, static_cast<int>(size_of(dtype)));
+  const Index narrow = narrow_shape(p, a, chip);
+  if (narrow != kShapeCount) {
+    // Tiles of 16 columns or of 64 fill the chip, or do not.
+    const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
+    if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false};
+  }
   const int bytes = static_cast<int>(size_of(dtype));
   const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
   const int operands = skewed(a.pitch, bytes) + skewed(b.pitch, bytes);
   const int result = skewed(p.n, size_of(result_dtype(dtype)));
-  return cheapest(kCosts,
-                  [&](const Cost& cost) {
-                    const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
-                    const double speed =
-                        s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
-                    return cycles(p, kShapes[cost.index], chip.multiprocessors, bytes, speed, cost.besides);
-                  })
-      .index;
+  const auto cost_of = [&](const Cost& cost, bool apart) {
+    const TileShape& shape = kShapes[cost.index];
+    const bool can = apart ? takes_groups_apart(shape.tile_n, shape.transposed)
+                           : dtype == DType::int8 || groups_of(p.k) == 1 || adds_groups(shape.tile_n);
+    if (!can) return std::numeric_limits<double>::infinity();
+    const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
+    const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
+    return cycles(p, shape, chip.multiprocessors, bytes, speed, cost.besides, apart);
+  };
+  const auto best_of = [&](bool apart) -> const Cost& {
+    return cheapest(kCosts, [&](const Cost& cost) { return cost_of(cost, apart); });
+  };
+  const Cost& whole = best_of(false);
+  if (may_be_apart) {
+    const Cost& apart = best_of(true);
+    if (narrow != kShapeCount || cost_of(apart, true) < cost_of(whole, false)) return {apart.index, true};
+  }
+  return {whole.index, false};
 }
 
 }  // namespace persistent

@@ -19,12 +19,17 @@ Index choose(const Problem& p, const Chip& chip);
 }  // namespace mma_f64
 
 namespace persistent {
+// apart: groups of k are computed side by side, and added afterwards: the additions are the same.
+struct Choice {
+  Index index;
+  bool apart;
+};
 // a and b: as the kernel reads them.
-Index choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
+Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 }  // namespace persistent
 
 namespace few_rows {
-// Whether the kernel can, and is faster than tiles of 64 columns.
+// Whether the kernel can, and is faster than those of persistent.
 bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 Index choose(const Problem& p);
 // Of a block.

@@ -1,6 +1,6 @@
 // persistent for up to 64 rows of float16 or bfloat16: nearly all that is read is the other operand, the weights. The
 // instruction is mma.sync of a warp, whose 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where
-// those of a warp group have 64. Each output is still one chain of k / 16 multiplications.
+// those of a warp group have 64. Each output is still one chain of multiplications, 16 steps of k each, in every group of k.
 //
 // Order:   on an H200 mma.sync.m16n8k16 gives the bits of wgmma for both types, 16 products at a time and p ascending, so this
 //          is of the order class of the rest of persistent. Tests compare the rows of small and large products. Of tfloat32
@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../primitives/ptx/mma.cuh"
+#include "groups.cuh"
 #include "hopper.cuh"
 
 namespace treduce::matmul::few_rows {
@@ -32,6 +33,7 @@ struct Tiling {
 struct Work {
   int64_t n;
   int m, steps, tiles;
+  int group_steps;      // an even number, or all
   int columns, stages;  // of a block; of its ring
 };
 
@@ -123,7 +125,21 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         ptx::load_matrices<false>(to.columns[step][i], stage + places_w[i] ^ step * 32);
       }
     };
-    float acc[kColumnFragments][kRowFragments][4];
+    float acc[kColumnFragments][kRowFragments][4], total[kColumnFragments][kRowFragments][4];
+    const auto add_to_total = [&] {
+#pragma unroll
+      for (int i = 0; i < kColumnFragments; ++i) {
+#pragma unroll
+        for (int j = 0; j < kRowFragments; ++j) add_group(total[i][j], acc[i][j]);
+      }
+    };
+    const auto clear = [](float (&sums)[kColumnFragments][kRowFragments][4]) {
+#pragma unroll
+      for (int i = 0; i < kColumnFragments; ++i) {
+#pragma unroll
+        for (int j = 0; j < kRowFragments; ++j) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0;
+      }
+    };
     const auto multiply = [&](const Fragments<S>& from, int step) {
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
@@ -156,20 +172,23 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     };
 
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
-#pragma unroll
-      for (int i = 0; i < kColumnFragments; ++i) {
-#pragma unroll
-        for (int j = 0; j < kRowFragments; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
-      }
+      clear(acc);
+      clear(total);
       Fragments<S> even, odd;
       wait_for_stage();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) load(even, step);
       release_loaded();
-      int left = work.steps - 1;
+      int left = work.steps - 1, of_group = work.group_steps;
       for (; left >= 2; left -= 2) {
         multiply_and_load(even, odd);
         multiply_and_load(odd, even);
+        of_group -= 2;
+        if (of_group == 0) {
+          add_to_total();
+          clear(acc);
+          of_group = work.group_steps;
+        }
       }
       if (left == 1) {
         multiply_and_load(even, odd);
@@ -177,6 +196,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       } else {
         multiply_last(even);
       }
+      if (work.steps > work.group_steps) add_to_total();
       const int64_t first = int64_t(tile) * work.columns + column;
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
@@ -204,6 +224,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   work.tiles = static_cast<int>(ceil_div(p.n, columns));
   work.m = static_cast<int>(p.m);
   work.steps = static_cast<int>(ceil_div(p.k, kDepth<T>));
+  work.group_steps = groups_for<T>(call, true).steps;
   work.columns = columns;
   work.stages = call.prepared.stages;
   return launch(&kernel<T, Out, S>, call.step(-1), map_w, map_x, work, static_cast<Out*>(call.c),

@@ -254,6 +254,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   if (p.k == 0) return;
   copy_for_boxes(r, out);
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
+  out.groups = persistent::groups_of(p.k);
   out.few = few_rows::pays(p, r.dtype, a, b, chip);
   LaunchShape launch;
   if (out.few) {
@@ -268,17 +269,27 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.grid = std::min<int64_t>(ceil_div(p.n, columns), chip.multiprocessors);
     launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
   } else {
-    out.shape = persistent::choose(p, r.dtype, a, b, chip);
+    const persistent::Choice choice = persistent::choose(p, r.dtype, a, b, chip);
+    out.shape = choice.index;
+    out.apart = choice.apart;
     const TileShape& s = persistent::kShapes[out.shape];
     set_tile(s, out);
     // C in boxes, where its rows begin at multiples of 16 bytes.
-    out.boxes_c = persistent::stages_results(s.tile_n, s.transposed) && size_of(result_dtype(r.dtype)) == 2 &&
-                  p.n % 8 == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
+    out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) &&
+                  size_of(result_dtype(r.dtype)) == 2 && p.n % 8 == 0 &&
+                  reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
     const int slots = chip.multiprocessors * s.blocks / s.cluster;
-    launch.grid = std::min<int64_t>(tiles_of(p, out.tile_m, out.tile_n), slots) * s.cluster;
+    const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+    launch.grid = std::min<int64_t>(tasks, slots) * s.cluster;
   }
   out.launches.add(launch);
+  if (out.apart) {
+    const int64_t outputs = p.batches * p.m * p.n;
+    out.partials = out.workspace.add("groups of k", out.groups * outputs * 4);
+    add_blocks("add groups of k, finish", ceil_div(outputs, int64_t(persistent::kAddThreads)), out,
+               persistent::kAddThreads);
+  }
 }
 
 void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {

@@ -174,6 +174,16 @@ enum Index {
   kShapeCount,
 };
 
+// Steps of k of a group, and up to how many all are one. Of longer k the sum of a group begins at zero, and the sums of groups are
+// added one after another. A function of k alone: changing it changes bits.
+constexpr int64_t kGroup = 2048, kOneGroup = 8192;
+constexpr int64_t groups_of(int64_t k) { return k <= kOneGroup ? 1 : ceil_div(k, kGroup); }
+constexpr int kAddThreads = 128;  // of a block that adds groups
+// Whether registers hold the sums of groups beside those of the tensor cores.
+constexpr bool adds_groups(int n) { return n <= 192; }
+// Whether tasks may be single groups of a tile.
+constexpr bool takes_groups_apart(int n, bool transposed) { return !transposed && (n == 64 || n == 128); }
+
 // Results leave as boxes, or rows through the same buffers.
 constexpr bool stages_results(int n, bool transposed) { return !transposed && n % hopper::kStagingColumns == 0; }
 

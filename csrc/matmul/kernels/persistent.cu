@@ -2,7 +2,7 @@
 // already fetches the next; and two blocks of a cluster, one below the other, each fetch half of the columns of B that
 // both multiply (multicast).
 //
-// After:   warp_specialized; the same multiplications in the same order, hence the same bits.
+// After:   warp_specialized; up to 8192 steps of k the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
 //          rows of 16 bits have a kernel of their own: see few_rows.cuh. Results of 16 bits leave through shared memory: as
@@ -10,9 +10,13 @@
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
 // Next:    split_bf16 gives float32 its full precision on tensor cores.
+// Note:    up to 8192 steps of k that of warp_specialized. Longer k is cut in groups of 2048: a consumer adds the tensor cores' sums
+//          of each to a second set of registers (128 x 256 tiles have none to spare), or, where tiles are few, groups are tasks
+//          of their own and a second launch adds them, one after another as well.
 // Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
 #include "../epilogue.cuh"
 #include "../few_rows.cuh"
+#include "../groups.cuh"
 #include "../hopper.cuh"
 
 namespace treduce::matmul::persistent {
@@ -32,6 +36,7 @@ struct Shape {
   static constexpr int kThreads = kShape.threads;
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
+  static constexpr bool kAddsGroups = adds_groups(kTileN), kGroupsApart = takes_groups_apart(kTileN, kTransposed);
   static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
@@ -39,9 +44,10 @@ struct Shape {
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
-           TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, Broadcast broadcast_a,
+           TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Broadcast broadcast_a,
            Broadcast broadcast_b, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;  // what one block of the cluster fetches for all
   using TileB = Tile<T, S::kTileN, kBAlongK>;
@@ -51,6 +57,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
+  // Tasks: tiles, or groups of k of tiles.
+  const int64_t tasks = grid.count * groups.apart;
+  const auto range_of = [&](int64_t task) {
+    const int begin = S::kGroupsApart ? static_cast<int>(task / grid.count) * groups.steps : 0;
+    return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
+  };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
@@ -59,10 +71,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::release_registers<40>();
     if (threadIdx.x == 0) {
       RingPosition<S::kStages> position;
-      for (int64_t tile = first; tile < grid.count; tile += stride) {
-        const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
+      for (int64_t task = first; task < tasks; task += stride) {
+        const auto place = grid.place(S::kGroupsApart ? task % grid.count : task, S::kTileM * S::kCluster, S::kTileN);
+        const int2 range = range_of(task);
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
-        for (int step = 0; step < steps; ++step, position.next()) {
+        for (int step = range.x; step < range.y; ++step, position.next()) {
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const tile_a = stages + position.stage * S::kStageBytes;
@@ -80,15 +93,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::take_registers<S::kRegisters>();
     const int consumer = warp_group - 1;
     RingPosition<S::kStages> position;
-    for (int64_t tile = first; tile < grid.count; tile += stride) {
-      const auto place = grid.place(tile, S::kTileM * S::kCluster, S::kTileN);
+    [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kTileN / 2 : 1] = {};
+    int done = 0;  // steps of this task: one group of k after another
+    for (int64_t task = first; task < tasks;) {
+      const int2 range = range_of(task);
+      const int begin = range.x + done, end = S::kAddsGroups ? min(begin + groups.steps, range.y) : range.y;
       Acc<T> acc[S::kTileN / 2];
       int last = -1;
-      for (int step = 0; step < steps; ++step, position.next()) {
+      for (int step = begin; step < end; ++step, position.next()) {
         ptx::mbarrier_wait(ring.full + position.stage, position.parity);
         const char* const tile_a = stages + position.stage * S::kStageBytes;
         const char* const tile_b = tile_a + TileA::kBytes;
-        multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step);
+        multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step - begin);
         ptx::wgmma_wait<1>();
         if (last >= 0) release<S::kCluster>(ring.empty + last);
         last = position.stage;
@@ -96,9 +112,30 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
       release<S::kCluster>(ring.empty + last);
+      if constexpr (S::kAddsGroups) {
+        if (range.y - range.x > groups.steps) {
+          add_group(total, acc);
+          done += groups.steps;
+          if (end < range.y) continue;
+          done = 0;
+        }
+#pragma unroll
+        for (Acc<T>& sum : total) sum = 0;  // for the next task
+      }
+      const auto place = grid.place(S::kGroupsApart ? task % grid.count : task, S::kTileM * S::kCluster, S::kTileN);
+      [[maybe_unused]] const int64_t group_of_k = task / grid.count;  // of tasks that are one
+      task += stride;
 
       // ---- epilogue ----
       const int row = place.row + rank * S::kTileM + consumer * 64;
+      if constexpr (S::kGroupsApart) {
+        if (groups.apart > 1) {
+          using Sum = GroupSum<T>;
+          Sum* const to = static_cast<Sum*>(groups.sums) + group_of_k * groups.outputs;
+          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
+          continue;
+        }
+      }
       Out* const matrix = c + place.index * grid.m * grid.n;
       if constexpr (S::kTransposed) {
         add_bias_transposed(acc, bias, row, grid.m);
@@ -145,9 +182,12 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
     error = encode(c, kMapType<T>, kStagingColumns, 64, &map_c);
     if (error != cudaSuccess) return error;
   }
+  const bool apart = call.prepared.apart;
+  const KGroups groups = groups_for<T>(call, S::kAddsGroups);
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
-  return launch(function, call.step(-1), map_a, map_b, map_c, boxes_c, grid, broadcast_of(a), broadcast_of(b),
-                static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, broadcast_of(a),
+                 broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  return error != cudaSuccess || !apart ? error : add_groups_apart<T, Out>(call, groups);
 }
 
 template <class Form, class S>

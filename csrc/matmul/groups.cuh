@@ -1,0 +1,69 @@
+// Long k in groups of steps, whose sums are added one after another (persistent): in registers, or where groups are computed
+// side by side, by a second launch.
+#pragma once
+
+#include "../primitives/ptx/launch.cuh"
+#include "hopper.cuh"
+
+namespace treduce::matmul {
+
+// What kernels are told of the groups of k.
+struct KGroups {
+  int steps;        // of the ring, in a group; all of k where that is one
+  int apart;        // groups that are tasks of their own; 1: none
+  int64_t outputs;  // of one group
+  void* sums;       // those of groups that are apart, [group][matrix][row][column]
+};
+
+template <class T>
+using GroupSum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
+
+template <class T>
+KGroups groups_for(const Call& call, bool adds_groups) {
+  const Decisions& d = call.prepared;
+  const Problem& p = call.problem;
+  const bool one = d.groups == 1 || !(adds_groups || d.apart);
+  return {static_cast<int>(ceil_div(one ? p.k : persistent::kGroup, hopper::kDepth<T>)),
+          d.apart ? static_cast<int>(d.groups) : 1, p.batches * p.m * p.n, call.region<void>(d.partials)};
+}
+
+// Adds the sums of a group to those of the groups before it, from zero. Both are then the total.
+template <class Sum, int kCount>
+TREDUCE_DEVICE void add_group(Sum (&total)[kCount], Sum (&group)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) group[i] = total[i] += group[i];
+}
+
+// Adds groups that were computed side by side, and the bias, and rounds.
+template <class Sum, class Out>
+__global__ void __launch_bounds__(persistent::kAddThreads)
+    add_groups(KGroups groups, Out* c, const Out* bias, int64_t n) {
+  constexpr int kAtOnce = 16;  // loads in flight
+  using Total = std::conditional_t<std::is_same_v<Sum, float>, float, uint32_t>;
+  ptx::wait_for_launch_before();
+  for (int64_t i = blockIdx.x * int64_t(persistent::kAddThreads) + threadIdx.x; i < groups.outputs;
+       i += gridDim.x * int64_t(persistent::kAddThreads)) {
+    const Sum* const from = static_cast<const Sum*>(groups.sums) + i;
+    Total total = 0;
+    for (int first = 0; first < groups.apart; first += kAtOnce) {
+      Sum sums[kAtOnce];
+#pragma unroll
+      for (int g = 0; g < kAtOnce; ++g) {
+        if (first + g < groups.apart) sums[g] = from[(first + g) * groups.outputs];
+      }
+#pragma unroll
+      for (int g = 0; g < kAtOnce; ++g) {
+        if (first + g < groups.apart) total += static_cast<Total>(sums[g]);
+      }
+    }
+    c[i] = round_to<Out>(with_bias(total, bias, i % n));
+  }
+}
+
+template <class T, class Out>
+cudaError_t add_groups_apart(const Call& call, const KGroups& groups) {
+  return launch(&add_groups<GroupSum<T>, Out>, call.step(-1), groups, static_cast<Out*>(call.c),
+                static_cast<const Out*>(call.bias), call.problem.n);
+}
+
+}  // namespace treduce::matmul
