@@ -130,6 +130,12 @@ int stages_of(const Shape& shape, int columns) {
 }  // namespace few_rows
 
 namespace persistent {
+
+bool may_part(const Problem& p, int element_bytes) {
+  const int64_t groups = groups_of(p.k);
+  return groups > 1 && groups * p.m * p.n * 4 <= (p.m + p.n) * p.k * element_bytes / 2;
+}
+
 namespace {
 
 // Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
@@ -162,12 +168,6 @@ double cycles(const Problem& p, const TileShape& s, int multiprocessors, int ele
   const double sums = static_cast<double>(groups * p.batches * p.m * p.n) * 8;
   const double finish = apart ? kSecondLaunch + sums / (kBytes * multiprocessors) : 0;
   return rounds * (double(s.tile_m) * s.tile_n * depth * element_bytes / (4096 * speed) + besides) + finish;
-}
-
-// Whether groups may be apart: sums of groups take at most half of the operands' memory.
-bool may_part(const Problem& p, int element_bytes) {
-  const int64_t groups = groups_of(p.k);
-  return groups > 1 && groups * p.m * p.n * 4 <= (p.m + p.n) * p.k * element_bytes / 2;
 }
 
 // Of the shapes for few rows and columns, whose cost is not modelled: none.
@@ -218,6 +218,26 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
 }
 
 }  // namespace persistent
+
+namespace register_operand {
+
+// Of a batch where B would be copied alone: its tiles are small, and persistent has a block for many of them. A block is a task.
+bool pays(const Problem& p, const View& b) {
+  const int64_t blocks = tiles_of(p, kMostRows, kShapes[0].lines) * persistent::groups_of(p.k);
+  return p.m <= kMostRows && blocks <= INT32_MAX && (p.batches == 1 || b.reading == Reading::gathered);
+}
+
+persistent::Choice choose(const Problem& p, const Chip& chip) {
+  int index = 0;
+  while (kShapes[index].rows < p.m && index + 2 < kShapeCount) index += 2;
+  const int64_t narrow = tiles_of(p, kShapes[index].rows, kShapes[index].lines);
+  const bool apart = persistent::may_part(p, 4) && narrow * 2 <= chip.multiprocessors;
+  const int64_t tasks = narrow * (apart ? persistent::groups_of(p.k) : 1);
+  // Two blocks a multiprocessor: narrow tiles where these are not enough for wide ones.
+  return {tasks < 4 * int64_t(chip.multiprocessors) ? index : index + 1, apart};
+}
+
+}  // namespace register_operand
 
 namespace split_fp16 {
 namespace {

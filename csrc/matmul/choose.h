@@ -21,9 +21,11 @@ Index choose(const Problem& p, const Chip& chip);
 namespace persistent {
 // apart: groups of k are computed side by side, and added afterwards: the additions are the same.
 struct Choice {
-  Index index;
+  int index;
   bool apart;
 };
+// Whether groups may be apart: sums of groups take at most half of the operands' memory.
+bool may_part(const Problem& p, int element_bytes);
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 }  // namespace persistent
@@ -36,6 +38,13 @@ Index choose(const Problem& p);
 int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
 int stages_of(const Shape& shape, int columns);
 }  // namespace few_rows
+
+namespace register_operand {
+// Whether the kernel is faster than those of persistent: of tfloat32. b: as these would read it.
+bool pays(const Problem& p, const View& b);
+// An entry of kShapes.
+persistent::Choice choose(const Problem& p, const Chip& chip);
+}  // namespace register_operand
 
 namespace split_fp16 {
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once.

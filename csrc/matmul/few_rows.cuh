@@ -224,7 +224,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   work.tiles = static_cast<int>(ceil_div(p.n, columns));
   work.m = static_cast<int>(p.m);
   work.steps = static_cast<int>(ceil_div(p.k, kDepth<T>));
-  work.group_steps = groups_for<T>(call, true).steps;
+  work.group_steps = groups_for(call, true, kDepth<T>).steps;
   work.columns = columns;
   work.stages = call.prepared.stages;
   return launch(&kernel<T, Out, S>, call.step(-1), map_w, map_x, work, static_cast<Out*>(call.c),

@@ -18,12 +18,12 @@ struct KGroups {
 template <class T>
 using GroupSum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
 
-template <class T>
-KGroups groups_for(const Call& call, bool adds_groups) {
+// depth: steps of k of a stage of the ring.
+inline KGroups groups_for(const Call& call, bool adds_groups, int depth) {
   const Decisions& d = call.prepared;
   const Problem& p = call.problem;
   const bool one = d.groups == 1 || !(adds_groups || d.apart);
-  return {static_cast<int>(ceil_div(one ? p.k : persistent::kGroup, hopper::kDepth<T>)),
+  return {static_cast<int>(ceil_div(one ? p.k : persistent::kGroup, int64_t(depth))),
           d.apart ? static_cast<int>(d.groups) : 1, p.batches * p.m * p.n, call.region<void>(d.partials)};
 }
 

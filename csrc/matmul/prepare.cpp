@@ -252,12 +252,29 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
-  copy_for_boxes(r, out);
+  const bool registers = r.dtype == DType::float32 && register_operand::pays(p, view_b(p, r.b, 4));
+  if (registers) {
+    copy_operands(view_a(p, r.a, 4), view_of(operand_b(p, r.b, 4), true), out);
+  } else {
+    copy_for_boxes(r, out);
+  }
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
   out.groups = persistent::groups_of(p.k);
-  out.few = few_rows::pays(p, r.dtype, a, b, chip);
+  out.few = registers || few_rows::pays(p, r.dtype, a, b, chip);
   LaunchShape launch;
-  if (out.few) {
+  if (registers) {
+    const persistent::Choice choice = register_operand::choose(p, chip);
+    out.shape = choice.index;
+    out.apart = choice.apart;
+    const register_operand::Shape& s = register_operand::kShapes[out.shape];
+    out.tile_m = s.rows;
+    out.tile_n = s.lines;
+    out.stages = s.stages;
+    launch.kernel = s.name;
+    launch.block = s.threads();
+    launch.grid = tiles_of(p, s.rows, s.lines) * (out.apart ? out.groups : 1);
+    launch.shared_bytes = s.shared_bytes();
+  } else if (out.few) {
     out.shape = few_rows::choose(p);
     const few_rows::Shape& s = few_rows::kShapes[out.shape];
     const int columns = few_rows::columns_of(s, p, chip);

@@ -226,6 +226,34 @@ constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 8 rows", 8, 8, 16},
 
 }  // namespace few_rows
 
+// The kernel of `persistent` for few rows of tfloat32, and for B across k. Tiles have `lines` columns of C.
+namespace register_operand {
+
+constexpr int kMostRows = 64;  // that are few
+
+struct Shape {
+  const char* name;
+  int rows, lines;
+  int boxes;  // of 32 steps of k, a stage
+  int stages, blocks;
+
+  constexpr int warp_groups() const { return lines > 64 ? lines / 64 : 1; }
+  constexpr int threads() const { return warp_groups() * hopper::kWarpGroup + 32; }
+  constexpr int stage_bytes() const { return (rows + lines) * boxes * hopper::kRowBytes; }
+  constexpr int shared_bytes() const { return stages * stage_bytes() + hopper::kTileAlignment; }
+  // Whether registers hold the sums of groups of k beside those of the tensor cores.
+  constexpr bool adds_groups() const { return rows <= 64; }
+};
+constexpr int kShapeCount = 8;
+// By pairs: of narrow tiles, and of wide ones.
+constexpr Shape kShapes[kShapeCount] = {
+    {"multiply 8 x 32 tiles", 8, 32, 2, 9, 2},   {"multiply 8 x 64 tiles", 8, 64, 2, 5, 2},
+    {"multiply 16 x 32 tiles", 16, 32, 2, 8, 2}, {"multiply 16 x 64 tiles", 16, 64, 2, 5, 2},
+    {"multiply 32 x 32 tiles", 32, 32, 2, 6, 2}, {"multiply 32 x 64 tiles", 32, 64, 2, 4, 2},
+    {"multiply 64 x 32 tiles", 64, 32, 2, 4, 2}, {"multiply 64 x 64 tiles", 64, 64, 2, 3, 2}};
+
+}  // namespace register_operand
+
 namespace split_fp16 {
 
 enum Index { kLarge, kMedium, kNarrow, kNarrowOne, kShapeCount };

@@ -5,7 +5,7 @@
 // After:   warp_specialized; up to 8192 steps of k the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
-//          rows of 16 bits have a kernel of their own: see few_rows.cuh. Results of 16 bits leave through shared memory: as
+//          rows have kernels of their own: see few_rows.cuh for 16 bits and register_operand.cuh for tfloat32. Results of 16 bits leave through shared memory: as
 //          boxes by the copy engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
@@ -18,6 +18,7 @@
 #include "../few_rows.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
+#include "../register_operand.cuh"
 
 namespace treduce::matmul::persistent {
 
@@ -183,7 +184,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
     if (error != cudaSuccess) return error;
   }
   const bool apart = call.prepared.apart;
-  const KGroups groups = groups_for<T>(call, S::kAddsGroups);
+  const KGroups groups = groups_for(call, S::kAddsGroups, kDepth<T>);
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
   error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, broadcast_of(a),
                  broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
@@ -205,6 +206,9 @@ template <class Form>
 cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   if constexpr (few_rows::takes<Form>) {
     if (call.prepared.few) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+  }
+  if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
+    if (call.prepared.few) return register_operand::run(call, a, b);
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
