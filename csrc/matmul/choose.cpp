@@ -102,7 +102,6 @@ constexpr int kTileCost = 8;  // what a tile costs besides its columns, in colum
 // multiprocessors. Batches were not measured.
 bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   if (size_of(dtype) != 2 || !a.along_k || !b.along_k || p.batches > 1) return false;
-  if (persistent::choose(p, dtype, a, b, chip).apart) return false;
   return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 64) > chip.multiprocessors);
 }
 
@@ -149,11 +148,10 @@ struct Cost {
   double besides;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},
-                           {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},
-                           {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
-                           {kNarrow, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}},
-                           {kSquare, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87}}};
+constexpr Cost kCosts[] = {
+    {kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},    {kLong, 2500, {0.97, 0.94, 0.9}, {0.97, 0.98, 0.945}},
+    {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},   {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
+    {kNarrow, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}}, {kSquare, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -191,7 +189,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   if (narrow != kShapeCount) {
     // Tiles of 16 columns or of 64 fill the chip, or do not.
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
-    if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false};
+    if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, 0};
   }
   const int bytes = static_cast<int>(size_of(dtype));
   const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
@@ -199,8 +197,11 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const int result = skewed(p.n, size_of(result_dtype(dtype)));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const TileShape& shape = kShapes[cost.index];
-    const bool can = apart ? takes_groups_apart(shape.tile_n, shape.transposed)
-                           : dtype == DType::int8 || groups_of(p.k) == 1 || adds_groups(shape.tile_n);
+    const bool in_groups = dtype != DType::int8 && groups_of(p.k) > 1;
+    const bool can = apart                  ? takes_groups_apart(cost.index)
+                     : cost.index == kLarge ? !in_groups
+                     : cost.index == kLong  ? in_groups
+                                            : true;
     if (!can) return std::numeric_limits<double>::infinity();
     const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
     const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
@@ -212,29 +213,56 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const Cost& whole = best_of(false);
   if (may_be_apart) {
     const Cost& apart = best_of(true);
-    if (narrow != kShapeCount || cost_of(apart, true) < cost_of(whole, false)) return {apart.index, true};
+    if (narrow != kShapeCount || cost_of(apart, true) < cost_of(whole, false))
+      return {apart.index, true, cost_of(apart, true)};
   }
-  return {whole.index, false};
+  return {whole.index, false, cost_of(whole, false)};
 }
 
 }  // namespace persistent
 
 namespace register_operand {
 
-// Of a batch where B would be copied alone: its tiles are small, and persistent has a block for many of them. A block is a task.
-bool pays(const Problem& p, const View& b) {
-  const int64_t blocks = tiles_of(p, kMostRows, kShapes[0].lines) * persistent::groups_of(p.k);
-  return p.m <= kMostRows && blocks <= INT32_MAX && (p.batches == 1 || b.reading == Reading::gathered);
-}
-
+// Clock cycles of a tile, roughly: the tensor cores', or what it reads of the L2; and what it costs besides. Not measured by itself.
 persistent::Choice choose(const Problem& p, const Chip& chip) {
+  constexpr double kSpeed = 0.85, kBytes = 40, kBesides = 3000;
+  const auto cycles = [&](const Shape& s, bool apart) {
+    const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? persistent::groups_of(p.k) : 1);
+    const double depth = static_cast<double>(apart ? persistent::kGroup : p.k);
+    const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
+    return static_cast<double>(ceil_div(tasks, int64_t(chip.multiprocessors))) *
+           (std::max(multiply, read) * depth + kBesides);
+  };
   int index = 0;
-  while (kShapes[index].rows < p.m && index + 2 < kShapeCount) index += 2;
+  while (kShapes[index].rows < p.m && index + 2 < kFewShapes) index += 2;
   const int64_t narrow = tiles_of(p, kShapes[index].rows, kShapes[index].lines);
   const bool apart = persistent::may_part(p, 4) && narrow * 2 <= chip.multiprocessors;
   const int64_t tasks = narrow * (apart ? persistent::groups_of(p.k) : 1);
   // Two blocks a multiprocessor: narrow tiles where these are not enough for wide ones.
-  return {tasks < 4 * int64_t(chip.multiprocessors) ? index : index + 1, apart};
+  if (tasks >= 4 * int64_t(chip.multiprocessors)) ++index;
+  double least = cycles(kShapes[index], apart);
+  if (p.m > kMostRows && !apart) {
+    for (int i = index + 1; i < kShapeCount; ++i) {
+      if (persistent::groups_of(p.k) > 1 && !kShapes[i].adds_groups()) continue;
+      const double other = cycles(kShapes[i], false);
+      if (other >= least) continue;
+      least = other;
+      index = i;
+    }
+  }
+  return {index, apart, least};
+}
+
+// A block is a task. Of a batch where B need not be turned round tiles are small, and persistent has a block for many of them.
+bool pays(const Problem& p, const persistent::Choice& choice, const persistent::Choice& other, const View& b,
+          const Chip& chip) {
+  constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
+  const Shape& s = kShapes[choice.index];
+  if (tiles_of(p, s.rows, s.lines) * persistent::groups_of(p.k) > INT32_MAX) return false;
+  const bool turned = b.reading == Reading::gathered;
+  if (p.m <= kMostRows) return p.batches == 1 || turned;
+  const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
+  return turned && other.cycles > 0 && choice.cycles < other.cycles + copy;
 }
 
 }  // namespace register_operand

@@ -23,6 +23,7 @@ namespace persistent {
 struct Choice {
   int index;
   bool apart;
+  double cycles;  // roughly, where that is modelled; else 0
 };
 // Whether groups may be apart: sums of groups take at most half of the operands' memory.
 bool may_part(const Problem& p, int element_bytes);
@@ -40,10 +41,11 @@ int stages_of(const Shape& shape, int columns);
 }  // namespace few_rows
 
 namespace register_operand {
-// Whether the kernel is faster than those of persistent: of tfloat32. b: as these would read it.
-bool pays(const Problem& p, const View& b);
-// An entry of kShapes.
+// An entry of kShapes, for tfloat32.
 persistent::Choice choose(const Problem& p, const Chip& chip);
+// Whether that is faster than `other`, the choice of persistent, which would read B as `b`.
+bool pays(const Problem& p, const persistent::Choice& choice, const persistent::Choice& other, const View& b,
+          const Chip& chip);
 }  // namespace register_operand
 
 namespace split_fp16 {

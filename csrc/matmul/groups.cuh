@@ -27,11 +27,33 @@ inline KGroups groups_for(const Call& call, bool adds_groups, int depth) {
           d.apart ? static_cast<int>(d.groups) : 1, p.batches * p.m * p.n, call.region<void>(d.partials)};
 }
 
-// Adds the sums of a group to those of the groups before it, from zero. Both are then the total.
-template <class Sum, int kCount>
-TREDUCE_DEVICE void add_group(Sum (&total)[kCount], Sum (&group)[kCount]) {
+// Adds sums of a group to those of the groups before it, from zero. Both are then the total.
+template <class Sum, int kCount, int kAll>
+TREDUCE_DEVICE void add_group(Sum (&total)[kCount], Sum (&group)[kAll]) {
+  static_assert(kCount <= kAll);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) group[i] = total[i] += group[i];
+}
+
+// The same of the sums from kFirst on, where the totals are kept in shared memory. `kept`: the warp group's. The last group's are
+// not written.
+template <int kFirst, class Sum, int kAll>
+TREDUCE_DEVICE void add_group_kept(Sum (&group)[kAll], Sum* kept, bool has_total, bool writes) {
+  constexpr int kBatch = 8;  // loads in flight
+  Sum* const own = kept + threadIdx.x % hopper::kWarpGroup;
+#pragma unroll
+  for (int first = kFirst; first < kAll; first += kBatch) {
+    Sum before[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      before[i] = has_total ? own[(first - kFirst + i) * hopper::kWarpGroup] : Sum(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      group[first + i] += before[i];
+      if (writes) own[(first - kFirst + i) * hopper::kWarpGroup] = group[first + i];
+    }
+  }
 }
 
 // Adds groups that were computed side by side, and the bias, and rounds.

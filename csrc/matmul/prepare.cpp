@@ -252,20 +252,23 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
-  const bool registers = r.dtype == DType::float32 && register_operand::pays(p, view_b(p, r.b, 4));
-  if (registers) {
-    copy_operands(view_a(p, r.a, 4), view_of(operand_b(p, r.b, 4), true), out);
-  } else {
-    copy_for_boxes(r, out);
+  const int bytes = static_cast<int>(size_of(r.dtype));
+  const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
+  persistent::Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
+  bool registers = false;
+  if (r.dtype == DType::float32) {
+    const persistent::Choice other = register_operand::choose(p, chip);
+    registers = register_operand::pays(p, other, choice, view_of_b, chip);
+    if (registers) choice = other;
   }
+  copy_operands(view_of_a, registers ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
   out.groups = persistent::groups_of(p.k);
-  out.few = registers || few_rows::pays(p, r.dtype, a, b, chip);
+  out.apart = choice.apart;
+  out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
   LaunchShape launch;
   if (registers) {
-    const persistent::Choice choice = register_operand::choose(p, chip);
     out.shape = choice.index;
-    out.apart = choice.apart;
     const register_operand::Shape& s = register_operand::kShapes[out.shape];
     out.tile_m = s.rows;
     out.tile_n = s.lines;
@@ -286,9 +289,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.grid = std::min<int64_t>(ceil_div(p.n, columns), chip.multiprocessors);
     launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
   } else {
-    const persistent::Choice choice = persistent::choose(p, r.dtype, a, b, chip);
     out.shape = choice.index;
-    out.apart = choice.apart;
     const TileShape& s = persistent::kShapes[out.shape];
     set_tile(s, out);
     // C in boxes, where its rows begin at multiples of 16 bytes.

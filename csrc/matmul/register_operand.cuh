@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   // ---- producer ----
   if (threadIdx.x >= S::kWarpGroups * kWarpGroup) {
-    if (threadIdx.x % 32 != 0) return;
+    if constexpr (S::kShape.hands_over()) ptx::release_registers<40>();
+    if (threadIdx.x != S::kWarpGroups * kWarpGroup) return;
     const int2 batch_w = work.of_w.of(batch), batch_x = work.of_x.of(batch);
     RingPosition<S::kStages> position;
     for (int step = begin; step < end; ++step, position.next()) {
@@ -123,6 +124,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   // ---- consumers ----
+  if constexpr (S::kShape.hands_over()) ptx::take_registers<232>();
   // A shuffle tells the compiler that this is the same in all lanes: descriptors are then in uniform registers.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   const int first = warp / 4 * S::kLinesOfGroup + warp % 4 * 16;  // of this warp's lines in the tile

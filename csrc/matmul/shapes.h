@@ -162,6 +162,7 @@ namespace persistent {
 
 enum Index {
   kLarge,
+  kLong,
   kWide,
   kMedium,
   kNarrow,
@@ -179,10 +180,11 @@ enum Index {
 constexpr int64_t kGroup = 2048, kOneGroup = 8192;
 constexpr int64_t groups_of(int64_t k) { return k <= kOneGroup ? 1 : ceil_div(k, kGroup); }
 constexpr int kAddThreads = 128;  // of a block that adds groups
-// Whether registers hold the sums of groups beside those of the tensor cores.
-constexpr bool adds_groups(int n) { return n <= 192; }
-// Whether tasks may be single groups of a tile.
-constexpr bool takes_groups_apart(int n, bool transposed) { return !transposed && (n == 64 || n == 128); }
+// Which shapes add groups, and of which a task may be a single group.
+constexpr bool adds_groups(int index) { return index != kLarge; }
+constexpr bool takes_groups_apart(int index) { return index == kMedium || index == kNarrow || index == kSquare; }
+// The sums of groups of a thread that lie in shared memory, because the tensor cores' leave registers for half of them.
+constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
 
 // Results leave as boxes, or rows through the same buffers.
 constexpr bool stages_results(int n, bool transposed) { return !transposed && n % hopper::kStagingColumns == 0; }
@@ -193,11 +195,17 @@ constexpr TileShape shape(const char* name, int m, int n, int stages, int cluste
                        stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed);
 }
 constexpr TileShape kShapes[kShapeCount] = {
-    shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),   shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
-    shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),   shape("multiply 64 x 128 tiles", 64, 128, 4, 1, 2),
-    shape("multiply 64 x 64 tiles", 64, 64, 6, 1, 2),       shape("multiply 64 x 32 tiles", 64, 32, 8, 1, 2),
-    shape("multiply 64 x 16 tiles", 64, 16, 10, 1, 2),      shape("multiply 128 x 64 tiles", 64, 128, 6, 2, 1, true),
-    shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true), shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
+    shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),
+    hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
+    shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
+    shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
+    shape("multiply 64 x 128 tiles", 64, 128, 4, 1, 2),
+    shape("multiply 64 x 64 tiles", 64, 64, 6, 1, 2),
+    shape("multiply 64 x 32 tiles", 64, 32, 8, 1, 2),
+    shape("multiply 64 x 16 tiles", 64, 16, 10, 1, 2),
+    shape("multiply 128 x 64 tiles", 64, 128, 6, 2, 1, true),
+    shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true),
+    shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
 
 }  // namespace persistent
 
@@ -238,19 +246,24 @@ struct Shape {
   int stages, blocks;
 
   constexpr int warp_groups() const { return lines > 64 ? lines / 64 : 1; }
-  constexpr int threads() const { return warp_groups() * hopper::kWarpGroup + 32; }
+  // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
+  constexpr bool hands_over() const { return warp_groups() > 1; }
+  constexpr int threads() const {
+    return warp_groups() * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32);
+  }
   constexpr int stage_bytes() const { return (rows + lines) * boxes * hopper::kRowBytes; }
   constexpr int shared_bytes() const { return stages * stage_bytes() + hopper::kTileAlignment; }
   // Whether registers hold the sums of groups of k beside those of the tensor cores.
-  constexpr bool adds_groups() const { return rows <= 64; }
+  constexpr bool adds_groups() const { return rows <= 128; }
 };
-constexpr int kShapeCount = 8;
-// By pairs: of narrow tiles, and of wide ones.
+constexpr int kFewShapes = 8, kShapeCount = 10;
+// For few rows by pairs, of narrow tiles and of wide ones; then those for more.
 constexpr Shape kShapes[kShapeCount] = {
-    {"multiply 8 x 32 tiles", 8, 32, 2, 9, 2},   {"multiply 8 x 64 tiles", 8, 64, 2, 5, 2},
-    {"multiply 16 x 32 tiles", 16, 32, 2, 8, 2}, {"multiply 16 x 64 tiles", 16, 64, 2, 5, 2},
-    {"multiply 32 x 32 tiles", 32, 32, 2, 6, 2}, {"multiply 32 x 64 tiles", 32, 64, 2, 4, 2},
-    {"multiply 64 x 32 tiles", 64, 32, 2, 4, 2}, {"multiply 64 x 64 tiles", 64, 64, 2, 3, 2}};
+    {"multiply 8 x 32 tiles", 8, 32, 2, 9, 2},     {"multiply 8 x 64 tiles", 8, 64, 2, 5, 2},
+    {"multiply 16 x 32 tiles", 16, 32, 2, 8, 2},   {"multiply 16 x 64 tiles", 16, 64, 2, 5, 2},
+    {"multiply 32 x 32 tiles", 32, 32, 2, 6, 2},   {"multiply 32 x 64 tiles", 32, 64, 2, 4, 2},
+    {"multiply 64 x 32 tiles", 64, 32, 2, 4, 2},   {"multiply 64 x 64 tiles", 64, 64, 2, 3, 2},
+    {"multiply 128 x 64 tiles", 128, 64, 2, 4, 1}, {"multiply 256 x 128 tiles", 256, 128, 1, 4, 1}};
 
 }  // namespace register_operand
 

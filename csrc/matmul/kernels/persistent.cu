@@ -37,7 +37,10 @@ struct Shape {
   static constexpr int kThreads = kShape.threads;
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
-  static constexpr bool kAddsGroups = adds_groups(kTileN), kGroupsApart = takes_groups_apart(kTileN, kTransposed);
+  static constexpr bool kAddsGroups = adds_groups(kIndex), kGroupsApart = takes_groups_apart(kIndex);
+  static constexpr int kKept = kept_sums(kIndex), kInRegisters = kTileN / 2 - kKept;  // sums of groups, a thread
+  // Of a consumer beside the ring: where results are staged, and before that sums of groups are kept.
+  static constexpr int kOwnBytes = kKept > 0 ? kWarpGroup * kKept * 4 : kStagingBytes;
   static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
@@ -94,7 +97,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::take_registers<S::kRegisters>();
     const int consumer = warp_group - 1;
     RingPosition<S::kStages> position;
-    [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kTileN / 2 : 1] = {};
+    [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kInRegisters : 1] = {};
+    char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
     int done = 0;  // steps of this task: one group of k after another
     for (int64_t task = first; task < tasks;) {
       const int2 range = range_of(task);
@@ -115,6 +119,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       release<S::kCluster>(ring.empty + last);
       if constexpr (S::kAddsGroups) {
         if (range.y - range.x > groups.steps) {
+          if constexpr (S::kKept > 0) {
+            if (done == 0) {  // the results of the task before have left
+              if (threadIdx.x % kWarpGroup == 0) ptx::wait_stores_read<0>();
+              named_barrier<kWarpGroup>(warp_group);
+            }
+            add_group_kept<S::kInRegisters>(acc, reinterpret_cast<Acc<T>*>(own), done > 0, end < range.y);
+          }
           add_group(total, acc);
           done += groups.steps;
           if (end < range.y) continue;
@@ -144,8 +155,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         add_bias(acc, bias, place.column, grid.n);
       }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
-        char* const staging = stages + S::kStages * S::kStageBytes + consumer * kStagingBytes;
-        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, staging, row, place.column, grid.m, grid.n,
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, place.column, grid.m, grid.n,
                                      static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
         store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
