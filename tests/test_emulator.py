@@ -541,6 +541,8 @@ def products(store, variant):
     columns = functools.partial(torch.permute, dims=(2, 0, 1))  # do not merge with the rows
     batch.append(product(store, variant, matrix(9, 17, batches=(3,)), matrix(9, 5), columns, bias=matrix(1, 5)[0]))
     batch.append(product(store, variant, matrix(40, 32, batches=(3,)), matrix(32, 68, batches=(3,))))
+    batch.append(product(store, variant, matrix(130, 7), matrix(7, 3)))
+    batch.append(product(store, variant, matrix(3, 7), matrix(7, 130), bias=matrix(1, 130)[0]))
     return batch
 
 

@@ -176,7 +176,7 @@ def test_auto_says_which_rung():
 def test_nothing_is_launched_for_nothing():
     for a, b, named in (((0, 5), (5, 3), {}), ((5, 0), (0, 3), {}), ((5, 5), (5, 0), {"variant": "naive"})):
         p = plan("matmul", a, b, **named)
-        assert p.launches == () or p.rung in ("tiled", "pipelined")
+        assert p.launches == () or p.rung in ("naive", "tiled", "pipelined")
         assert p.workspace_bytes == 0 and str(p)
     assert plan("linear", (5, 0), (3, 0), True).launches == ()
 

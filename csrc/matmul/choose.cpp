@@ -28,6 +28,12 @@ const Entry& cheapest(const Entry (&entries)[kCount], Cost cost) {
 
 }  // namespace
 
+namespace naive {
+
+Index choose(const Problem& p) { return p.n <= 4 ? kNarrow : p.m <= 4 ? kFlat : kSquare; }
+
+}  // namespace naive
+
 namespace pipelined {
 
 // How long a tile size takes, in outputs that a multiprocessor computes one after another: large tiles multiply at the highest

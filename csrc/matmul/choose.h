@@ -9,6 +9,10 @@
 
 namespace treduce::matmul {
 
+namespace naive {
+Index choose(const Problem& p);
+}  // namespace naive
+
 namespace pipelined {
 // `tile`: the caller's tile_size; 0: none.
 Index choose(const Problem& p, DType dtype, int tile, const Chip& chip);

@@ -129,8 +129,7 @@ Row make_auto() {
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
-      make_row("naive", "one thread an output; row and column straight from global memory", kGuide,
-               &prepare_threads<naive::shape>),
+      make_row("naive", "one thread an output; row and column straight from global memory", kGuide, &prepare_naive),
       with_tile(
           make_row("tiled", "a block stages tiles of A and B in shared memory", kGuide, &prepare_threads<tiled::shape>),
           16, 8, 32),
@@ -211,6 +210,9 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
                                                                                          : nullptr;
   if (cores != nullptr && runs(*cores)) return {cores, 0};
   if (bytes && runs(find("mma"))) return {&find("mma"), 0};
+  // Of a square of threads most would have no output.
+  const bool narrow = problem.m <= 4 || problem.n <= 4;
+  if (narrow && problem.k < kSplitDepth && resolved.tile == 0) return {&find("naive"), 0};
   const int64_t outputs = problem.batches * problem.m * problem.n;
   const AutoRule* rule = kAutoTable;
   while (outputs > rule->outputs) ++rule;

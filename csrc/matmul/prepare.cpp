@@ -214,6 +214,11 @@ void prepare_tiles(const TileShape& s, Prepared& out) {
   out.launches.add(launch);
 }
 
+void prepare_naive(const Request& r, const Chip&, Prepared& out) {
+  out.shape = naive::choose(r.problem);
+  prepare_tiles(naive::kShapes[out.shape], out);
+}
+
 void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   out.shape = pipelined::choose(p, r.dtype, r.tile, chip);

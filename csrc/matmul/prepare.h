@@ -42,6 +42,7 @@ struct Prepared : Decisions {
 Prepared prepare(const Request& request, const Chip& chip);
 
 // Of one rung each: ladder.cpp names them in its rows.
+void prepare_naive(const Request&, const Chip&, Prepared&);
 void prepare_staged_mma(const Request&, const Chip&, Prepared&);
 void prepare_mma_f64(const Request&, const Chip&, Prepared&);
 void prepare_pipelined(const Request&, const Chip&, Prepared&);

@@ -28,7 +28,11 @@ struct TileShape {
 constexpr TileShape square_of_threads(const char* name, int tile) { return {name, tile, tile, tile, tile}; }
 
 namespace naive {
-constexpr TileShape shape(DType, int) { return square_of_threads("multiply 16 x 16 tiles", 16); }
+enum Index { kSquare, kNarrow, kFlat, kShapeCount };
+// Of 256 threads, a thread an output: squares, and for C of few columns or rows blocks of which most threads have an output.
+constexpr TileShape kShapes[kShapeCount] = {square_of_threads("multiply 16 x 16 tiles", 16),
+                                            {"multiply 64 x 4 tiles", 64, 4, 4, 64},
+                                            {"multiply 4 x 64 tiles", 4, 64, 64, 4}};
 }  // namespace naive
 
 namespace tiled {

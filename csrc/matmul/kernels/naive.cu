@@ -1,7 +1,7 @@
 // Idea: one thread an output. It walks a row of A and a column of B in global memory and keeps the sum in a register.
 //
-// Mapping: blocks of 16 x 16 outputs; threadIdx.x runs along n, so that the lanes of a warp read neighbours of a row of
-//          B and the same element of A.
+// Mapping: blocks of 16 x 16 outputs, or of 64 x 4 or 4 x 64 where C is narrow; threadIdx.x runs along n, so that the lanes of a
+//          warp read neighbours of a row of B and the same element of A.
 // Bound:   load instructions: two for each multiply-add. Every element of A is asked for n times and every element of B
 //          m times; the caches answer most of that, and their bandwidth is the limit.
 // Next:    tiled fetches each element once a block and shares it.
@@ -10,12 +10,9 @@
 
 namespace treduce::matmul::naive {
 
-constexpr int kTile = 16;
-static_assert(shape(DType::float32, 0).tile_m == kTile);
-
-template <class T>
-__global__ void __launch_bounds__(kTile* kTile)
-    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles<kTile, kTile> tiles) {
+template <class T, class Tiles>
+__global__ void __launch_bounds__(256)
+    kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles tiles) {
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
     const auto place = tiles.place(tile);
     const int64_t i = place.row + threadIdx.y;
@@ -36,7 +33,11 @@ __global__ void __launch_bounds__(kTile* kTile)
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    return launch_tiles<T, Tiles<kTile, kTile>>(&kernel<T>, call);
+    return with_shape<kShapeCount>(call, [&](auto index) {
+      constexpr TileShape kShape = kShapes[index()];
+      using Tiles = matmul::Tiles<kShape.tile_m, kShape.tile_n>;
+      return launch_tiles<T, Tiles>(&kernel<T, Tiles>, call);
+    });
   });
 }
 
