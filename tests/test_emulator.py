@@ -296,6 +296,30 @@ def long_along_dims(store, variant):
         for dtype in (torch.float32, torch.bfloat16, torch.int8):
             x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
             batch.append(along(store, *next(turns), variant, x, dim))
+    # Whole tensors: one block, several, and blocks of fewer teams than they have chunks.
+    turns = in_turn((torch.float32, torch.bfloat16, torch.float64, torch.float16), (0, 0, 64), CHIPS)
+    for n in (16, 19, 128, 1003, 1024, 1025, 3000, 12_345, 17_500, 40_001) * 2:
+        dtype, block_size, chip = next(turns)
+        x = cases.values(n, dtype, kind_of(dtype))
+        batch.append(along(store, "sum", variant, x, None, block_size, chip=chip))
+    # Columns that fill no power of two of threads; a few chunks, which blocks of half the threads share.
+    for shape, dtype in (((1100, 52), torch.float32), ((1500, 26), torch.float64), ((2100, 32), torch.float32)):
+        x = cases.values(math.prod(shape), dtype, "wide").view(shape)
+        batch.append(along(store, "sum", variant, x, 0, chip=2))
+    # Many rows in vectors, of one to eight stripes.
+    turns = in_turn((torch.float32, torch.bfloat16, torch.float64), (0, 1, 3), (0, 64, 0))
+    for shape in ((300, 40), (99, 128), (99, 200), (67, 256), (50, 304), (33, 760)):
+        dtype, num_blocks, block_size = next(turns)
+        x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
+        batch.append(along(store, "sum", variant, x, 1, block_size, num_blocks, chip=2))
+    # Short rows that fit no vectors, of whole words and others, wherever they begin: many tiles a block, few, and one
+    # that ends within 16 bytes.
+    turns = in_turn((1, 3, 0), (0, 1, 6), ("sum", "sum", "amax"))
+    for shape in ((1700, 3), (600, 12), (500, 9), (150, 49), (120, 100), (5, 1), (2, 3)):
+        for dtype in (torch.float32, torch.bfloat16, torch.int8):
+            num_blocks, shift, op = next(turns)
+            x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)
+            batch.append(along(store, op, variant, x, 1, num_blocks=num_blocks, chip=2, shift=shift))
     return batch
 
 

@@ -25,6 +25,10 @@ SHAPES = (
     ((1 << 20, 3), 1),
     ((1 << 20, 49), 1),
     ((50_000, 300), 1),
+    ((60_000, 200), 1),
+    ((100_000, 200), 0),
+    ((5000, 5000), 0),
+    ((900_000, 48), 0),
     ((4096, 1024), 1),
     ((300, 5000), 1),
     ((60, 70_000), 1),
@@ -77,7 +81,8 @@ def covers(p):
             return fit(s.tiles, 16 * 4 * s.block[0], outputs * n * size)
         case "row_lanes":
             at_once = s.vectors and n > LANES and len(p.reduced) <= 1  # four stripes of a row in flight
-            rows = 32 // s.span * (2 if at_once else 4)
+            two = n <= 2 * LANES and p.input_dtype in ("float32", "float64", "float16", "bfloat16")  # stripes
+            rows = 32 // s.span * (2 if at_once and not two else 4)
             return fit(s.tiles, s.block[0] // 32 * rows, math.ceil(outputs / rows) * rows)
         case "row_warp":
             return fit(s.tiles, s.block[0] // 32 * (32 // team), math.ceil(outputs / (32 // team)) * (32 // team))

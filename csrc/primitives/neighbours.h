@@ -20,14 +20,7 @@ struct Neighbours {
 
   TREDUCE_HOST_DEVICE void push(Acc value) {
     if constexpr (kDepth <= 8) {
-      TREDUCE_UNROLL
-      for (int k = 0; k <= kDepth; ++k) {
-        if ((count >> k & 1) == 0) {
-          level[k] = value;
-          break;
-        }
-        value = O::combine(level[k], value);
-      }
+      place<0>(value);
     } else {
       int k = 0;
       for (; count >> k & 1; ++k) value = O::combine(level[k], value);
@@ -53,6 +46,16 @@ struct Neighbours {
       for (int k = 0; count >> k != 0; ++k) add(k);
     }
     return result;
+  }
+
+ private:
+  // At a level known at compile time: one found at run time would put the levels into memory.
+  template <int k>
+  TREDUCE_HOST_DEVICE void place(Acc value) {
+    if constexpr (k < kDepth) {
+      if (count >> k & 1) return place<k + 1>(O::combine(level[k], value));
+    }
+    level[k] = value;
   }
 };
 

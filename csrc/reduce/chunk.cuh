@@ -56,10 +56,8 @@ struct Team {
     return tree(lanes);
   }
 
- private:
-  // Where a thread's element of stripe s lies, counted from its first.
-  TREDUCE_DEVICE static constexpr int place(int s, int h) { return s * kLanes + h * kStep; }
-
+  // The node over the lanes of a team.
+  // Who calls: whole warps. Valid in: every thread.
   TREDUCE_DEVICE static Acc tree(const OwnLanes (&lanes)[kPacks]) {
     Acc value[kPacks];
 #pragma unroll
@@ -70,6 +68,10 @@ struct Team {
     }
     return thread::fold_neighbours<O>(value);
   }
+
+ private:
+  // Where a thread's element of stripe s lies, counted from its first.
+  TREDUCE_DEVICE static constexpr int place(int s, int h) { return s * kLanes + h * kStep; }
 
   // Whether whole chunks have a loop of their own: not where each load takes so many instructions that a branch costs nothing.
   template <class Layout>

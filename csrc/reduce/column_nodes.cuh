@@ -197,19 +197,29 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_loaded(const Source& x
   return node;
 }
 
-// The same, with loads: rows `first` to first + kRows - 1 of a column.
+// The same, with loads: rows `first` to first + kRows - 1 of a column, of which every one is there.
+template <class O, int kRows, class Columns, class Source, bool kEven>
+TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_whole_rows(const Source& x,
+                                                                     const OwnColumns<Source, Columns>& own,
+                                                                     const Rows<kEven>& rows, int first) {
+  int64_t at[kRows];
+  rows.find(first, at);
+  typename OwnColumns<Source, Columns>::Row row[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) row[r] = own.load(x, at[r]);
+  return fold_loaded<O, Columns>(x, row, kRows);
+}
+
+// The same, of those that are there.
 template <class O, int kRows, class Columns, class Source, bool kEven>
 TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_rows(const Source& x, const OwnColumns<Source, Columns>& own,
                                                                const Rows<kEven>& rows, int first, int length) {
   using Row = typename OwnColumns<Source, Columns>::Row;
+  if (kHasFull<Source, kEven> && first + kRows <= length) {
+    return fold_whole_rows<O, kRows>(x, own, rows, first);
+  }
   int64_t at[kRows];
   rows.find(first, at);
-  if (kHasFull<Source, kEven> && first + kRows <= length) {
-    Row row[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) row[r] = own.load(x, at[r]);
-    return fold_loaded<O, Columns>(x, row, kRows);
-  }
   Row row[kRows] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -231,6 +241,13 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_node(const Source& x, 
   // Short columns: a low group of which one stripe is there, where accumulators for it fit the registers.
   constexpr bool kLowIfShort = kTakesLow<Columns> || is_order_free<O>;
   static_assert(kShortGroup == kLowGroup);
+  // Eight rows of a short column: no second stripe to ask about, and the time of a small sum is that of its instructions.
+  if constexpr (kTakesLow<Columns> && kHasFull<Source, kEven> && !is_order_free<O>) {
+    const int64_t first = q * kShortGroup;
+    if (length <= Pairwise::kLanes && first + kShortGroup <= length) {
+      return fold_whole_rows<O, kShortGroup>(x, own, rows, static_cast<int>(first));
+    }
+  }
   if (length <= (kTakesLow<Columns> ? kLowRows : Pairwise::kLanes)) {
     if constexpr (kLowIfShort) {
       return fold_group<O, Low>(x, own, rows, q, length);

@@ -76,6 +76,13 @@ int64_t team_threads(const Work& w, const Schedule& s) {
 
 int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); }
 
+// Whether row_block takes its kernel for whole tensors.
+bool is_whole(const Work& w) {
+  const Geometry& g = w.geometry;
+  return g.outputs == 1 && g.reduced.count == 1 && g.length >= kWholeLeast && g.length <= kWholeMost && w.blocks == 0 &&
+         w.memory.kernels == Kernels::every && w.memory.common_sum() && row_vectors(w);
+}
+
 // Whether rows are so short that a vector holds several.
 bool lanes_pack(const Work& w) {
   return w.memory.vectors() && w.memory.address % 16 == 0 && w.geometry.reduced.count == 1 &&
@@ -139,8 +146,8 @@ bool narrow_vectors(const Work& w) {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   const auto rest = [](const Schedule& s) {
-    return std::tie(s.vectors, s.shifted, s.columns, s.tiles, s.tile, s.span, s.splits, s.partials, s.workspace_bytes,
-                    s.counters);
+    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.tiles, s.tile, s.span, s.splits, s.partials,
+                    s.workspace_bytes, s.counters);
   };
   return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
 }
@@ -166,11 +173,13 @@ Scheduled schedule_row_tile(const Work& w) {
   const int64_t batches = w.geometry.outputs / columns;
   s.vectors = true;
   s.tile = columns;
-  // Tiles of more outputs where many are left for each SM.
-  const int64_t most = w.geometry.outputs >= 2048 * tuning::kTilesAnSm * w.chip.multiprocessors ? 2048 : 1024;
-  s.span = std::clamp<int64_t>((tuning::kTileBytes - 16) / batch_bytes, 1, ceil_div(most, columns));
-  s.block = w.block > 0 ? w.block : static_cast<int>(std::clamp<int64_t>(power_of_two(s.span * columns), 64, 256));
-  s.shared_bytes = s.span * batch_bytes + 32;
+  const bool is_short = tuning::kTileShort >= 128 * batch_bytes / columns;
+  int64_t most = std::max<int64_t>((is_short ? tuning::kTileShort : tuning::kTileLong) / batch_bytes, 1);
+  if (is_short && columns == 1 && most > tuning::kTileRows) most -= most % tuning::kTileRows;
+  const int64_t few = ceil_div(batches, tuning::kTilesAnSm * w.chip.multiprocessors);
+  s.span = std::clamp(few, std::min(most, ceil_div(tuning::kTileLeast, batch_bytes)), most);
+  s.block = w.block > 0 ? std::min(w.block, kTileThreads) : is_short ? 128 : kTileThreads;
+  s.shared_bytes = tile_shared_bytes(s.span * batch_bytes);
   s.grid = s.tiles = ceil_div(batches, s.span);
   limit_grid(w, s);
   return {s, ""};
@@ -189,7 +198,8 @@ Scheduled schedule_row_lanes(const Work& work) {
   s.block = w.block > 0 ? std::min(w.block, kRowThreads) : kRowThreads;
   s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s));
   const bool at_once = s.vectors && w.geometry.reduced.count <= 1 && w.geometry.length > Pairwise::kLanes;
-  const int64_t rows_a_team = at_once ? kLanesRowsOfFour : kLanesRows;
+  const bool two = lanes_take_two_stripes(w.geometry.length, w.memory.common_sum());
+  const int64_t rows_a_team = !at_once ? kLanesRows : two ? kLanesRowsOfTwo : kLanesRowsOfFour;
   s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, kWarp / s.span * rows_a_team), s.block / kWarp);
   if (lanes_pack(w)) {
     s.vectors = true;
@@ -233,13 +243,14 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
     // Two blocks an SM, all at once; or three, where two would leave SMs with one.
     s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.multiprocessors)));
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
-    if (blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
+    if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // So many that they may come and go.
     if (s.span * Pairwise::kChunk * element_size(w) > tuning::kMostSpanBytes) {
       s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
     }
   }
-  s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, kRowThreads));
+  s.block =
+      static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, s.whole ? tuning::kWholeThreads : kRowThreads));
 }
 
 Scheduled schedule_row_block(const Work& w) {
@@ -248,10 +259,20 @@ Scheduled schedule_row_block(const Work& w) {
   read_rows(w, s);
   const int64_t team = team_threads(w, s);
   s.span = power_of_two(chunks);
+  s.whole = is_whole(w);
+  const int most_threads = s.whole ? whole_threads(w.memory.accumulator) : kRowThreads;
+  if (s.whole && w.geometry.length * element_size(w) <= tuning::kWholeBlockBytes && chunks * team <= most_threads) {
+    s.block = w.block > 0 ? std::min(w.block, most_threads) : static_cast<int>(ceil_div(chunks * team, kWarp) * kWarp);
+    return {s, ""};
+  }
   s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
   if (outputs < tuning::kBlocksAnSm * w.chip.multiprocessors && outputs <= kMostCounters &&
       chunks * team > 2 * kRowThreads) {
     share_rows(w, outputs * chunks, team, s);
+    if (s.whole && (s.span > kWholeValues || ceil_div(chunks, s.span) > kWholeValues)) {
+      s.whole = false;
+      share_rows(w, outputs * chunks, team, s);
+    }
     if (s.span >= chunks) {
       s.span = power_of_two(chunks);
       s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
@@ -341,6 +362,25 @@ Scheduled schedule_column_narrow(const Work& w) {
   return {s, ""};
 }
 
+// Where `x` threads side by side would leave more than a twentieth of them without columns: x that is no power of two, and y that
+// is one, such that most threads of a block have work. Returns whether there is one.
+bool fit_width(int64_t vectors, int64_t& x, int64_t& y) {
+  const auto filled = [&](int64_t side) { return vectors * 1000 / (ceil_div(vectors, side) * side); };  // per mille
+  if (filled(x) >= 950) return false;
+  int64_t best = 0;
+  for (int64_t side = 9; side <= std::min<int64_t>(vectors, kWarp); ++side) {
+    int64_t down = 1;
+    while (2 * down * side <= kColumnBlockThreads) down *= 2;
+    const int64_t working = filled(side) * side * down / 1000;
+    if (filled(side) >= 950 && 50 * working > 51 * best) {  // of equals that with more y's
+      best = working;
+      x = side;
+      y = down;
+    }
+  }
+  return best > 0;
+}
+
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
   Schedule s;
@@ -368,6 +408,16 @@ Scheduled schedule_column_block(const Work& w) {
     while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
     y = std::min(y, threads / x);
   }
+  const bool may_choose = s.vectors && w.block == 0 && groups > 32;
+  bool odd = may_choose && fit_width(vectors, x, y);
+  // A few chunks that are no power of two, of columns that must be shared: half the y's make more equal shares.
+  const int64_t chunks = chunks_of(w);
+  if (may_choose && !odd && chunks < 16 && power_of_two(chunks) != chunks && x == tuning::kColumnSide &&
+      10 * ceil_div(vectors, x) < tuning::kColumnBlocksTenfold * w.chip.multiprocessors) {
+    odd = true;
+    x *= 2;
+    y = std::max<int64_t>(y / 2, 1);
+  }
   s.columns = true;
   s.tile = x * pack;
   const int64_t tiles = ceil_div(vectors, x);
@@ -378,14 +428,16 @@ Scheduled schedule_column_block(const Work& w) {
   s.span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
   while (s.span > 1 &&
          (bytes(s.span) > tuning::kColumnBytes ||
-          10 * tiles * ceil_div(groups, y * s.span) < tuning::kColumnBlocksTenfold * w.chip.multiprocessors)) {
+          10 * tiles * ceil_div(groups, y * s.span) <
+              (odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold) * w.chip.multiprocessors)) {
     s.span /= 2;
   }
   s.splits = ceil_div(groups, y * s.span);
   // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy: blocks of half the threads
   // then, all at once.
   const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors, blocks = tiles * s.splits;
-  if (w.block == 0 && s.splits > 1 && y > 1 && blocks > at_once && 4 * blocks <= 5 * at_once) {
+  const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
+  if (w.block == 0 && y > 1 && blocks > at_once && a_few) {
     y /= 2;
     s.span *= 2;
   }
@@ -419,7 +471,7 @@ const char* choose_rung(const Work& w) {
       return "row_lanes";
     }
     if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
-    if (chunks == 1) return "row_warp";
+    if (chunks == 1) return is_whole(w) ? "row_block" : "row_warp";
     if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.multiprocessors) {
       // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
       Schedule s;

@@ -47,10 +47,23 @@ constexpr int team_threads(int64_t vector) {
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
-// row_lanes: rows that a team takes at once, of up to one stripe and of up to four; vectors that a thread takes where each holds
-// several rows.
-constexpr int kLanesRows = 4, kLanesRowsOfFour = 2;
+// row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
+// count, and the chunks of a block or the blocks that a warp folds.
+constexpr int whole_threads(int64_t accumulator_bytes) { return accumulator_bytes > 4 ? 512 : 1024; }
+constexpr int64_t kWholeLeast = 16, kWholeMost = 1 << 30;
+constexpr int kWholeValues = 8 * kWarp;
+
+// row_lanes: rows that a team takes at once, of up to one stripe, two (the common floats alone) and four; vectors that a thread takes
+// where each holds several rows.
+constexpr int kLanesRows = 4, kLanesRowsOfTwo = 4, kLanesRowsOfFour = 2;
+constexpr bool lanes_take_two_stripes(int64_t length, bool common_sum) {
+  return common_sum && length <= 2 * Pairwise::kLanes;
+}
 constexpr int kPacksAThread = 4;
+
+// row_tile: threads of a block at the most, and bytes of shared memory for a tile that begins anywhere.
+constexpr int kTileThreads = 256;
+constexpr int64_t tile_shared_bytes(int64_t tile_bytes) { return (tile_bytes + 15) / 16 * 16 + 16; }
 
 // Columns: bytes that a thread takes as one vector; at most eight columns, for each needs accumulators.
 constexpr int64_t column_bytes(int64_t element_size) { return element_size == 1 ? 8 : 16; }

@@ -10,9 +10,17 @@ constexpr int64_t kLaneElements = 512;     // row_lanes takes rows up to here
 constexpr int64_t kFewRowsAnSm = 16;       // up to that many, row_warp is preferred to the rungs of short rows
 constexpr int64_t kTinyElements = 4;       // and row_tile below that many
 constexpr int64_t kTileElements = 64;      // row_tile is preferred up to here where vectors do not fit
-constexpr int64_t kTileBytes = 24 * 1024;  // of shared memory
-constexpr int64_t kTilesAnSm = 16;         // with that many tiles of 2048 rows an SM, row_tile takes them so large
+constexpr int64_t kTileBytes = 24 * 1024;  // of shared memory at the most
+constexpr int64_t kTileShort = 12 * 1024;  // for batches of which that much gives each of 128 threads one,
+constexpr int64_t kTileLong = 20 * 1024;   // and for longer ones, with 256 threads
+constexpr int64_t kTileRows = 512;         // short rows that a block takes at once
+constexpr int64_t kTileLeast = 2 * 1024;   // where batches are few
+constexpr int64_t kTilesAnSm = 4;          // where that leaves fewer tiles, they are smaller
 constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block a row fills the chip
+
+constexpr int64_t kWholeBlockBytes = 128 * 1024;  // of a whole tensor that one block reads
+
+constexpr int kWholeThreads = 512;  // of a block, where several share it
 
 // A row, or few of them, for the whole chip: see share_rows. Up to kMostSpanBytes a block one wave of blocks is best, above it
 // blocks of kSpanBytes.
@@ -29,6 +37,7 @@ constexpr int64_t kNarrowBytes = 40 * 1024;  // of shared memory
 constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long
 constexpr int64_t kColumnBytes = 47 * 1024;   // of shared memory
+constexpr int64_t kOddBlocksTenfold = 14;     // as the next, where threads side by side are no power of two
 constexpr int64_t kColumnBlocksTenfold = 19;  // a block folds more rows while there are 1.9 blocks an SM
 
 }  // namespace treduce::reduce::tuning

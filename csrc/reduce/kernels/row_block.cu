@@ -37,7 +37,101 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
   }
 }
 
+// A tensor that is one row, in vectors. Few parameters, offsets of 32 bits, one place for a chunk: the time of a small sum is that
+// of its instructions, one after another.
+//
+// The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
+// taken, and what is left of a vector is loaded element by element in the same batch.
+//
+// The node over load(0) to load(count - 1), up to kWholeValues of them.
+// Who calls: the first warp. Valid in: every lane.
+template <class O, class Load>
+TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
+  constexpr int kAll = kWholeValues / warp::kLanes;
+  int each = 1;  // neighbours that a lane takes, a power of two
+  while (each * warp::kLanes < count) each *= 2;
+  const int begin = static_cast<int>(threadIdx.x) * each;
+  typename O::Acc value[kAll];
+#pragma unroll
+  for (int k = 0; k < kAll; ++k) value[k] = k < each && begin + k < count ? load(begin + k) : O::identity();
+  return warp::reduce_neighbours<O>(thread::fold_neighbours<O>(value));
+}
+
+template <class O, class T>
+__global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
+    whole_kernel(const T* data, int length, int chunks_a_block, Result result, typename O::Acc* partials,
+                 unsigned* counter) {
+  using Acc = typename O::Acc;
+  using Source = Stored<T>;
+  constexpr int kSize = vector_of<Source>;
+  using Team = reduce::Team<O, Source, kSize>;
+  constexpr int kPacks = Team::kPacks;
+  const Source x{{data}};
+  const int chunks = (length + Pairwise::kChunk - 1) / Pairwise::kChunk;
+  const int first = static_cast<int>(blockIdx.x) * chunks_a_block;
+  const int count = min(chunks - first, chunks_a_block);
+  const int teams = static_cast<int>(blockDim.x) / Team::kThreads;
+  const int team = static_cast<int>(threadIdx.x) / Team::kThreads, thread = threadIdx.x % Team::kThreads;
+  const int cut = length % kSize,
+            last = length - cut - kSize;  // what is left of a vector; where the last whole one begins
+  if (gridDim.x > 1) grid::expect_arrival(counter);
+
+  Acc value = O::identity();
+  SHARED_ARRAY(Acc, values, kWholeValues);
+#pragma unroll 1
+  for (int c = team / Team::kOfWarp * Team::kOfWarp; c < count; c += teams) {  // whole warps stay together
+    const int mine = c + team % Team::kOfWarp;
+    const int begin = mine < count ? (first + mine) * Pairwise::kChunk : length;
+    const int at = begin + thread * kSize;
+    const int to_cut = length - cut - begin;
+    const bool has_cut = cut > 0 && to_cut >= 0 && to_cut < Pairwise::kChunk && to_cut % Team::kStep == thread * kSize;
+    Pack<T, kSize> rest = {}, pack[Pairwise::kStripes][kPacks];
+    if (has_cut) rest = load_some<kSize>(x, length - cut, 0, cut);
+#pragma unroll
+    for (int s = 0; s < Pairwise::kStripes; ++s) {
+#pragma unroll
+      for (int h = 0; h < kPacks; ++h) {
+        pack[s][h] = load_pack<kSize>(x, min(at + s * Pairwise::kLanes + h * Team::kStep, last));
+      }
+    }
+    typename Team::OwnLanes lanes[kPacks];
+#pragma unroll
+    for (int s = 0; s < Pairwise::kStripes; ++s) {
+#pragma unroll
+      for (int h = 0; h < kPacks; ++h) {
+        if (at + s * Pairwise::kLanes + h * Team::kStep <= last) lanes[h].take(x, pack[s][h]);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kPacks; ++h) {
+      if (has_cut && to_cut % Pairwise::kLanes / Team::kStep == h) lanes[h].take_some(x, rest, 0, cut);
+    }
+    value = Team::tree(lanes);
+    if (thread == 0 && mine < count) values[mine] = value;
+  }
+  if (chunks > 1) {
+    __syncthreads();
+    if (threadIdx.x >= warp::kLanes) return;
+    value = fold_values_of_warp<O>(count, [&](int c) { return values[c]; });
+    const int blocks = static_cast<int>(gridDim.x);
+    if (blocks > 1) {
+      if (threadIdx.x == 0) partials[blockIdx.x] = value;
+      if (!grid::arrive_last_warp(counter, blocks)) return;
+      value = fold_values_of_warp<O>(blocks, [&](int i) { return block::load_partial(partials + i); });
+    }
+  }
+  if (threadIdx.x == 0) result.store<O>(value);
+}
+
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.schedule.whole) {
+    return dispatch_common_sum(call, [&](auto op, auto source) {
+      using O = decltype(op);
+      return launch(&whole_kernel<O, typename decltype(source)::Type>, call.shape(), source.data,
+                    static_cast<int>(call.request.geometry.length), static_cast<int>(call.prepared.schedule.span),
+                    call.result, static_cast<typename O::Acc*>(call.workspace), call.counter);
+    });
+  }
   return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
     using O = decltype(op);
     using Source = decltype(source);

@@ -253,6 +253,11 @@ cudaError_t launch_one(const Call& call) {
     };
     // Rows of up to four stripes: all at once, of fewer rows, where vectors are even; elsewhere one after another.
     if constexpr (decltype(vectors)::value && Layout::kHow == Walk::even) {
+      if constexpr (is_common<Source>) {
+        if (g.length > Pairwise::kLanes && lanes_take_two_stripes(g.length, true)) {
+          return start(&kernel<O, kSize, kLanesRowsOfTwo, 2, false, Source, Layout>);
+        }
+      }
       if (g.length > Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRowsOfFour, 4, false, Source, Layout>);
       return start(&kernel<O, kSize, kLanesRows, 1, false, Source, Layout>);
     } else {
