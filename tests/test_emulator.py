@@ -811,6 +811,10 @@ def row_operations(store, op, variant):
         batch.append(row_operation(store, op, variant, base, 1))
         batch.append(row_operation(store, op, variant, base.transpose(1, 2), 2, shift=1))
         batch.append(row_operation(store, op, variant, base[:, ::2, 1:], 1))
+        # Every place in a vector that a row may begin at; the first case is cut in the last stripe.
+        for n in (1023, 1539):
+            x = (torch.randn(4, 1, n, dtype=torch.float64) * 3).to(dtype)
+            batch.append(row_operation(store, op, variant, x, 2))
         for n in (68, 260, 1028):
             x = (torch.randn(2, 1, n + 1, dtype=torch.float64) * 3).to(dtype)
             batch.append(row_operation(store, op, variant, x[:, :, 1:], 2))

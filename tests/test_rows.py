@@ -468,7 +468,7 @@ def test_auto_picks_what_runs(op, dtype):
             for capability, shift in itertools.product((75, 80, 89, 90, 100), (0, 1)) if n else ():
                 auto = planned(op, dtype, n, capability=capability, shift=shift)
                 assert auto == planned(op, dtype, n, variant=auto["rung"], capability=capability, shift=shift)
-                assert capability >= 90 or auto["rung"] != "row_cluster"
+                assert capability >= 90 or auto["rung"] not in ("row_cluster", "row_shared")
 
 
 def test_a_cluster_has_as_many_blocks_as_the_row_needs():
@@ -486,6 +486,34 @@ def test_a_cluster_has_as_many_blocks_as_the_row_needs():
     ]
     with pytest.raises(ValueError, match="holds rows of up to 32768 elements, got 32769"):
         planned("softmax_backward", torch.float64, 32_769, variant="row_cluster")
+
+
+@pytest.mark.parametrize(
+    ("n", "shift", "reads"),
+    [
+        *((64, 0, "wide"), (64, 4, "vectors"), (64, 1, "adjacent"), (68, 0, "vectors"), (77, 0, "adjacent")),
+        *((512, 0, "wide"), (1024, 0, "vectors"), (50_304, 0, "vectors"), (1025, 0, "shifted"), (50_257, 0, "shifted")),
+    ],
+)
+def test_rows_are_read_in_vectors(n, shift, reads):
+    """The widest that addresses and lengths allow, though the stride of a dim that is not there is 1."""
+    assert planned("log_softmax", torch.bfloat16, n, shift=shift)["reads"] == reads
+
+
+def test_weights_begin_where_vectors_do():
+    assert planned("rms_norm", torch.bfloat16, 1025)["reads"] == "adjacent"
+
+
+def test_long_rows_in_shared_memory():
+    def shape(op, dtype, n):
+        (launch,) = planned(op, dtype, n, variant="row_shared")["launches"]
+        return launch["cluster"], launch["block"][0]
+
+    assert shape("log_softmax", torch.bfloat16, 50_257) == (1, 320)
+    assert shape("softmax", torch.bfloat16, 65_536) == (2, 256)
+    assert shape("softmax_backward", torch.bfloat16, 50_257) == (4, 256)
+    with pytest.raises(ValueError, match="holds rows of up to 524288 elements, got 600001"):
+        planned("softmax", torch.bfloat16, 600_001, variant="row_shared")
 
 
 # ---- on a GPU ----
@@ -549,7 +577,7 @@ def test_cuda_gives_the_cpus_bits(variant, dtype):
             pair = [(got, expected)] if isinstance(got, torch.Tensor) else list(zip(got, expected, strict=True))
             for mine, cpus in pair:
                 assert_same_bits(mine, cpus, (name, rows, n))
-    assert ran > 100
+    assert ran > 90
 
 
 @pytest.mark.cuda
@@ -567,7 +595,12 @@ def test_cuda_reads_any_strides(variant):
         (lambda t: t.bfloat16()[:, :, 1:], 2),
     ):
         expected = torch_reduce.softmax(view(base), dim)
-        assert_same_bits(torch_reduce.softmax(view(base.cuda()), dim, variant=variant.name), expected, dim)
+        try:
+            got = torch_reduce.softmax(view(base.cuda()), dim, variant=variant.name)
+        except ValueError as refusal:
+            assert "side by side" in str(refusal) and variant.name == "row_shared"
+            continue
+        assert_same_bits(got, expected, dim)
 
 
 @pytest.mark.cuda

@@ -101,4 +101,5 @@ RowName = Literal[
     "three_pass",
     "row_registers",
     "row_cluster",
+    "row_shared",
 ]

@@ -5,6 +5,7 @@
 #include "../primitives/warp.cuh"
 #include "../reduce/pairwise.h"
 #include "problem.h"
+#include "shapes.h"
 #include "sources.cuh"
 
 namespace treduce::rows {
@@ -19,165 +20,373 @@ struct Parameters {
   Source source;
 };
 
-// Elements of a stripe that a thread holds where the whole warp shares it.
-constexpr int kOfStripe = Pairwise::kLanes / warp::kLanes;
+// Rows that come one after another, and no dim behind theirs: prepare takes vectors, and elements side by side, for no others.
+template <class Source, int kSize>
+constexpr bool kOneInner = kSize > 1 || Source::kAdjacent;
 
-// kStripes stripes of a row, of which each of `lanes` threads holds four elements: those of lanes (h * 32 + lane) * kSize and the next
-// kSize - 1, for h below kPacks. Where kSize is 4, fewer than 32 threads can hold a short row.
+// kStripes stripes of a row, of which each of `lanes` threads holds kOfStripe elements: those of lanes (h * 32 + lane) * kSize and the
+// next kSize - 1, for h below kPacks. A stripe has 32 threads, or 16 with eight elements each; where kPacks is 1, fewer can hold a row
+// that is shorter than a stripe.
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
 struct Chunk {
   using A = typename Source::Acc;
   using Op = RowOp<A>;
   using Raw = typename Source::Raw;
   using Values = typename Op::Values;
+  using Pack = Vector<Raw, kSize>;
+  static constexpr int kThreads = threads_of_stripe(kSize);
+  static constexpr int kOfStripe = Pairwise::kLanes / kThreads;
   static constexpr int kPacks = kOfStripe / kSize;
+  // What a thread gives of a stage: a node for each pack, or a maximum of all.
+  template <class Fold>
+  static constexpr bool kIsMax = std::is_same_v<Fold, Max<A>>;
+  template <class Fold>
+  static constexpr int kNodes = kIsMax<Fold> ? 1 : kPacks;
 
   A held[kStripes][kOfStripe][Op::kInputs];
 
-  // A thread's place: its lane among those that share the row, and how many elements are left from the chunk's first one on (0 or less:
-  // there is no such chunk).
+  // A thread's place: its lane among those that share the row, and how many elements are left from the chunk's first one on (none: there
+  // is no such chunk).
+  //
+  // kShifted: the row begins `shift` elements behind a vector's begin, and so each thread's elements lie `shift` places before those that
+  // it would hold otherwise. Of the first thread's first vector that many belong to the chunk before: it holds the chunk's last ones in
+  // their place.
   struct Place {
     int lane;
     int rest;
+    int shift;
 
+    TREDUCE_DEVICE static constexpr int further(int stripe, int h) {
+      return stripe * Pairwise::kLanes + h * warp::kLanes * kSize;
+    }
     TREDUCE_DEVICE int element(int stripe, int h) const {
-      return stripe * Pairwise::kLanes + (h * warp::kLanes + lane) * kSize;
+      return further(stripe, h) + lane * kSize - (Source::kShifted ? shift : 0);
     }
     // Where there are vectors, rows hold whole ones.
     TREDUCE_DEVICE bool has(int stripe, int h) const { return element(stripe, h) < rest; }
+
+    // kShifted: element c of a vector; whether it is there; whether it is one of the chunk's last ones; whether all of them lie
+    // together.
+    TREDUCE_DEVICE int element(int stripe, int h, int c) const { return element(stripe, h) + c & Pairwise::kChunk - 1; }
+    TREDUCE_DEVICE bool has(int stripe, int h, int c) const { return element(stripe, h, c) < rest; }
+    TREDUCE_DEVICE bool is_last(int c) const { return lane == 0 && c < shift; }
+    TREDUCE_DEVICE bool is_together(bool whole, int stripe) const {
+      return !(stripe == 0 && is_last(0)) && (whole || element(stripe, 0) + kSize <= rest);
+    }
   };
 
-  TREDUCE_DEVICE static Place place(int lane, int64_t rest) {
-    return {lane, static_cast<int>(rest < 0 ? 0 : rest < Pairwise::kChunk ? rest : int64_t{Pairwise::kChunk})};
+  TREDUCE_DEVICE static Place place(const Problem& problem, int64_t row, int64_t first, int lane) {
+    const int64_t rest = problem.length - first;
+    return {lane,
+            static_cast<int>(rest < 0                  ? 0
+                             : rest < Pairwise::kChunk ? rest
+                                                       : int64_t{Pairwise::kChunk}),
+            Source::kShifted ? static_cast<int>(row * problem.in[0].outer_stride & kSize - 1) : 0};
   }
 
-  // Reads the chunk's elements, which begin at element `first` of row `row`.
-  TREDUCE_DEVICE void load(const Parameters<Source>& p, int64_t row, int64_t first, Place place) {
-    when_whole(place, [&](auto whole) { load_part<decltype(whole)::value>(p, row, first, place); });
+  // Where element `first` of a row lies in each input, and in the output.
+  struct Begin {
+    const Raw* in[Op::kInputs];
+    Raw* out;
+
+    TREDUCE_DEVICE Begin(const Parameters<Source>& p, int64_t row, int64_t first) {
+#pragma unroll
+      for (int i = 0; i < Op::kInputs; ++i) {
+        in[i] = static_cast<const Raw*>(p.pointers.in[i]) + offset(p, p.problem.in[i], row, first);
+      }
+      out = static_cast<Raw*>(p.pointers.out) + (Op::kHasElements ? offset(p, p.problem.out, row, first) : 0);
+    }
+    // The same of row `row`, which lies `step` rows further on, or, unless it `moves`, is this one.
+    TREDUCE_DEVICE Begin next(const Parameters<Source>& p, int64_t row, int64_t first, int step, bool moves) const {
+      if constexpr (kOneInner<Source, kSize>) {
+        Begin there = *this;
+#pragma unroll
+        for (int i = 0; i < Op::kInputs; ++i) there.in[i] += moves ? step * p.problem.in[i].outer_stride : 0;
+        there.out += moves ? step * p.problem.out.outer_stride : 0;
+        return there;
+      }
+      return Begin(p, row, first);
+    }
+
+   private:
+    TREDUCE_DEVICE static int64_t offset(const Parameters<Source>& p, const Layout& layout, int64_t row,
+                                         int64_t first) {
+      if constexpr (kOneInner<Source, kSize>) return row * layout.outer_stride + first;
+      return layout.row(row, p.problem.inner) + first * layout.element_stride;
+    }
+  };
+
+  // The chunk's elements as they lie in memory, from element `first` of row `row` on.
+  struct Packs {
+    Pack at[Op::kInputs][kStripes][kPacks];
+
+    // From and to a chunk's place in shared memory, where each thread reads what it wrote itself.
+    TREDUCE_DEVICE static Packs of(const Raw* slot, int lane) {
+      Packs packs;
+      packs.each(lane, [&](Pack& pack, int element) { pack = Pack::load_shared(slot + element); });
+      return packs;
+    }
+    TREDUCE_DEVICE void put(Raw* slot, int lane) const {
+      const_cast<Packs*>(this)->each(lane, [&](Pack& pack, int element) { pack.store(slot + element); });
+    }
+
+   private:
+    template <class Body>
+    TREDUCE_DEVICE void each(int lane, Body body) {
+#pragma unroll
+      for (int i = 0; i < Op::kInputs; ++i) {
+#pragma unroll
+        for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+          for (int h = 0; h < kPacks; ++h) {
+            body(at[i][s][h], ((i * kStripes + s) * kPacks + h) * warp::kLanes * kSize + lane * kSize);
+          }
+        }
+      }
+    }
+  };
+
+  TREDUCE_DEVICE static Packs fetch(const Parameters<Source>& p, const Begin& begin, Place place) {
+    Packs packs = {};
+    when_whole(place, [&](auto whole) {
+#pragma unroll
+      for (int i = 0; i < Op::kInputs; ++i) {
+        const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.in[i].element_stride;
+        const Raw* const mine = begin.in[i] + place.element(0, 0) * step;  // the others lie at constant distances
+#pragma unroll
+        for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+          for (int h = 0; h < kPacks; ++h) {
+            const bool has = decltype(whole)::value || place.has(s, h);
+            const int further = Place::further(s, h);
+            if constexpr (Source::kShifted) {
+              Pack& pack = packs.at[i][s][h];
+              if (place.is_together(decltype(whole)::value, s)) {
+                pack = Pack::load(mine + further);
+              } else {
+#pragma unroll
+                for (int c = 0; c < kSize; ++c) {
+                  if (decltype(whole)::value || place.has(s, h, c)) pack.put(c, begin.in[i][place.element(s, h, c)]);
+                }
+              }
+            } else if constexpr (kStripes < Pairwise::kStripes) {
+              // What is missing is read at the row's first element: cheaper than not to read it.
+              packs.at[i][s][h] = Pack::load(has ? mine + further * step : begin.in[i]);
+            } else if (has) {
+              packs.at[i][s][h] = Pack::load(mine + further * step);
+            }
+          }
+        }
+      }
+    });
+    return packs;
   }
 
-  template <bool kWhole>
-  TREDUCE_DEVICE void load_part(const Parameters<Source>& p, int64_t row, int64_t first, Place place) {
+  TREDUCE_DEVICE void take(const Parameters<Source>& p, const Packs& packs) {
 #pragma unroll
     for (int i = 0; i < Op::kInputs; ++i) {
-      const Layout& layout = p.problem.in[i];
-      const int64_t step = kSize > 1 || Source::kAdjacent ? 1 : layout.element_stride;
-      const Raw* const begin =
-          static_cast<const Raw*>(p.pointers.in[i]) + layout.row(row, p.problem.inner) + first * step;
-      Vector<Raw, kSize> raw[kStripes][kPacks] = {};
 #pragma unroll
       for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
         for (int h = 0; h < kPacks; ++h) {
-          if (kWhole || place.has(s, h)) raw[s][h] = Vector<Raw, kSize>::load(begin + place.element(s, h) * step);
+          A wide[kSize];
+          p.source.widen(packs.at[i][s][h], wide);
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) held[s][h * kSize + c][i] = wide[c];
         }
-      }
-#pragma unroll
-      for (int s = 0; s < kStripes; ++s) {
-#pragma unroll
-        for (int j = 0; j < kOfStripe; ++j) held[s][j][i] = p.source.widened(raw[s][j / kSize].at[j % kSize]);
       }
     }
   }
 
+  // Puts what the elements became where they were. Who calls: where they are as wide as the accumulator.
+  TREDUCE_DEVICE void keep(A* slot, int lane) const {
+    Packs packs;
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) {
+#pragma unroll
+      for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+        for (int h = 0; h < kPacks; ++h) {
+          A all[kSize];
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) all[c] = held[s][h * kSize + c][i];
+          memcpy(packs.at[i][s][h].word, all, sizeof(all));
+        }
+      }
+    }
+    packs.put(slot, lane);
+  }
+
   // The elements' weights (or biases): one where the call has none.
-  TREDUCE_DEVICE static Vector<A, kSize> weights(const Parameters<Source>& p, const void* of, int64_t first,
-                                                 int element) {
-    Vector<A, kSize> result;
-    const auto raw = Vector<Raw, kSize>::load(static_cast<const Raw*>(of) + first + element);
+  struct Weights {
+    A at[kSize];
+
+    TREDUCE_DEVICE Weights() {
 #pragma unroll
-    for (int c = 0; c < kSize; ++c) result.at[c] = p.source.widened(raw.at[c]);
-    return result;
-  }
-  TREDUCE_DEVICE static Vector<A, kSize> ones() {
-    Vector<A, kSize> result;
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) result.at[c] = A(1);
-    return result;
+      for (int c = 0; c < kSize; ++c) at[c] = A(1);
+    }
+    TREDUCE_DEVICE Weights(const Parameters<Source>& p, const void* of, int64_t element) {
+      p.source.widen(Pack::load(static_cast<const Raw*>(of) + element), at);
+    }
+  };
+
+  // Maps the elements of kRows rows for a stage, and gives this thread's nodes of each.
+  template <int kStage, int kRows, class Fold = typename Op::template Fold<kStage>>
+  TREDUCE_DEVICE static void map(Chunk (&rows)[kRows], const Parameters<Source>& p, const Values (&values)[kRows],
+                                 int64_t first, Place place, typename Fold::Acc (&node)[kRows][kNodes<Fold>]) {
+    when_whole(place,
+               [&](auto whole) { map_part<kStage, decltype(whole)::value>(rows, p, values, first, place, node); });
   }
 
-  // Maps the elements for a stage and gives the leaves of this thread: [h * kSize + c].
-  template <int kStage>
-  TREDUCE_DEVICE void map(const Parameters<Source>& p, const Values& row, int64_t first, Place place,
-                          typename Op::template Fold<kStage>::Acc (&leaf)[kOfStripe]) {
-    when_whole(place, [&](auto whole) { map_part<kStage, decltype(whole)::value>(p, row, first, place, leaf); });
-  }
-
-  template <int kStage, bool kWhole>
-  TREDUCE_DEVICE void map_part(const Parameters<Source>& p, const Values& row, int64_t first, Place place,
-                               typename Op::template Fold<kStage>::Acc (&leaf)[kOfStripe]) {
-    using Fold = typename Op::template Fold<kStage>;
+  template <int kStage, bool kWhole, int kRows, class Fold = typename Op::template Fold<kStage>>
+  TREDUCE_DEVICE static void map_part(Chunk (&rows)[kRows], const Parameters<Source>& p, const Values (&values)[kRows],
+                                      int64_t first, Place place, typename Fold::Acc (&node)[kRows][kNodes<Fold>]) {
+    typename Fold::Acc leaf[kRows][kOfStripe];
+    typename Fold::Acc last[kRows][kOfStripe];  // kShifted: what is added last
+    if constexpr (Source::kShifted) {
 #pragma unroll
-    for (int j = 0; j < kOfStripe; ++j) leaf[j] = Fold::identity();
+      for (int k = 0; k < kRows * kOfStripe; ++k) last[k / kOfStripe][k % kOfStripe] = Fold::identity();
+    }
+    // Rows shorter than a stripe: what a thread has of them is there or not, which is asked once it is folded.
+    constexpr bool kAskOnce = kStripes == 1 && kPacks == 1;
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
-      if (!kWhole && kStripes == Pairwise::kStripes && s * Pairwise::kLanes >= place.rest)
+      if (!kWhole && kStripes == Pairwise::kStripes && s > 0 && s * Pairwise::kLanes >= place.rest)
         break;  // the same in all threads
 #pragma unroll
       for (int h = 0; h < kPacks; ++h) {
-        const bool has = kWhole || place.has(s, h);
-        Vector<A, kSize> weight = ones();
+        // A short row has more than half of the stripes of its kernel.
+        const bool is_sure = kWhole || kAskOnce || (kStripes < Pairwise::kStripes && 2 * s < kStripes && kStripes > 1);
+        const bool has = is_sure || place.has(s, h);
+        Weights weight;
         if constexpr (Op::kWeightFirst) {
-          if (has && p.problem.has_weight) weight = weights(p, p.pointers.weight, first, place.element(s, h));
+          if (p.problem.has_weight && place.has(s, h))
+            weight = Weights(p, p.pointers.weight, first + place.element(s, h));
         }
 #pragma unroll
-        for (int c = 0; c < kSize; ++c) {
-          const int j = h * kSize + c;
-          const auto value = Op::template map<kStage>(held[s][j], weight.at[c], row);
-          if (has) leaf[j] = Fold::combine(leaf[j], value);
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) {
+            const int j = h * kSize + c;
+            const auto value = Op::template map<kStage>(rows[r].held[s][j], weight.at[c], values[r]);
+            const bool is_there = !kWhole && Source::kShifted ? place.has(s, h, c) : has;
+            if (s == 0) {
+              const bool is_last = Source::kShifted && !kIsMax<Fold> && place.is_last(c);
+              if (is_last && is_there) last[r][j] = value;
+              leaf[r][j] = is_there && !is_last ? value : Fold::identity();
+            } else if (is_there) {
+              leaf[r][j] = Fold::combine(leaf[r][j], value);
+            }
+          }
         }
+      }
+    }
+    if constexpr (Source::kShifted && !kIsMax<Fold>) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int c = 0; c + 1 < kSize; ++c) {
+          if (place.is_last(c)) leaf[r][c] = Fold::combine(leaf[r][c], last[r][c]);
+        }
+        shift_back(leaf[r], place);
+      }
+    }
+    // Neighbours in a thread; of a maximum, everything in it.
+    constexpr int kTogether = kOfStripe / kNodes<Fold>;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int h = 0; h < kNodes<Fold>; ++h) {
+#pragma unroll
+        for (int s = 1; s < kTogether; s *= 2) {
+#pragma unroll
+          for (int c = 0; c + s < kTogether; c += 2 * s) {
+            leaf[r][h * kTogether + c] = Fold::combine(leaf[r][h * kTogether + c], leaf[r][h * kTogether + c + s]);
+          }
+        }
+        node[r][h] = !kAskOnce || place.has(0, 0) ? leaf[r][h * kTogether] : Fold::identity();
       }
     }
   }
 
   // What the elements become in a stage that the row's reduction has passed already.
   template <int kStage>
-  TREDUCE_DEVICE void replay(const Parameters<Source>& p, const Values& row, int64_t first, Place place) {
-    typename Op::template Fold<kStage>::Acc leaf[kOfStripe];
-    map<kStage>(p, row, first, place, leaf);
+  TREDUCE_DEVICE static void replay(Chunk (&row)[1], const Parameters<Source>& p, const Values (&values)[1],
+                                    int64_t first, Place place) {
+    using Fold = typename Op::template Fold<kStage>;
+    typename Fold::Acc node[1][kNodes<Fold>];
+    map<kStage>(row, p, values, first, place, node);
   }
 
-  // Computes the outputs and stores them.
-  TREDUCE_DEVICE void store(const Parameters<Source>& p, const Values& row_values, int64_t row, int64_t first,
-                            Place place) const {
-    when_whole(place, [&](auto whole) { store_part<decltype(whole)::value>(p, row_values, row, first, place); });
-  }
-
-  template <bool kWhole>
-  TREDUCE_DEVICE void store_part(const Parameters<Source>& p, const Values& row_values, int64_t row, int64_t first,
-                                 Place place) const {
-    const Layout& layout = p.problem.out;
-    const int64_t step = kSize > 1 || Source::kAdjacent ? 1 : layout.element_stride;
-    Raw* const begin = static_cast<Raw*>(p.pointers.out) + layout.row(row, p.problem.inner) + first * step;
+  // Computes the outputs of rows row, row + row_step, ..., of which `count` exist, and stores them.
+  template <int kRows>
+  TREDUCE_DEVICE static void store(const Chunk (&rows)[kRows], const Parameters<Source>& p,
+                                   const Values (&values)[kRows], int64_t row, int row_step, int count, int64_t first,
+                                   Place place) {
+    const Begin begin(p, row, first);
+    when_whole(place, [&](auto whole) {
+      const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.out.element_stride;
 #pragma unroll
-    for (int s = 0; s < kStripes; ++s) {
+      for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
-      for (int h = 0; h < kPacks; ++h) {
-        if (!kWhole && !place.has(s, h)) continue;
-        const int element = place.element(s, h);
-        Vector<A, kSize> weight = ones(), bias = ones();
-        if constexpr (Op::kWeight && !Op::kWeightFirst) {
-          if (p.problem.has_weight) weight = weights(p, p.pointers.weight, first, element);
-          if (p.problem.has_bias) bias = weights(p, p.pointers.bias, first, element);
+        for (int h = 0; h < kPacks; ++h) {
+          if (!Source::kShifted && !decltype(whole)::value && !place.has(s, h)) continue;
+          const int element = place.element(s, h);
+          Weights weight, bias;
+          if constexpr (Op::kWeight && !Op::kWeightFirst) {
+            if (p.problem.has_weight) weight = Weights(p, p.pointers.weight, first + element);
+            if (p.problem.has_bias) bias = Weights(p, p.pointers.bias, first + element);
+          }
+          Begin at = begin;
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            A value[kSize];
+#pragma unroll
+            for (int c = 0; c < kSize; ++c) {
+              value[c] = Op::output(rows[r].held[s][h * kSize + c], p.problem.has_weight, weight.at[c],
+                                    p.problem.has_bias, bias.at[c], values[r]);
+            }
+            const Pack out = p.source.rounded(value);
+            if constexpr (Source::kShifted) {
+              if (count > 0 && place.is_together(decltype(whole)::value, s)) {
+                out.store(at.out + place.element(0, 0) + Place::further(s, h));
+              } else if (count > 0) {
+#pragma unroll
+                for (int c = 0; c < kSize; ++c) {
+                  if (decltype(whole)::value || place.has(s, h, c)) at.out[place.element(s, h, c)] = out.at(c);
+                }
+              }
+            } else if (r < count) {
+              out.store(at.out + place.element(0, 0) * step + Place::further(s, h) * step);
+            }
+            if (r + 1 < kRows) at = at.next(p, row + (r + 1) * row_step, first, row_step, true);
+          }
         }
-        A value[kSize];
-#pragma unroll
-        for (int c = 0; c < kSize; ++c) {
-          value[c] = Op::output(held[s][h * kSize + c], p.problem.has_weight, weight.at[c], p.problem.has_bias,
-                                bias.at[c], row_values);
-        }
-        Vector<Raw, kSize> out;
-        p.source.round(value, out.at);
-        out.store(begin + element * step);
       }
-    }
+    });
   }
 
  private:
+  // kShifted: element c of thread t holds lane 4 t + c - shift: lane l moves to its own thread, `shift` places down.
+  template <class Acc>
+  TREDUCE_DEVICE static void shift_back(Acc (&leaf)[kOfStripe], Place place) {
+    constexpr int kBoth = 2 * kOfStripe - 1;
+    const int next = (place.lane + 1) % warp::kLanes;
+    Acc both[kBoth];  // this thread's, and what the next one holds
+#pragma unroll
+    for (int c = 0; c < kOfStripe; ++c) both[c] = leaf[c];
+#pragma unroll
+    for (int c = 0; c + 1 < kOfStripe; ++c) both[kOfStripe + c] = warp::from(leaf[c], next);
+#pragma unroll
+    for (int c = 0; c + 2 < kBoth; ++c) both[c] = place.shift & 2 ? both[c + 2] : both[c];
+#pragma unroll
+    for (int c = 0; c < kOfStripe; ++c) leaf[c] = place.shift & 1 ? both[c + 1] : both[c];
+  }
+
   // Calls body(bool_constant<whether no element is missing>), where asking at each element would cost as much as computing it.
   template <class Body>
   TREDUCE_DEVICE static void when_whole(Place place, Body body) {
-    constexpr bool kHasWhole = Source::kAdjacent || (kSize == 4 && kStripes == Pairwise::kStripes);
+    constexpr bool kHasWhole = kStripes == Pairwise::kStripes && (Source::kAdjacent || kPacks == 1);
     if (kHasWhole && place.rest >= kStripes * Pairwise::kLanes) {
       body(std::bool_constant<kHasWhole>{});
     } else {
@@ -186,53 +395,42 @@ struct Chunk {
   }
 };
 
-// The nodes over a chunk's lanes, of kRows rows side by side, so that no shuffle waits for another row's. Leaves: [row][h * kSize + c].
-// Who calls: whole warps. Valid in: all `lanes` threads that share a row.
-template <class Fold, int kSize, int kRows>
-TREDUCE_DEVICE void fold_lanes(typename Fold::Acc (&leaf)[kRows][kOfStripe], int lanes,
-                               typename Fold::Acc (&node)[kRows]) {
-  constexpr int kPacks = kOfStripe / kSize;
-  // Neighbours in a thread.
+// The first of kCount values of each thread becomes one of them, of number (lane / s) % kCount, over kCount threads s apart: where two
+// threads would exchange two values, each gives one away and keeps the other.
+template <class Fold, int kCount, int kAll>
+TREDUCE_DEVICE void halve(typename Fold::Acc (&value)[kAll], int s) {
+  if constexpr (kCount > 1) {
+    const bool odd = (threadIdx.x & s) != 0;
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int h = 0; h < kPacks; ++h) {
-#pragma unroll
-      for (int s = 1; s < kSize; s *= 2) {
-#pragma unroll
-        for (int c = 0; c + s < kSize; c += 2 * s) {
-          leaf[r][h * kSize + c] = Fold::combine(leaf[r][h * kSize + c], leaf[r][h * kSize + c + s]);
-        }
-      }
+    for (int k = 0; k < kCount / 2; ++k) {
+      const auto kept = odd ? value[2 * k + 1] : value[2 * k], given = odd ? value[2 * k] : value[2 * k + 1];
+      value[k] = Fold::combine(kept, warp::exchange(given, s));
     }
+    halve<Fold, kCount / 2>(value, 2 * s);
   }
-  // Neighbouring threads.
-  const auto meet = [&](int s) {
+}
+
+// The node of one of kRows rows, over the `lanes` threads that share them: of row (lane / kPacks) % kRows. All rows together
+// take few more shuffles than one, and so do packs, whose nodes meet last.
+// Who calls: whole warps. Valid in: every thread, for the row named. Needs: kPacks * kRows lanes or more, a power of two.
+template <class Fold, int kPacks, int kRows, int kNodes>
+TREDUCE_DEVICE typename Fold::Acc fold_lanes(typename Fold::Acc (&node)[kRows][kNodes], int lanes) {
+  using Acc = typename Fold::Acc;
+  constexpr int kAll = kRows * kNodes;
+  Acc value[kAll];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int h = 0; h < kPacks; ++h) {
-        leaf[r][h * kSize] = Fold::combine(leaf[r][h * kSize], warp::exchange(leaf[r][h * kSize], s));
-      }
-    }
-  };
+  for (int k = 0; k < kAll; ++k) value[k] = node[k / kNodes][k % kNodes];
+  halve<Fold, kAll>(value, kPacks / kNodes);
+  const auto meet = [&](int s) { value[0] = Fold::combine(value[0], warp::exchange(value[0], s)); };
   if (lanes == warp::kLanes) {
 #pragma unroll
-    for (int s = 1; s < warp::kLanes; s *= 2) meet(s);
+    for (int s = kPacks * kRows; s < warp::kLanes; s *= 2) meet(s);
   } else {
-    for (int s = 1; s < lanes; s *= 2) meet(s);
+    for (int s = kPacks * kRows; s < lanes; s *= 2) meet(s);
   }
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int s = 1; s < kPacks; s *= 2) {
-#pragma unroll
-      for (int h = 0; h + s < kPacks; h += 2 * s) {
-        leaf[r][h * kSize] = Fold::combine(leaf[r][h * kSize], leaf[r][(h + s) * kSize]);
-      }
-    }
-    node[r] = leaf[r][0];
-  }
+  for (int s = 1; s < kPacks; s *= 2) meet(s);
+  return value[0];
 }
 
 // The values that a row begins with.
@@ -252,8 +450,9 @@ TREDUCE_DEVICE typename Op::Values begin_row(const Parameters<Source>& p, int64_
 template <class Op, class Source>
 TREDUCE_DEVICE void store_row(const Parameters<Source>& p, const typename Op::Values& values, int64_t row) {
   if constexpr (!Op::kHasElements) {
-    static_cast<typename Source::Raw*>(p.pointers.out)[p.problem.out.row(row, p.problem.inner)] =
-        p.source.rounded(Op::row_output(values, 0));
+    const typename Op::Acc result[1] = {Op::row_output(values, 0)};
+    p.source.rounded(result).store(static_cast<typename Source::Raw*>(p.pointers.out) +
+                                   p.problem.out.row(row, p.problem.inner));
   } else if constexpr (Op::kRowOutputs > 0) {
 #pragma unroll
     for (int i = 0; i < Op::kRowOutputs; ++i) {

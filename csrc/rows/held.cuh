@@ -5,66 +5,98 @@
 
 namespace treduce::rows {
 
-// What a thread holds: its part of a chunk of one row, or of several short rows, kStripes stripes each.
+// What a thread holds: its part of a chunk of one row, or of kRows short rows.
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
 struct Held {
   using Piece = Chunk<RowOp, Source, kSize, kStripes>;
   using Op = typename Piece::Op;
   using A = typename Piece::A;
   using Values = typename Op::Values;
-  static constexpr int kRows = Pairwise::kStripes / kStripes;
+  static constexpr int kRows = rows_at_once(kSize, kStripes);
+
+  // Rows row, row + row_step, ..., as far as there are such rows, from element `first` on; `lanes` threads share them.
+  struct Place {
+    int64_t row, first;
+    int row_step, lanes, count;
+    typename Piece::Place of_row;
+
+    TREDUCE_DEVICE Place(const Problem& problem, int64_t row, int log2_step, int64_t first, int lane, int lanes)
+        : row(row), first(first), row_step(1 << log2_step), lanes(lanes) {
+      constexpr int kMost = kRows * warp::kLanes;
+      const int64_t all = problem.rows - row;
+      const int left = static_cast<int>(all < 0 ? 0 : all < kMost ? all : kMost);
+      count = (left + row_step - 1) >> log2_step;
+      if (count > kRows) count = kRows;
+      if (left == 0) this->row = problem.rows - 1;
+      of_row = Piece::place(problem, this->row, first, lane);
+    }
+    // The r-th row, or the last one again: nothing asks whether it is there, before its output is stored.
+    TREDUCE_DEVICE int64_t at(int r) const {
+      return kRows == 1 ? row : row + (r < count ? r : count > 0 ? count - 1 : 0) * row_step;
+    }
+  };
+
+  // Elements as they lie in memory. Apart from what they become, so that a thread asks for all of them before it waits for any.
+  struct Packs {
+    typename Piece::Packs of_row[kRows];
+
+    TREDUCE_DEVICE Packs(const Parameters<Source>& p, const Place& place) {
+      typename Piece::Begin begin(p, place.row, place.first);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        of_row[r] = Piece::fetch(p, begin, place.of_row);
+        if (r + 1 < kRows) begin = begin.next(p, place.at(r + 1), place.first, place.row_step, r + 1 < place.count);
+      }
+    }
+  };
 
   Piece piece[kRows];
   Values values[kRows];
-  typename Piece::Place place[kRows];
-  int64_t row, row_step, first;
+  Values own = {};  // of the row that this thread finishes
+  const Place place;
 
-  // Loads elements from `first` on of rows row, row + row_step, ... that there are.
-  TREDUCE_DEVICE Held(const Parameters<Source>& p, int64_t row, int64_t row_step, int64_t first, int lane)
-      : row(row), row_step(row_step), first(first) {
+  TREDUCE_DEVICE Held(const Parameters<Source>& p, const Place& place, const Packs& packs) : place(place) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const bool exists = row + r * row_step < p.problem.rows;
-      place[r] = Piece::place(lane, exists ? p.problem.length - first : 0);
-      piece[r].load(p, exists ? row + r * row_step : 0, first, place[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (row + r * row_step < p.problem.rows) values[r] = begin_row<Op>(p, row + r * row_step);
+      values[r] = begin_row<Op>(p, place.at(r));
+      piece[r].take(p, packs.of_row[r]);
     }
   }
 
   // All reductions. join(Fold{}, node) gives the node of the row from that of this warp.
   template <class Join>
-  TREDUCE_DEVICE void run(const Parameters<Source>& p, int lanes, Join join) {
-    stage<0>(p, lanes, join);
-    if constexpr (Op::kStages > 1) stage<1>(p, lanes, join);
+  TREDUCE_DEVICE void run(const Parameters<Source>& p, Join join) {
+    stage<0>(p, join);
+    if constexpr (Op::kStages > 1) stage<1>(p, join);
   }
 
-  // The outputs; what a row has one of, if this thread `is_first` of those that share it.
+  // The outputs; what a row has one of, if this warp `is_first` of those that share it.
   TREDUCE_DEVICE void store(const Parameters<Source>& p, bool is_first) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t mine = row + r * row_step;
-      if (mine >= p.problem.rows) continue;
-      if constexpr (Op::kHasElements) piece[r].store(p, values[r], mine, first, place[r]);
-      if (is_first) store_row<Op>(p, values[r], mine);
+    const int lane = place.of_row.lane, mine = lane / Piece::kPacks;
+    if constexpr (Op::kHasElements) {
+      Piece::store(piece, p, values, place.row, place.row_step, place.count, place.first, place.of_row);
     }
+    if (is_first && lane % Piece::kPacks == 0 && mine < place.count) store_row<Op>(p, own, place.at(mine));
   }
 
  private:
   template <int kStage, class Join>
-  TREDUCE_DEVICE void stage(const Parameters<Source>& p, int lanes, Join& join) {
+  TREDUCE_DEVICE void stage(const Parameters<Source>& p, Join& join) {
     using Fold = typename Op::template Fold<kStage>;
-    typename Fold::Acc leaf[kRows][kOfStripe], node[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) piece[r].template map<kStage>(p, values[r], first, place[r], leaf[r]);
-    fold_lanes<Fold, kSize, kRows>(leaf, lanes, node);
+    constexpr int kPacks = Piece::kPacks;
+    typename Fold::Acc node[kRows][Piece::template kNodes<Fold>];
+    Piece::template map<kStage>(piece, p, values, place.first, place.of_row, node);
+    auto mine = fold_lanes<Fold, kPacks>(node, place.lanes);
+    if constexpr (kRows == 1) mine = join(Fold{}, mine);  // several rows lie in one warp
     const Constants<A> constants{static_cast<A>(p.problem.eps), p.problem.length};
+    const auto result = Op::template finish<kStage>(own, mine, constants);
+    Op::template result<kStage>(own) = result;
+    if constexpr (Op::kHasElements || kStage + 1 < Op::kStages) {
+      const int team = threadIdx.x % warp::kLanes & ~(place.lanes - 1);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if constexpr (kRows == 1) node[r] = join(Fold{}, node[r]);  // several rows lie in one warp
-      Op::template finish<kStage>(values[r], node[r], constants);
+      for (int r = 0; r < kRows; ++r) {
+        Op::template result<kStage>(values[r]) = kRows == 1 ? result : warp::from(result, team + r * kPacks);
+      }
     }
   }
 };

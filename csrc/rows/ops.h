@@ -1,8 +1,9 @@
 // What each op computes of a row: its reductions, one after another, and its elements. Host and device compile the same lines.
 //
 // A stage maps every element of the row, and reduces what it is mapped to: a maximum, which no order changes, or a sum in the order
-// of reduce/pairwise.h. map() may replace the element by what the next stage, or the output, begins with. Everything is computed in
-// the accumulator A: float32 for dtypes of up to 32 bits, float64 for float64; an output is rounded once.
+// of reduce/pairwise.h. map() may replace the element by what the next stage, or the output, begins with; finish() makes of the sum
+// what later steps want of the row, which they find in result(). Everything is computed in the accumulator A: float32 for dtypes of up
+// to 32 bits, float64 for float64; an output is rounded once.
 #pragma once
 
 #include "../primitives/elementary.h"
@@ -73,9 +74,12 @@ struct Softmax : RowOp<A, 1, 2> {
     return x[0];
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>&) {
-    if constexpr (kStage == 0) row.max = value;
-    if constexpr (kStage == 1) row.scale = A(1) / value;
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return kStage == 0 ? row.max : row.scale;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
+    return kStage == 0 ? value : A(1) / value;
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&e)[1], bool, A, bool, A, const Values& row) {
     return elementary::multiply(e[0], row.scale);
@@ -97,9 +101,12 @@ struct LogSoftmax : RowOp<A, 1, 2> {
     return elementary::exp_of_nonpositive(x[0]);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>&) {
-    if constexpr (kStage == 0) row.max = value;
-    if constexpr (kStage == 1) row.log_sum = elementary::log(value);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return kStage == 0 ? row.max : row.log_sum;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
+    return kStage == 0 ? value : elementary::log(value);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool, A, bool, A, const Values& row) {
     return d[0] - row.log_sum;
@@ -121,12 +128,14 @@ struct LogSumExp : RowOp<A, 1, 2> {
     return kStage == 0 ? x[0] : elementary::exp_of_nonpositive(x[0] - row.max);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>&) {
-    if constexpr (kStage == 0) row.max = value;
-    if constexpr (kStage == 1) {
-      const bool infinite = row.max - row.max != A(0) && row.max == row.max;
-      row.result = infinite ? row.max : row.max + elementary::log(value);
-    }
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return kStage == 0 ? row.max : row.result;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values& row, A value, const Constants<A>&) {
+    if constexpr (kStage == 0) return value;
+    const bool infinite = row.max - row.max != A(0) && row.max == row.max;
+    return infinite ? row.max : row.max + elementary::log(value);
   }
   TREDUCE_ALWAYS_INLINE static A row_output(const Values& row, int) { return row.result; }
 };
@@ -154,9 +163,13 @@ struct LayerNorm : RowOp<A, 1, 2> {
     return elementary::multiply(x[0], x[0]);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>& c) {
-    if constexpr (kStage == 0) row.mean = mean_of(value, c.length);
-    if constexpr (kStage == 1) row.rstd = elementary::rsqrt(mean_of(value, c.length) + c.eps);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return kStage == 0 ? row.mean : row.rstd;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
+    const A mean = mean_of(value, c.length);
+    return kStage == 0 ? mean : elementary::rsqrt(mean + c.eps);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool has_weight, A weight, bool has_bias, A bias,
                                         const Values& row) {
@@ -178,8 +191,12 @@ struct RmsNorm : RowOp<A, 1, 1> {
     return elementary::multiply(x[0], x[0]);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>& c) {
-    row.rstd = elementary::rsqrt(mean_of(value, c.length) + c.eps);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return row.rstd;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
+    return elementary::rsqrt(mean_of(value, c.length) + c.eps);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&x)[1], bool has_weight, A weight, bool has_bias, A bias,
                                         const Values& row) {
@@ -199,8 +216,12 @@ struct SoftmaxBackward : RowOp<A, 2, 1> {
     return elementary::multiply(gy[0], gy[1]);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>&) {
-    row.sum = value + A(0);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return row.sum;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
+    return value + A(0);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&gy)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(gy[0] - row.sum, gy[1]);
@@ -218,8 +239,12 @@ struct LogSoftmaxBackward : RowOp<A, 2, 1> {
     return gy[0];
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>&) {
-    row.sum = value + A(0);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return row.sum;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
+    return value + A(0);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&gy)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply_add(-elementary::exp(gy[1]), row.sum, gy[0]);
@@ -234,7 +259,8 @@ struct LayerNormBackward : RowOp<A, 2, 1> {
   template <int kStage>
   using Fold = SumTwo<A>;
   struct Values {
-    A mean, rstd, of_gradient, of_product;
+    A mean, rstd;
+    Two<A> means;  // of the gradient, and of its product with h
   };
   TREDUCE_ALWAYS_INLINE static void begin(Values& row, int i, A value) { (i == 0 ? row.mean : row.rstd) = value; }
   template <int kStage>
@@ -244,12 +270,15 @@ struct LayerNormBackward : RowOp<A, 2, 1> {
     return {gx[0], elementary::multiply(gx[0], gx[1])};
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, Two<A> value, const Constants<A>& c) {
-    row.of_gradient = mean_of(value.first, c.length);
-    row.of_product = mean_of(value.second, c.length);
+  TREDUCE_ALWAYS_INLINE static Two<A>& result(Values& row) {
+    return row.means;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static Two<A> finish(const Values&, Two<A> value, const Constants<A>& c) {
+    return {mean_of(value.first, c.length), mean_of(value.second, c.length)};
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
-    return elementary::multiply(elementary::multiply_add(-gh[1], row.of_product, gh[0] - row.of_gradient), row.rstd);
+    return elementary::multiply(elementary::multiply_add(-gh[1], row.means.second, gh[0] - row.means.first), row.rstd);
   }
 };
 
@@ -269,8 +298,12 @@ struct RmsNormBackward : RowOp<A, 2, 1> {
     return elementary::multiply(gx[0], gx[1]);
   }
   template <int kStage>
-  TREDUCE_ALWAYS_INLINE static void finish(Values& row, A value, const Constants<A>& c) {
-    row.of_product = mean_of(value, c.length);
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return row.of_product;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
+    return mean_of(value, c.length);
   }
   TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(elementary::multiply_add(-gh[1], row.of_product, gh[0]), row.rstd);

@@ -25,30 +25,53 @@ int64_t power_of_two(int64_t least) {
 // Warps that hold a row, a chunk each.
 int64_t warps_of(const Request& r) { return power_of_two(ceil_div(r.problem.length, Pairwise::kChunk)); }
 
-int64_t most_warps(const Request& r, bool vectors) {
+int64_t most_warps(const Request& r, Reads reads) {
+  const bool vectors = reads >= Reads::shifted;
   return most_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64, vectors) / kWarp;
 }
 
 bool is_adjacent(const Request& r) {
-  if (r.dtype == DType::float64) return false;
+  if (r.dtype == DType::float64 || r.problem.inner > 1) return false;
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (r.problem.in[i].element_stride != 1) return false;
   }
   return r.op == Op::logsumexp || r.problem.out.element_stride == 1;
 }
 
-bool takes_vectors(const Request& r) {
-  const int size = vector_of(r.dtype);
+bool takes_vectors(const Request& r, int size) {
   const Problem& p = r.problem;
-  if (p.length % size != 0 || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0) return false;
-  const auto fits = [&](const Layout& l) {  // a stride of one row is nobody's
-    return l.element_stride == 1 && (p.rows == p.inner || l.outer_stride % size == 0) &&
-           (p.inner == 1 || l.inner_stride % size == 0);
+  if (p.inner > 1 || p.length % size != 0 || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0) {
+    return false;
+  }
+  // The stride of a single row is nobody's.
+  const auto fits = [&](const Layout& l) {
+    return l.element_stride == 1 && (p.rows == 1 || l.outer_stride % size == 0);
   };
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (!fits(p.in[i])) return false;
   }
   return r.op == Op::logsumexp || fits(p.out);
+}
+
+// Rows side by side that begin anywhere, all tensors' at the same place of a vector. Weights have no such rows.
+bool is_shifted(const Request& r) {
+  const int size = vector_of(r.dtype);
+  const Problem& p = r.problem;
+  if (!is_adjacent(r) || has_weight(r.op) || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0)
+    return false;
+  const auto like_first = [&](const Layout& l) {
+    return p.rows == 1 || (l.outer_stride - p.in[0].outer_stride) % size == 0;
+  };
+  for (int i = 1; i < inputs_of(r.op); ++i) {
+    if (!like_first(p.in[i])) return false;
+  }
+  return r.op == Op::logsumexp || like_first(p.out);
+}
+
+Reads reads_of(const Request& r) {
+  if (takes_vectors(r, vector_of(r.dtype))) return Reads::vectors;
+  if (is_shifted(r)) return Reads::shifted;
+  return is_adjacent(r) ? Reads::adjacent : Reads::single;
 }
 
 LaunchShape& add_launch(const Request& r, Prepared& p, int64_t rows_a_block, int64_t warps, int64_t cluster = 1) {
@@ -62,30 +85,41 @@ LaunchShape& add_launch(const Request& r, Prepared& p, int64_t rows_a_block, int
 }  // namespace
 
 void prepare_three_pass(const Request& r, Prepared& p) {
-  p.warps = static_cast<int>(std::min({warps_of(r), most_warps(r, p.vectors), int64_t{16}}));
+  if (p.reads < Reads::vectors) p.reads = Reads::single;
+  p.warps = static_cast<int>(std::min({warps_of(r), most_warps(r, p.reads), int64_t{16}}));
   add_launch(r, p, 1, p.warps);
 }
 
 void prepare_registers(const Request& r, Prepared& p) {
   const int64_t warps = warps_of(r);
-  if (warps > most_warps(r, p.vectors)) {
+  if (warps > most_warps(r, p.reads)) {
     p.refusal.sentence = "variant 'row_registers' holds rows of up to " +
-                         std::to_string(most_warps(r, p.vectors) * Pairwise::kChunk) + " elements, got " +
+                         std::to_string(most_warps(r, p.reads) * Pairwise::kChunk) + " elements, got " +
                          std::to_string(r.problem.length) + "; row_cluster holds longer ones, three_pass reads any";
     return;
   }
   p.warps = static_cast<int>(warps);
-  const bool is_double = r.dtype == DType::float64;
-  const int64_t stripes = power_of_two(ceil_div(r.problem.length, Pairwise::kLanes));
-  if (!is_double && (p.vectors ? stripes < Pairwise::kStripes : stripes == 1)) p.stripes = static_cast<int>(stripes);
-  if (p.stripes == 1) p.adjacent = false;  // the kernel for several rows a warp takes any stride
-  if (p.stripes == 1 && p.vectors) p.lanes = static_cast<int>(power_of_two(ceil_div(r.problem.length, 4)));
+  const auto stripes = static_cast<int>(power_of_two(ceil_div(r.problem.length, Pairwise::kLanes)));
+  const bool is_short = r.dtype != DType::float64 && stripes < (p.reads == Reads::single ? 2 : Pairwise::kStripes);
   const int64_t block = std::max<int64_t>(warps, kUsualWarps);
-  add_launch(r, p, block / warps * (Pairwise::kStripes / p.stripes) * (kWarp / p.lanes), block);
+  int at_once = 1;
+  if (is_short) {
+    p.stripes = stripes;
+    if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
+    if (size_of(r.dtype) == 2 && takes_vectors(r, kWide)) p.reads = Reads::wide;
+    const int size = p.reads == Reads::wide ? kWide : p.reads == Reads::vectors ? vector_of(r.dtype) : 1;
+    at_once = rows_at_once(size, stripes);
+    p.lanes = threads_of_stripe(size);
+    if (stripes == 1 && size > 1) {  // as many as a row has vectors, but one for each row that they finish
+      p.lanes = static_cast<int>(power_of_two(std::max<int64_t>(ceil_div(r.problem.length, size), at_once)));
+    }
+  }
+  add_launch(r, p, block / warps * at_once * (kWarp / p.lanes), block);
 }
 
 void prepare_cluster(const Request& r, Prepared& p) {
-  const int64_t warps = warps_of(r), most = most_warps(r, p.vectors);
+  if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
+  const int64_t warps = warps_of(r), most = most_warps(r, p.reads);
   int64_t blocks = 2;
   while (blocks < kMostClusterBlocks && warps / blocks > std::min<int64_t>(kWarpsOfBlock, most)) blocks *= 2;
   const int64_t each = std::max<int64_t>(warps / blocks, 1);
@@ -99,18 +133,79 @@ void prepare_cluster(const Request& r, Prepared& p) {
   add_launch(r, p, 1, each, blocks);
 }
 
+namespace {
+
+// How a row lies in shared memory: chunks of a block, blocks of a cluster, bytes of a block. No chunks: it does not fit.
+struct Sharing {
+  int64_t chunks = 0, blocks = 1, bytes = 0;
+};
+
+int64_t shared_bytes(const Request& r, int64_t chunks) {  // elements; nodes of chunks, and that of the block, in turn
+  return chunks * Pairwise::kChunk * size_of(r.dtype) * inputs_of(r.op) +
+         (chunks + 1) * kTurns * 2 * accumulator_size(r.dtype);
+}
+
+bool fits_shared(const Request& r, int64_t chunks, int64_t most) {
+  return chunks <= kMostSharedChunks && shared_bytes(r, chunks) <= most;
+}
+
+// As few blocks as leave room for a second one on their SM.
+Sharing sharing_of(const Request& r) {
+  const int64_t chunks = ceil_div(r.problem.length, Pairwise::kChunk);
+  Sharing s{chunks};
+  while (!fits_shared(r, s.chunks, kHalfShared) && s.blocks < kMostClusterBlocks) {
+    s.blocks *= 2;
+    s.chunks = power_of_two(chunks) / s.blocks;
+  }
+  if (!fits_shared(r, s.chunks, kMostShared)) return {};
+  s.bytes = shared_bytes(r, s.chunks);
+  return s;
+}
+
+}  // namespace
+
+void prepare_shared(const Request& r, Prepared& p) {
+  if (p.reads == Reads::single) {
+    p.refusal.sentence =
+        "variant 'row_shared' takes rows whose elements lie side by side (float64 in aligned pairs); three_pass reads "
+        "any";
+    return;
+  }
+  const Sharing s = sharing_of(r);
+  if (s.chunks == 0) {
+    int64_t most = 1;
+    while (fits_shared(r, most * 2, kMostShared)) most *= 2;
+    p.refusal.sentence = "variant 'row_shared' holds rows of up to " +
+                         std::to_string(most * kMostClusterBlocks * Pairwise::kChunk) + " elements, got " +
+                         std::to_string(r.problem.length) + "; three_pass reads any";
+    return;
+  }
+  p.chunks = static_cast<int>(s.chunks);
+  const int64_t rounds = ceil_div(s.chunks, shared_threads(inputs_of(r.op), r.dtype == DType::float64) / kWarp);
+  p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
+  add_launch(r, p, 1, p.warps, s.blocks).shared_bytes = s.bytes;
+}
+
+// As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be
+// computed twice, if rows fill its warps; not where they begin anywhere, which only kernels of shared memory read in vectors.
 const char* choose(const Request& r, const Chip& chip) {
-  const int64_t warps = warps_of(r), most = most_warps(r, takes_vectors(r));
-  const bool clusters = runs_on(find("row_cluster"), chip.capability);
-  if (clusters && warps > kWarpsOfBlock && warps <= kMostClusterBlocks * most) return "row_cluster";
-  return warps <= most ? "row_registers" : "three_pass";
+  const Reads reads = reads_of(r);
+  const int64_t warps = warps_of(r), most = most_warps(r, reads), chunks = ceil_div(r.problem.length, Pairwise::kChunk);
+  if (warps <= most) return "row_registers";
+  const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
+  const bool has_shared =
+      runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r).chunks > 0;
+  const bool exp_once = r.op == Op::log_softmax || r.op == Op::logsumexp;
+  const bool prefers_shared =
+      reads < Reads::vectors || r.op == Op::layer_norm || (exp_once && size_of(r.dtype) == 2) || 8 * chunks < 5 * warps;
+  if (has_shared && (prefers_shared || !has_cluster)) return "row_shared";
+  return has_cluster ? "row_cluster" : "three_pass";
 }
 
 Prepared prepare(const Request& r, const Chip& chip) {
   Prepared p;
   p.rung = r.row->prepare != nullptr ? r.row : &find(choose(r, chip));
-  p.vectors = takes_vectors(r);
-  p.adjacent = is_adjacent(r);
+  p.reads = reads_of(r);
   p.refusal = refused_by(chip, *p.rung);
   if (!p.refusal) p.rung->prepare(r, p);
   const int64_t elements = r.problem.rows * r.problem.length, size = size_of(r.dtype);
@@ -120,8 +215,8 @@ Prepared prepare(const Request& r, const Chip& chip) {
 }
 
 bool operator==(const Prepared& a, const Prepared& b) {
-  return a.rung == b.rung && a.launches == b.launches && a.vectors == b.vectors && a.adjacent == b.adjacent &&
-         a.stripes == b.stripes && a.lanes == b.lanes && a.warps == b.warps && a.refusal == b.refusal;
+  return a.rung == b.rung && a.launches == b.launches && a.reads == b.reads && a.stripes == b.stripes &&
+         a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.refusal == b.refusal;
 }
 
 }  // namespace treduce::rows

@@ -17,15 +17,24 @@ struct Request {
   uint64_t addresses = 0;  // of everything that vectors may move, one or the other
 };
 
+// How elements are read and written: one by one; one by one where they lie side by side; in vectors, though rows begin anywhere; in
+// vectors; in vectors of twice as many.
+enum class Reads : int8_t { single, adjacent, shifted, vectors, wide };
+
+inline const char* name_of(Reads reads) {
+  constexpr const char* names[] = {"single", "adjacent", "shifted", "vectors", "wide"};
+  return names[static_cast<int>(reads)];
+}
+
 struct Prepared {
   const Row* rung = nullptr;  // whose launcher runs
   Launches launches;
-  Workspace workspace;    // none
-  bool vectors = false;   // of elements; else they are read one by one
-  bool adjacent = false;  // side by side
-  int stripes = 8;        // of 128 elements that a warp holds of a row; where they are fewer, a warp holds several rows
-  int lanes = 32;         // threads that share a stripe
-  int warps = 1;          // of a block that share a row, a power of two
+  Workspace workspace;  // none
+  Reads reads = Reads::single;
+  int stripes = 8;  // of 128 elements that a warp holds of a row; where they are fewer, a warp holds several rows
+  int lanes = 32;   // threads that share a stripe
+  int warps = 1;    // of a block that share a row, a power of two where they hold it in registers
+  int chunks = 0;   // of a row that a block holds in shared memory
   int64_t bytes_read = 0, bytes_written = 0;  // at the least
   Refusal refusal;                            // with it nothing else counts
 };
@@ -38,6 +47,7 @@ Prepared prepare(const Request& request, const Chip& chip);
 void prepare_three_pass(const Request& request, Prepared& prepared);
 void prepare_registers(const Request& request, Prepared& prepared);
 void prepare_cluster(const Request& request, Prepared& prepared);
+void prepare_shared(const Request& request, Prepared& prepared);
 
 // The rung that `auto` picks: its name.
 const char* choose(const Request& request, const Chip& chip);

@@ -11,9 +11,6 @@
 
 namespace treduce::rows {
 
-// Nodes of warps and of blocks, in turn: between two uses of a slot lies a barrier of all who read it.
-constexpr int kTurns = 2;
-
 struct Slots {
   Two<double> of_warp[kTurns][warp::kLanes];
   Two<double> of_block[kTurns];
@@ -37,12 +34,10 @@ TREDUCE_DEVICE typename Fold::Acc fold_warps(typename Fold::Acc value, int warps
   return warp::reduce_neighbours<Fold>(of_warp[(warp & -warps) + (lane & (warps - 1))], warps);
 }
 
-// The same over the blocks of a cluster (a power of two).
-// Who calls: every thread of the cluster. Valid in: every thread. The cluster synchronises once; before a block ends, it does again.
+// The same over the blocks of a cluster (a power of two), each of which has a place for its node in shared memory.
+// Who calls: every thread of the cluster, with places that alternate. Valid in: every thread. The cluster synchronises once; before a block ends, it does again.
 template <class Fold>
-TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int blocks, int turn) {
-  using Acc = typename Fold::Acc;
-  Acc* const of_block = reinterpret_cast<Acc*>(&slots()->of_block[turn]);
+TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int blocks, typename Fold::Acc* of_block) {
   if (threadIdx.x == 0) *of_block = value;
   cluster::sync();
   const int lane = threadIdx.x % warp::kLanes;
@@ -54,21 +49,33 @@ template <template <class> class RowOp, class Source, int kSize>
 constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, RowOp<typename Source::Acc>::kWeight,
                                       sizeof(typename Source::Acc) == 8, (kSize > 1));
 
-// Blocks of that size that an SM shall hold: where elements are read one by one the compiler would take more registers than it needs.
-template <template <class> class RowOp, class Source>
-constexpr int kResident = Source::kAdjacent ? (RowOp<typename Source::Acc>::kInputs == 1 ? 3 : 2) : 1;
+// Blocks of that size that an SM shall hold: a warp that waits needs others, and the compiler would take more registers than it needs.
+// 2048 threads of 32 registers to 512 of 128, as measured for softmax and rms_norm (H200, 2026-11-22); nothing spills.
+template <template <class> class RowOp, class Source, int kSize>
+constexpr int kResident = sizeof(typename Source::Acc) == 8         ? 1
+                          : Source::kAdjacent                       ? (RowOp<float>::kInputs > 1 ? 2 : 3)
+                          : kSize > 1 && RowOp<float>::kInputs == 1 ? 1024 / kThreads<RowOp, Source, kSize>
+                                                                    : 1;
 
 template <class Source>
 Parameters<Source> parameters(const Call& call) {
   return {call.request.problem, call.pointers, Source(call.request.dtype)};
 }
 
-// Calls body(source, integral_constant<kSize>) for what is prepared. kAdjacent: with kernels for elements side by side; those of 16 bits
-// that have other strides share a kernel.
-template <bool kAdjacent, class Body>
+// Calls body(source, integral_constant<kSize>) for what is prepared. A rung names the ways of reading that it has kernels for, beside
+// vectors and single elements (those of 16 bits share a kernel).
+template <Reads... kHas, class Body>
 cudaError_t dispatch_source(const Call& call, Body body) {
   const DType dtype = call.request.dtype;
-  if (call.prepared.vectors) {
+  const Reads reads = call.prepared.reads;
+  if constexpr (((kHas == Reads::wide) || ...)) {
+    if (reads == Reads::wide) {
+      constexpr std::integral_constant<int, kWide> eight{};
+      if (dtype == DType::float16) return body(Type<Stored<float16>>{}, eight);
+      return body(Type<Stored<bfloat16>>{}, eight);
+    }
+  }
+  if (reads == Reads::vectors) {
     constexpr std::integral_constant<int, 4> four{};
     switch (dtype) {
       case DType::float64: return body(Type<Stored<double>>{}, std::integral_constant<int, 2>{});
@@ -78,8 +85,18 @@ cudaError_t dispatch_source(const Call& call, Body body) {
     }
   }
   constexpr std::integral_constant<int, 1> one{};
-  if constexpr (kAdjacent) {
-    if (call.prepared.adjacent) {
+  if constexpr (((kHas == Reads::shifted) || ...)) {
+    if (reads == Reads::shifted) {
+      constexpr std::integral_constant<int, 4> four{};
+      switch (dtype) {
+        case DType::float16: return body(Type<Shifted<float16>>{}, four);
+        case DType::bfloat16: return body(Type<Shifted<bfloat16>>{}, four);
+        default: return body(Type<Shifted<float>>{}, four);
+      }
+    }
+  }
+  if constexpr (((kHas == Reads::adjacent) || ...)) {
+    if (reads == Reads::adjacent) {
       switch (dtype) {
         case DType::float16: return body(Type<Adjacent<float16>>{}, one);
         case DType::bfloat16: return body(Type<Adjacent<bfloat16>>{}, one);

@@ -154,7 +154,7 @@ class Task {
         }
       }
     });
-    O::template finish<kStage>(values, nodes.value(), constants);
+    O::template result<kStage>(values) = O::template finish<kStage>(values, nodes.value(), constants);
   }
 
   const Request& r_;

@@ -10,8 +10,20 @@ namespace treduce::rows {
 constexpr int kWarp = 32;
 constexpr int kMostClusterBlocks = 8;  // that every chip with clusters takes
 
-// Elements that a thread moves at once, where rows allow it.
+// Nodes of warps, of chunks and of blocks, in turn: between two uses of a slot lies a barrier of all who read it.
+constexpr int kTurns = 2;
+
+// Elements that a thread moves at once, where rows allow it; of 16 bits, in rows of up to 512, twice as many.
 constexpr int vector_of(DType dtype) { return dtype == DType::float64 ? 2 : 4; }
+constexpr int kWide = 8;
+
+// Threads that share a stripe of 128 elements, by the size of their vectors, and rows that each holds at once where a row has `stripes`
+// of them: 32 elements a thread.
+TREDUCE_HOST_DEVICE constexpr int threads_of_stripe(int size) { return size == kWide ? kWarp / 2 : kWarp; }
+TREDUCE_HOST_DEVICE constexpr int rows_at_once(int size, int stripes) {
+  const int elements = stripes * reduce::Pairwise::kLanes / threads_of_stripe(size);
+  return elements < 32 ? 32 / elements : 1;
+}
 
 // Threads of a block at most: a warp holds a chunk of each input, and nothing may spill. Norms load weights beside it, and rows that
 // are read element by element take an address for each.
@@ -21,6 +33,12 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
   return has_weight || inputs > 1 ? 512 : 1024;
 }
 constexpr int kShortThreads = 128;  // where a warp holds several rows
+
+// Rows in shared memory: threads of a block at most, chunks that a block holds at most, and bytes that it may take alone, or when two
+// blocks share an SM (compute capability 9.0: 228 KB, of which 1 KB a block is taken, and the kernel has some of its own).
+constexpr int shared_threads(int inputs, bool is_double) { return inputs > 1 || is_double ? 256 : 320; }
+constexpr int kMostSharedChunks = 128;
+constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
 
 // Of a power of two: a shift where a division by what is known at run time would take twenty instructions.
 TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {

@@ -10,42 +10,121 @@
 
 namespace treduce::rows {
 
+// kSize consecutive elements, moved by one instruction. They are kept in words: taken apart into elements of 16 bits and put together
+// again, they would cost an instruction each.
+template <class Raw, int kSize>
+struct Vector {
+  static constexpr int kBytes = kSize * static_cast<int>(sizeof(Raw));
+  using Word = std::conditional_t<kBytes % 4 == 0, uint32_t, Raw>;
+  static constexpr int kWords = kBytes / static_cast<int>(sizeof(Word));
+  Word word[kWords];
+
+  // The element c, which the compiler knows.
+  TREDUCE_DEVICE Raw at(int c) const {
+    Raw raw;
+    memcpy(&raw, reinterpret_cast<const unsigned char*>(word) + c * sizeof(Raw), sizeof(Raw));
+    return raw;
+  }
+
+  TREDUCE_DEVICE void put(int c, Raw raw) {
+    memcpy(reinterpret_cast<unsigned char*>(word) + c * sizeof(Raw), &raw, sizeof(Raw));
+  }
+
+  // Needs: an address that is a multiple of kBytes.
+  TREDUCE_DEVICE static Vector load(const Raw* p) {
+    return load_by(p, [](auto words) { return __ldg(words); });
+  }
+  // From shared memory, likewise.
+  TREDUCE_DEVICE static Vector load_shared(const Raw* p) {
+    return load_by(p, [](auto words) { return *words; });
+  }
+  TREDUCE_DEVICE void store(Raw* p) const {
+    if constexpr (kBytes == 16) {
+      int4 words;
+      memcpy(&words, word, sizeof(words));
+      *reinterpret_cast<int4*>(p) = words;
+    } else if constexpr (kBytes == 8 && kSize > 1) {
+      int2 words;
+      memcpy(&words, word, sizeof(words));
+      *reinterpret_cast<int2*>(p) = words;
+    } else {
+      static_assert(kSize == 1);
+      *p = at(0);
+    }
+  }
+
+ private:
+  template <class Load>
+  TREDUCE_DEVICE static Vector load_by(const Raw* p, Load load) {
+    Vector v;
+    if constexpr (kBytes == 16) {
+      const int4 words = load(reinterpret_cast<const int4*>(p));
+      memcpy(v.word, &words, sizeof(words));
+    } else if constexpr (kBytes == 8 && kSize > 1) {
+      const int2 words = load(reinterpret_cast<const int2*>(p));
+      memcpy(v.word, &words, sizeof(words));
+    } else {
+      static_assert(kSize == 1);
+      const Raw raw = *p;  // not by bytes
+      memcpy(v.word, &raw, sizeof(raw));
+    }
+    return v;
+  }
+};
+
 // Elements of T.
 template <class T>
 struct Stored {
   static constexpr bool kAdjacent = false;  // what is read one by one may have any stride
+  static constexpr bool kShifted = false;   // vectors begin where rows do
   using Raw = T;
   using Acc = Accumulator<T>;
   explicit Stored(DType) {}
-  TREDUCE_DEVICE Acc widened(T raw) const { return static_cast<Acc>(raw); }
-  TREDUCE_DEVICE T rounded(Acc value) const { return round_to<T>(value); }
 
-  template <int kCount>
-  TREDUCE_DEVICE void round(const Acc (&values)[kCount], T (&to)[kCount]) const {
+  template <int kSize>
+  TREDUCE_DEVICE void widen(const Vector<T, kSize>& v, Acc (&to)[kSize]) const {
+    if constexpr (std::is_same_v<T, bfloat16> && kSize > 1) {
+#pragma unroll
+      for (int k = 0; k < kSize / 2; ++k) {
+        to[2 * k] = bit_cast<float>(v.word[k] << 16);
+        to[2 * k + 1] = bit_cast<float>(v.word[k] & 0xffff0000u);
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < kSize; ++c) to[c] = static_cast<Acc>(v.at(c));
+    }
+  }
+
+  template <int kSize>
+  TREDUCE_DEVICE Vector<T, kSize> rounded(const Acc (&values)[kSize]) const {
+    Vector<T, kSize> v;
 #ifdef __CUDA_ARCH__
     // Two 16-bit floats an instruction, where none is NaN, which has bits of its own here.
-    if constexpr (kCount == 4 && sizeof(T) == 2) {
-      bool is_nan = false;
+    if constexpr (sizeof(T) == 2 && kSize > 1) {
+      using Pair = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat162, __half2>;
+      Pair pair[kSize / 2];
 #pragma unroll
-      for (int c = 0; c < kCount; ++c) is_nan |= values[c] != values[c];
-      if (!is_nan) {
-        using Pair = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat162, __half2>;
-        Pair pairs[kCount / 2];
-#pragma unroll
-        for (int c = 0; c < kCount / 2; ++c) {
-          if constexpr (std::is_same_v<T, bfloat16>) {
-            pairs[c] = __floats2bfloat162_rn(values[2 * c], values[2 * c + 1]);
-          } else {
-            pairs[c] = __floats2half2_rn(values[2 * c], values[2 * c + 1]);
-          }
+      for (int k = 0; k < kSize / 2; ++k) {
+        if constexpr (std::is_same_v<T, bfloat16>) {
+          pair[k] = __floats2bfloat162_rn(values[2 * k], values[2 * k + 1]);
+        } else {
+          pair[k] = __floats2half2_rn(values[2 * k], values[2 * k + 1]);
         }
-        memcpy(to, pairs, sizeof(pairs));
-        return;
+      }
+      Pair most = pair[0];
+#pragma unroll
+      for (int k = 1; k < kSize / 2; ++k) most = __hmax2_nan(most, pair[k]);
+      if (__hbeq2(most, most)) {
+        memcpy(v.word, pair, sizeof(v.word));
+        return v;
       }
     }
 #endif
+    T each[kSize];
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) to[c] = rounded(values[c]);
+    for (int c = 0; c < kSize; ++c) each[c] = round_to<T>(values[c]);
+    memcpy(v.word, each, sizeof(v.word));
+    return v;
   }
 };
 
@@ -56,55 +135,25 @@ struct Adjacent : Stored<T> {
   using Stored<T>::Stored;
 };
 
+// Elements of T in rows that begin anywhere, read in aligned vectors all the same.
+template <class T>
+struct Shifted : Stored<T> {
+  static constexpr bool kShifted = true;
+  using Stored<T>::Stored;
+};
+
 // Elements of either 16-bit float: one kernel for both, where elements are read one by one.
 struct Either16 {
-  static constexpr bool kAdjacent = false;
+  static constexpr bool kAdjacent = false, kShifted = false;
   using Raw = uint16_t;
   using Acc = float;
   bool is_bfloat;
   explicit Either16(DType dtype) : is_bfloat(dtype == DType::bfloat16) {}
-  TREDUCE_DEVICE float widened(uint16_t raw) const {
-    return is_bfloat ? static_cast<float>(bfloat16{raw}) : static_cast<float>(float16{raw});
+  TREDUCE_DEVICE void widen(const Vector<uint16_t, 1>& v, float (&to)[1]) const {
+    to[0] = is_bfloat ? static_cast<float>(bfloat16{v.word[0]}) : static_cast<float>(float16{v.word[0]});
   }
-  TREDUCE_DEVICE uint16_t rounded(float value) const {
-    return is_bfloat ? bfloat16::from(value).bits : float16::from(value).bits;
-  }
-  TREDUCE_DEVICE void round(const float (&value)[1], uint16_t (&to)[1]) const { to[0] = rounded(value[0]); }
-};
-
-// kSize consecutive elements, moved by one instruction.
-template <class Raw, int kSize>
-struct Vector {
-  static constexpr int kBytes = kSize * static_cast<int>(sizeof(Raw));
-  Raw at[kSize];
-
-  // Needs: an address that is a multiple of kBytes.
-  TREDUCE_DEVICE static Vector load(const Raw* p) {
-    Vector v;
-    if constexpr (kBytes == 16) {
-      const int4 words = __ldg(reinterpret_cast<const int4*>(p));
-      memcpy(&v, &words, sizeof(v));
-    } else if constexpr (kBytes == 8 && kSize > 1) {
-      const int2 words = __ldg(reinterpret_cast<const int2*>(p));
-      memcpy(&v, &words, sizeof(v));
-    } else {
-      static_assert(kSize == 1);
-      v.at[0] = *p;
-    }
-    return v;
-  }
-  TREDUCE_DEVICE void store(Raw* p) const {
-    if constexpr (kBytes == 16) {
-      int4 words;
-      memcpy(&words, this, sizeof(words));
-      *reinterpret_cast<int4*>(p) = words;
-    } else if constexpr (kBytes == 8 && kSize > 1) {
-      int2 words;
-      memcpy(&words, this, sizeof(words));
-      *reinterpret_cast<int2*>(p) = words;
-    } else {
-      *p = at[0];
-    }
+  TREDUCE_DEVICE Vector<uint16_t, 1> rounded(const float (&value)[1]) const {
+    return {{is_bfloat ? bfloat16::from(value[0]).bits : float16::from(value[0]).bits}};
   }
 };
 

@@ -196,7 +196,7 @@ py::dict row_plan(const std::string& op, const std::string& dtype, int64_t rows,
   r.row = as_value_error([&] { return &rows::find(variant); });
   r.problem.rows = rows;
   r.problem.length = length;
-  for (rows::Layout* l : {&r.problem.in[0], &r.problem.in[1], &r.problem.out}) l->outer_stride = length;
+  for (rows::Layout* l : {&r.problem.in[0], &r.problem.in[1], &r.problem.out}) *l = {length, 1, 1};
   r.addresses = static_cast<uint64_t>(shift * size_of(r.dtype));
   Chip chip;
   chip.capability = capability;
@@ -204,6 +204,7 @@ py::dict row_plan(const std::string& op, const std::string& dtype, int64_t rows,
   check(p.refusal);
   py::dict d;
   d["rung"] = p.rung->name;
+  d["reads"] = name_of(p.reads);
   add_launches(d, p);
   return d;
 }

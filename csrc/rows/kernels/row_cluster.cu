@@ -5,6 +5,7 @@
 //          Every block then reads the nodes of all, and folds them. Up to eight warps a block, as long as eight blocks suffice: while
 //          one row waits for its last elements, another one of the same SM computes.
 // Bound:   memory; each reduction adds a barrier of the cluster, which the other clusters of the SM hide.
+// Next:    row_shared keeps rows where registers are not needed, and reads in vectors what begins anywhere.
 // Source:  Dao-AILab, QuACK (2025), for rows in clusters; NVIDIA, CUDA Programming Guide, thread block clusters.
 #include "../rung.h"
 

@@ -6,7 +6,8 @@
 namespace treduce::rows::row_cluster {
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), (kResident<RowOp, Source>))
+__global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>),
+                                  (Source::kAdjacent ? kResident<RowOp, Source, kSize> : 1))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int log2_blocks) {
   using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
   const int blocks = 1 << log2_blocks;
@@ -16,21 +17,23 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), (kResident<R
   const int64_t step = gridDim.x >> log2_blocks;
   int turn = 0;
   for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
-    Rows rows(p, row, 1, first, thread);
-    rows.run(p, kWarp, [&](auto fold, auto value) {
+    const typename Rows::Place place(p.problem, row, 0, first, thread, kWarp);
+    Rows rows(p, place, {p, place});
+    rows.run(p, [&](auto fold, auto value) {
       using Fold = decltype(fold);
-      value = fold_blocks<Fold>(fold_warps<Fold>(value, warps, turn), blocks, turn);
+      auto* const of_block = reinterpret_cast<typename Fold::Acc*>(&slots()->of_block[turn]);
+      value = fold_blocks<Fold>(fold_warps<Fold>(value, warps, turn), blocks, of_block);
       turn ^= 1;
       return value;
     });
-    rows.store(p, rank == 0 && threadIdx.x == 0);
+    rows.store(p, rank == 0 && warp == 0);
   }
   treduce::cluster::sync();  // nobody leaves while its shared memory is read
 }
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source<true>(call, [&](auto type, auto size) {
+  return dispatch_source<Reads::adjacent>(call, [&](auto type, auto size) {
     using Source = typename decltype(type)::type;
     return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
                   call.prepared.warps, log2_of(call.prepared.launches[0].cluster));

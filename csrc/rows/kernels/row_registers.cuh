@@ -5,12 +5,20 @@
 
 namespace treduce::rows::row_registers {
 
+// Threads of a block at most, and blocks that an SM shall hold.
 template <template <class> class RowOp, class Source, int kSize, int kStripes>
-__global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>),
-                                  (kStripes < Pairwise::kStripes ? 1 : kResident<RowOp, Source>))
+constexpr int kMost = kStripes < Pairwise::kStripes ? kShortThreads : kThreads<RowOp, Source, kSize>;
+template <template <class> class RowOp, class Source, int kSize, int kStripes>
+constexpr int kBlocks = kStripes == Pairwise::kStripes             ? kResident<RowOp, Source, kSize>
+                        : RowOp<typename Source::Acc>::kInputs > 1 ? (kSize > 1 ? 4 : 2)
+                        : kSize > 1                                ? (kSize == kWide ? 7 : 6)
+                                                                   : (Source::kAdjacent ? 4 : 1);
+
+template <template <class> class RowOp, class Source, int kSize, int kStripes>
+__global__ void __launch_bounds__((kMost<RowOp, Source, kSize, kStripes>), (kBlocks<RowOp, Source, kSize, kStripes>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int log2_warps, int log2_lanes) {
   using Rows = Held<RowOp, Source, kSize, kStripes>;
-  if constexpr (kStripes > 1) log2_lanes = log2_of(kWarp);  // known to the compiler
+  if constexpr (kStripes > 1) log2_lanes = log2_of(threads_of_stripe(kSize));  // known to the compiler
   if constexpr (kStripes < Pairwise::kStripes) log2_warps = 0;
   const int warps = 1 << log2_warps, lanes = 1 << log2_lanes;
   const int of_team = Rows::kRows * (kWarp >> log2_lanes);  // rows that a team of warps holds at once
@@ -20,34 +28,41 @@ __global__ void __launch_bounds__((kStripes < Pairwise::kStripes ? kShortThreads
   int turn = 0;
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * teams * of_team; begin < p.problem.rows; begin += step) {
     const int64_t row = begin + (warp >> log2_warps) * of_team + (thread >> log2_lanes);
-    Rows rows(p, row, kWarp >> log2_lanes, int64_t{warp & (warps - 1)} * Pairwise::kChunk, thread & (lanes - 1));
-    rows.run(p, lanes, [&](auto fold, auto value) {
+    const int64_t first = int64_t{warp & (warps - 1)} * Pairwise::kChunk;
+    const typename Rows::Place place(p.problem, row, log2_of(kWarp) - log2_lanes, first, thread & (lanes - 1), lanes);
+    Rows rows(p, place, {p, place});
+    rows.run(p, [&](auto fold, auto value) {
       using Fold = decltype(fold);
       value = fold_warps<Fold>(value, warps, turn);
       turn ^= 1;
       return value;
     });
-    rows.store(p, (thread & (lanes - 1)) == 0 && (warp & (warps - 1)) == 0);
+    rows.store(p, (warp & (warps - 1)) == 0);
   }
 }
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source<true>(call, [&](auto type, auto size) -> cudaError_t {
+  constexpr Reads shifted = RowOp<float>::kWeight ? Reads::vectors : Reads::shifted;  // weights are not
+  return dispatch_source<Reads::adjacent, shifted, Reads::wide>(call, [&](auto type, auto size) -> cudaError_t {
     using Source = typename decltype(type)::type;
     constexpr int kSize = decltype(size)::value;
     const auto run = [&](auto stripes) {
       return launch(&kernel<RowOp, Source, kSize, decltype(stripes)::value>, call.shape(), parameters<Source>(call),
                     log2_of(call.prepared.warps), log2_of(call.prepared.lanes));
     };
-    if constexpr (sizeof(typename Source::Acc) == 4 && !Source::kAdjacent) {
+    if constexpr (sizeof(typename Source::Acc) == 4 && !Source::kShifted) {
       if (call.prepared.stripes == 1) return run(std::integral_constant<int, 1>{});
-      if constexpr (kSize > 1) {
+      if constexpr (kOneInner<Source, kSize>) {
         if (call.prepared.stripes == 2) return run(std::integral_constant<int, 2>{});
-        if (call.prepared.stripes == 4) return run(std::integral_constant<int, 4>{});
+        if (kSize == kWide || call.prepared.stripes == 4) return run(std::integral_constant<int, 4>{});
       }
     }
-    return run(std::integral_constant<int, Pairwise::kStripes>{});
+    if constexpr (kSize == kWide) {
+      return cudaErrorInvalidValue;
+    } else {
+      return run(std::integral_constant<int, Pairwise::kStripes>{});
+    }
   });
 }
 

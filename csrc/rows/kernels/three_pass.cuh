@@ -10,8 +10,8 @@ constexpr int kDepth = 32;  // levels of the tree above what the warps of a bloc
 // The value of a stage, over the whole row.
 template <int kStage, template <class> class RowOp, class Source, int kSize>
 TREDUCE_DEVICE typename RowOp<typename Source::Acc>::template Fold<kStage>::Acc reduce_row(
-    const Parameters<Source>& p, const typename RowOp<typename Source::Acc>::Values& values, int64_t row, int warps,
-    int& turn) {
+    const Parameters<Source>& p, const typename RowOp<typename Source::Acc>::Values (&values)[1], int64_t row,
+    int warps, int& turn) {
   using Piece = Chunk<RowOp, Source, kSize, Pairwise::kStripes>;
   using Fold = typename Piece::Op::template Fold<kStage>;
   using Acc = typename Fold::Acc;
@@ -20,14 +20,13 @@ TREDUCE_DEVICE typename RowOp<typename Source::Acc>::template Fold<kStage>::Acc 
   const int64_t step = int64_t{warps} * Pairwise::kChunk;
   for (int64_t begin = 0; begin < p.problem.length; begin += step) {
     const int64_t first = begin + int64_t{warp} * Pairwise::kChunk;
-    const auto place = Piece::place(lane, p.problem.length - first);
-    Acc leaf[1][kOfStripe], node[1];
-    Piece piece;
-    piece.load(p, row, first, place);
-    if constexpr (kStage == 1) piece.template replay<0>(p, values, first, place);
-    piece.template map<kStage>(p, values, first, place, leaf[0]);
-    fold_lanes<Fold, kSize, 1>(leaf, kWarp, node);
-    nodes.push(fold_warps<Fold>(node[0], warps, turn));
+    const auto place = Piece::place(p.problem, row, first, lane);
+    Acc node[1][Piece::template kNodes<Fold>];
+    Piece piece[1];
+    piece[0].take(p, Piece::fetch(p, {p, row, first}, place));
+    if constexpr (kStage == 1) Piece::template replay<0>(piece, p, values, first, place);
+    Piece::template map<kStage>(piece, p, values, first, place, node);
+    nodes.push(fold_warps<Fold>(fold_lanes<Fold, Piece::kPacks>(node, kWarp), warps, turn));
     turn ^= 1;
   }
   return nodes.value();
@@ -42,29 +41,31 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
   const Constants<typename Op::Acc> constants{static_cast<typename Op::Acc>(p.problem.eps), p.problem.length};
   int turn = 0;
   for (int64_t row = blockIdx.x; row < p.problem.rows; row += gridDim.x) {
-    auto values = begin_row<Op>(p, row);
-    Op::template finish<0>(values, reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
+    typename Op::Values values[1] = {begin_row<Op>(p, row)};
+    Op::template result<0>(values[0]) =
+        Op::template finish<0>(values[0], reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
     if constexpr (Op::kStages > 1) {
-      Op::template finish<1>(values, reduce_row<1, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
+      Op::template result<1>(values[0]) = Op::template finish<1>(
+          values[0], reduce_row<1, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
     }
     if constexpr (Op::kHasElements) {
       const int64_t step = int64_t{warps} * Pairwise::kChunk;
       for (int64_t first = int64_t{warp} * Pairwise::kChunk; first < p.problem.length; first += step) {
-        const auto place = Piece::place(lane, p.problem.length - first);
-        Piece piece;
-        piece.load(p, row, first, place);
-        piece.template replay<0>(p, values, first, place);
-        if constexpr (Op::kStages > 1) piece.template replay<1>(p, values, first, place);
-        piece.store(p, values, row, first, place);
+        const auto place = Piece::place(p.problem, row, first, lane);
+        Piece piece[1];
+        piece[0].take(p, Piece::fetch(p, {p, row, first}, place));
+        Piece::template replay<0>(piece, p, values, first, place);
+        if constexpr (Op::kStages > 1) Piece::template replay<1>(piece, p, values, first, place);
+        Piece::store(piece, p, values, row, 1, 1, first, place);
       }
     }
-    if (threadIdx.x == 0) store_row<Op>(p, values, row);
+    if (threadIdx.x == 0) store_row<Op>(p, values[0], row);
   }
 }
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  return dispatch_source<false>(call, [&](auto type, auto size) {
+  return dispatch_source<>(call, [&](auto type, auto size) {
     using Source = typename decltype(type)::type;
     return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
                   call.prepared.warps);
