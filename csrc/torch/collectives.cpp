@@ -3,6 +3,7 @@
 #include <torch/csrc/python_headers.h>
 // The line above must come first.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -10,7 +11,9 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <string>
+#include <vector>
 
+#include "../reduce/pairwise.h"
 #include "collectives.h"
 #include "reduce_schema.h"
 #include "without_lock.h"
@@ -47,6 +50,53 @@ at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::op
   static const auto amax = reduce::find_op<reduce::ExtremumSchema>("treduce::amax");
   static const auto amin = reduce::find_op<reduce::ExtremumSchema>("treduce::amin");
   return (name == "amax" ? amax : amin).call(values, "auto", dim, false, std::nullopt, std::nullopt);
+}
+
+at::Tensor sum_along(const at::Tensor& values, int64_t along, std::optional<at::ScalarType> dtype = std::nullopt) {
+  static const auto op = reduce::find_op<reduce::SumSchema>("treduce::sum");
+  return op.call(values, "auto", at::IntArrayRef(&along, 1), false, dtype, std::nullopt, std::nullopt);
+}
+
+// {first, ..., sizes of the outputs}
+c10::SmallVector<int64_t, 8> with_outputs(std::initializer_list<int64_t> first, at::IntArrayRef outputs) {
+  c10::SmallVector<int64_t, 8> sizes(first);
+  sizes.append(outputs.begin(), outputs.end());
+  return sizes;
+}
+
+// What a rank sends of a run that is cut anywhere, and how all put it together: torch_reduce/distributed/_sharded.py decides.
+struct Packed {
+  std::vector<int64_t> nodes;  // begin, count and length of groups of entries: a node each
+  std::vector<int64_t> ends;   // begin and length of entries that are sent as they are
+  at::Tensor padding;          // zeros behind them, so that messages are equally long
+  at::Tensor blocks;           // of what came: the entries of the blocks that ranks cut
+  int64_t cut;                 // so many blocks
+  at::Tensor order;            // of what came, then the blocks' nodes: the run's nodes in order
+};
+
+at::Tensor packed_sum(const at::Tensor& x, const Packed& p, const Group& group) {
+  const at::ScalarType acc = p.padding.scalar_type();
+  const at::IntArrayRef outputs = x.sizes().slice(1);
+  const int64_t step = x.stride(0);
+  std::vector<at::Tensor> message;
+  for (size_t i = 0; i < p.nodes.size(); i += 3) {
+    const int64_t begin = p.nodes[i], count = p.nodes[i + 1], length = p.nodes[i + 2];
+    const auto groups =
+        x.as_strided(with_outputs({count, length}, outputs), with_outputs({length * step, step}, x.strides().slice(1)),
+                     x.storage_offset() + begin * step);
+    message.push_back(sum_along(groups, 1, acc));
+  }
+  for (size_t i = 0; i < p.ends.size(); i += 2) message.push_back(x.narrow(0, p.ends[i], p.ends[i + 1]));
+  message.push_back(p.padding.expand(with_outputs({-1}, outputs)));
+  at::Tensor values = gather(at::cat(message), group).flatten(0, 1);
+  if (p.cut > 0) {
+    const at::Tensor cut = values.index_select(0, p.blocks).view(with_outputs({p.cut, -1}, outputs));
+    values = at::cat({values, sum_along(cut, 1)});
+  }
+  values = values.index_select(0, p.order);
+  constexpr int64_t kLanes = reduce::Pairwise::kLanes;
+  while (values.size(0) > kLanes) values = sum_along(values.view(with_outputs({-1, kLanes}, outputs)), 1);
+  return sum_along(values, 0);
 }
 
 void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_view name) {
@@ -109,6 +159,31 @@ PyObject* gather_and_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t co
   END_HANDLE_TH_ERRORS
 }
 
+std::vector<int64_t> numbers_of(PyObject* object) {
+  TORCH_CHECK_TYPE(PyTuple_Check(object), "expected a tuple");
+  std::vector<int64_t> numbers;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i)
+    numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(object, i)));
+  return numbers;
+}
+
+// (entries, name of the group, and what Packed has)
+PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 8);
+  const at::Tensor& x = tensor_of(arguments[0]);
+  const std::string group = text_of(arguments[1]);
+  const Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]),        tensor_of(arguments[4]),
+                      tensor_of(arguments[5]),  PyLong_AsLongLong(arguments[6]), tensor_of(arguments[7])};
+  at::Tensor result;
+  {
+    const WithoutLock unlocked;
+    result = packed_sum(x, packed, c10d::resolve_process_group(group));
+  }
+  return THPVariable_Wrap(std::move(result));
+  END_HANDLE_TH_ERRORS
+}
+
 // (tensor, name of the group, op): all gather the whole tensor, reduce it over the ranks, and write it.
 PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
@@ -147,6 +222,7 @@ PyMethodDef method(const char* name, Function* function) {
 
 PyMethodDef gathered_method() { return method("gathered", gathered); }
 PyMethodDef gather_and_reduce_method() { return method("gather_and_reduce", gather_and_reduce); }
+PyMethodDef packed_sum_method() { return method("packed_sum", packed_sum_function); }
 PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }
 PyMethodDef reduce_ranks_method() { return method("reduce_ranks", reduce_ranks_function); }
 

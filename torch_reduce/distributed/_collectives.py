@@ -59,7 +59,7 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
     """Replaces `tensor` by its sum, mean, largest or smallest values over all ranks, as `torch.distributed.all_reduce`.
 
     Every rank receives a piece of the tensor from all ranks, adds it with this library's kernels, and all gather the
-    pieces: as many bytes as a ring sends. Up to 1 MB, of all ranks together, all gather the whole and add it.
+    pieces: as many bytes as a ring sends. Where that sends hardly more, all gather the whole and add it.
 
     Args:
         tensor: of any shape and strides, the same shape and dtype on every rank: float32, float64, float16, bfloat16,

@@ -19,7 +19,7 @@ from .. import _C, ops
 # in the second (6 us between H200s, 40 us at 50 GB/s between nodes: what an exchange costs), and so many that it has of
 # all ranks, which it reads and adds. 2026-11-22.
 MORE_SENT = 2 << 20
-OF_ALL = 1 << 26
+OF_ALL = 1 << 25
 
 # Nodes of more bytes than this, of all ranks together, are folded further before they are gathered: another exchange.
 MANY = 1 << 22
@@ -29,6 +29,11 @@ FEW_ELEMENTS = 4 << 20
 
 # What every backend sends. Others travel as bytes: nothing is added on the way.
 _SENT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8)
+
+
+def is_sendable(dtype: torch.dtype) -> bool:
+    """By every backend, as it is."""
+    return dtype in _SENT
 
 
 def is_sent(x: Tensor) -> bool:

@@ -255,14 +255,16 @@ _Known = tuple[Callable[[Tensor], Tensor], DTensorSpec] | None
 _known: dict[tuple[Any, ...], _Known] = {}
 _MOST_KNOWN = 4096
 
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+
 
 def _shortcut(name: str, x: DTensor, dim: Any, *arguments: Any) -> Any:
     local, spec = x._local_tensor, x._spec
     if (
         type(local) is not Tensor
-        or ((x.requires_grad or local.requires_grad) and torch.is_grad_enabled())
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
+        or (torch.is_grad_enabled() and (x.requires_grad or local.requires_grad))
+        or _dispatch_modes()
+        or _function_modes()
     ):
         return NotImplemented
     # Meshes are equal where their groups are not. What is known keeps the mesh, so no other has its id.

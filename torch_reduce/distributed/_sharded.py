@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import DeviceMesh, ProcessGroup
 
-from .. import ops
+from .. import _C, ops
 from . import _exchange, _tree
 
 
@@ -276,9 +276,17 @@ def _of_one_node(call: _Call) -> _Run | None:
     ):
         return None
 
+    dims = list(call.elements.order)
+    is_final = call.op == "sum" and call.dtype == call.acc
+
     def run(part: Tensor) -> Tensor:
-        node = ops.sum(call.converted(call.of_run(part)), 0, dtype=call.acc)
-        return call.finished(_exchange.gather_and_reduce("sum", node, call.group_name))
+        part = call.converted(part)
+        if len(dims) == 1 or (call.in_place and part.is_contiguous()):  # in their order as they are
+            node = ops.sum(part, dims, dtype=call.acc)
+        else:
+            node = ops.sum(call.of_run(part), 0, dtype=call.acc)
+        total = _exchange.gather_and_reduce("sum", node, call.group_name)
+        return total if is_final else call.finished(total)
 
     return run
 
@@ -301,13 +309,6 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
         return call.finished(_tree.fold(of_runs.flatten(0, e.last - 1)))
 
     return run
-
-
-def _grouped(x: Tensor, begin: int, count: int, size: int) -> Tensor:
-    """(count, size, ...): groups of entries along dim 0."""
-    step, *strides = x.stride()
-    shape = (count, size, *x.shape[1:])
-    return x.as_strided(shape, (size * step, step, *strides), x.storage_offset() + begin * step)
 
 
 # Chunks in a block, at least; and blocks, at most, which two more sums fold.
@@ -343,7 +344,11 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         )
         for begin, end in itertools.pairwise(starts)
     ]
-    if e.runs > 1 or any(first > last or begin == end for begin, _, first, last, _, end in bounds):
+    if (
+        e.runs > 1
+        or not _exchange.is_sendable(call.acc)
+        or any(first > last or begin == end for begin, _, first, last, _, end in bounds)
+    ):
         return None
     # A message: nodes of blocks, of the chunks before them and after, elements before and after, and a zero.
     counts = [
@@ -387,32 +392,21 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
             order.append(ranks * most + cut.index(r))
     if len(order) > _tree.LANES:
         order += [zero] * (-len(order) % _tree.LANES)
-    in_order = order == list(range(len(order)))
-
     _, head, first, last, tail, end = (position - starts[call.rank] for position in bounds[call.rank])
     whole, rest = divmod(last - first, block)
-    # Begin, count and length of what one sum makes nodes of; then what is sent as it is.
+    # Begin, count and length of what one sum makes nodes of; then begin and length of what is sent as it is.
     nodes = [(first, whole, block), (first + whole * block, 1, rest)]
     nodes += [(head, (first - head) // chunk, chunk), (last, (tail - last) // chunk, chunk)]
-    nodes = [group for group in nodes if group[1] and group[2]]
-    ends = [part for part in ((0, head), (tail, end)) if part[0] < part[1]]
+    nodes = tuple(itertools.chain(*(group for group in nodes if group[1] and group[2])))
+    ends = tuple(itertools.chain(*(part for part in ((0, head), (tail, end - tail)) if part[1])))
     device = call.device
     blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
     padding = torch.zeros(most - sum(counts[call.rank]), *[1] * call.kept, dtype=call.acc, device=device)
 
     def run(part: Tensor) -> Tensor:
         x = call.converted(call.of_run(part))
-        outputs = x.shape[1:]
-        message = []
-        for begin, count, size in nodes:
-            message.append(ops.sum(_grouped(x, begin, count, size), 1, dtype=call.acc))
-        message += [x[begin:end] for begin, end in ends]
-        message.append(padding.expand(-1, *outputs))
-        values = _exchange.gathered(torch.cat(message), call.group_name).view(-1, *outputs)
-        if cut:
-            parts = values.index_select(0, blocks).view(len(cut), block, *outputs)
-            values = torch.cat([values, ops.sum(parts, 1)])
-        return call.finished(_tree.fold(values[: len(order)] if in_order else values.index_select(0, order)))
+        total = _C.packed_sum(x, call.group_name, nodes, ends, padding, blocks, len(cut), order)
+        return call.finished(total)
 
     return run
 
