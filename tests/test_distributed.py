@@ -175,6 +175,14 @@ def on_nodes(device):
         for n in (1_200_007, 1024 * 1203):
             x = cases.values(n, torch.float32, "wide", device=device)
             assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0))), torch_reduce.sum(x), f"{n}")
+    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, MOST_CUT=-1, _of_chunks=every["_of_chunks"]):
+        before = ways["_of_chunks"]
+        for shape, dtype in (((300_001,), torch.float32), ((150_001, 2), torch.bfloat16), ((1500, 3), torch.float64)):
+            x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
+            for op in ("sum", "mean"):
+                actual = getattr(torch_reduce, op)(placed(x, mesh, Shard(0)), 0)
+                assert_placed(actual, getattr(torch_reduce, op)(x, 0), f"{op} {dtype} {shape}, chunk by chunk")
+        assert ways["_of_chunks"] == before + 6
     few = {name for name in names[1:] if not ways[name]}
     assert not few - ({"_of_parts_of_runs", "_of_one_node"} if mesh.size() == 3 else set()), ways
 

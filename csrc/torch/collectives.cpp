@@ -39,6 +39,17 @@ at::Tensor gather(const at::Tensor& input, const Group& group) {
   return result;
 }
 
+// Entries along dim 0 from and to each rank. On CUDA it runs beside the current stream, until it is waited for.
+c10::intrusive_ptr<c10d::Work> exchange(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& take,
+                                        std::vector<int64_t>& give, const Group& group) {
+  c10d::AllToAllOptions options;
+  options.asyncOp = true;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // the newer name is not in every torch
+  return group->alltoall_base(out, in, take, give, options);
+#pragma GCC diagnostic pop
+}
+
 at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::optional<at::ScalarType> dtype) {
   constexpr int64_t kFirst = 0;
   const at::IntArrayRef dim(&kFirst, 1);
@@ -64,6 +75,22 @@ c10::SmallVector<int64_t, 8> with_outputs(std::initializer_list<int64_t> first, 
   return sizes;
 }
 
+// (count, length, ...): groups of entries along dim 0
+at::Tensor grouped(const at::Tensor& x, int64_t begin, int64_t count, int64_t length) {
+  const int64_t step = x.stride(0);
+  return x.as_strided(with_outputs({count, length}, x.sizes().slice(1)),
+                      with_outputs({length * step, step}, x.strides().slice(1)), x.storage_offset() + begin * step);
+}
+
+// A tree of neighbours along dim 0, whose size is at most one chunk's lanes, or a multiple of it.
+at::Tensor fold(at::Tensor values) {
+  constexpr int64_t kLanes = reduce::Pairwise::kLanes;
+  while (values.size(0) > kLanes) {
+    values = sum_along(values.view(with_outputs({-1, kLanes}, values.sizes().slice(1))), 1);
+  }
+  return sum_along(values, 0);
+}
+
 // What a rank sends of a run that is cut anywhere, and how all put it together: torch_reduce/distributed/_sharded.py decides.
 struct Packed {
   std::vector<int64_t> nodes;  // begin, count and length of groups of entries: a node each
@@ -77,14 +104,9 @@ struct Packed {
 at::Tensor packed_sum(const at::Tensor& x, const Packed& p, const Group& group) {
   const at::ScalarType acc = p.padding.scalar_type();
   const at::IntArrayRef outputs = x.sizes().slice(1);
-  const int64_t step = x.stride(0);
   std::vector<at::Tensor> message;
   for (size_t i = 0; i < p.nodes.size(); i += 3) {
-    const int64_t begin = p.nodes[i], count = p.nodes[i + 1], length = p.nodes[i + 2];
-    const auto groups =
-        x.as_strided(with_outputs({count, length}, outputs), with_outputs({length * step, step}, x.strides().slice(1)),
-                     x.storage_offset() + begin * step);
-    message.push_back(sum_along(groups, 1, acc));
+    message.push_back(sum_along(grouped(x, p.nodes[i], p.nodes[i + 1], p.nodes[i + 2]), 1, acc));
   }
   for (size_t i = 0; i < p.ends.size(); i += 2) message.push_back(x.narrow(0, p.ends[i], p.ends[i + 1]));
   message.push_back(p.padding.expand(with_outputs({-1}, outputs)));
@@ -93,10 +115,36 @@ at::Tensor packed_sum(const at::Tensor& x, const Packed& p, const Group& group) 
     const at::Tensor cut = values.index_select(0, p.blocks).view(with_outputs({p.cut, -1}, outputs));
     values = at::cat({values, sum_along(cut, 1)});
   }
-  values = values.index_select(0, p.order);
-  constexpr int64_t kLanes = reduce::Pairwise::kLanes;
-  while (values.size(0) > kLanes) values = sum_along(values.view(with_outputs({-1, kLanes}, outputs)), 1);
-  return sum_along(values, 0);
+  return fold(values.index_select(0, p.order));
+}
+
+// The same where only the rank of a chunk gets the elements that others have of it.
+struct Chunks {
+  int64_t head;                     // so many entries belong to a rank before
+  int64_t rest;                     // so many begin a chunk that others have entries of, or the last one
+  std::vector<int64_t> take, give;  // entries, from and to each rank
+  at::Tensor padding, order;        // as above
+};
+
+at::Tensor chunks_sum(const at::Tensor& x, const Chunks& c, const Group& group) {
+  constexpr int64_t kChunk = reduce::Pairwise::kChunk;
+  const at::ScalarType acc = c.padding.scalar_type();
+  const at::IntArrayRef outputs = x.sizes().slice(1);
+  int64_t taken = 0;
+  for (const int64_t entries : c.take) taken += entries;
+  at::Tensor received = at::empty(with_outputs({taken}, outputs), x.options());
+  at::Tensor sent = x.narrow(0, 0, c.head).contiguous();
+  std::vector<int64_t> take = c.take, give = c.give;              // the call wants references
+  const auto work = exchange(received, sent, take, give, group);  // beside the sums of whole chunks
+  std::vector<at::Tensor> message;
+  const int64_t end = x.size(0) - c.rest;
+  if (end > c.head) message.push_back(sum_along(grouped(x, c.head, (end - c.head) / kChunk, kChunk), 1, acc));
+  work->wait();
+  if (c.rest > 0) {
+    message.push_back(sum_along(at::cat({x.narrow(0, end, c.rest), received}), 0, acc).unsqueeze(0));
+  }
+  message.push_back(c.padding.expand(with_outputs({-1}, outputs)));
+  return fold(gather(at::cat(message), group).flatten(0, 1).index_select(0, c.order));
 }
 
 void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_view name) {
@@ -184,6 +232,23 @@ PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t 
   END_HANDLE_TH_ERRORS
 }
 
+// (entries, name of the group, and what Chunks has)
+PyObject* chunks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 8);
+  const at::Tensor& x = tensor_of(arguments[0]);
+  const std::string group = text_of(arguments[1]);
+  const Chunks chunks{PyLong_AsLongLong(arguments[2]), PyLong_AsLongLong(arguments[3]), numbers_of(arguments[4]),
+                      numbers_of(arguments[5]),        tensor_of(arguments[6]),         tensor_of(arguments[7])};
+  at::Tensor result;
+  {
+    const WithoutLock unlocked;
+    result = chunks_sum(x, chunks, c10d::resolve_process_group(group));
+  }
+  return THPVariable_Wrap(std::move(result));
+  END_HANDLE_TH_ERRORS
+}
+
 // (tensor, name of the group, op): all gather the whole tensor, reduce it over the ranks, and write it.
 PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
@@ -223,6 +288,7 @@ PyMethodDef method(const char* name, Function* function) {
 PyMethodDef gathered_method() { return method("gathered", gathered); }
 PyMethodDef gather_and_reduce_method() { return method("gather_and_reduce", gather_and_reduce); }
 PyMethodDef packed_sum_method() { return method("packed_sum", packed_sum_function); }
+PyMethodDef chunks_sum_method() { return method("chunks_sum", chunks_sum_function); }
 PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }
 PyMethodDef reduce_ranks_method() { return method("reduce_ranks", reduce_ranks_function); }
 

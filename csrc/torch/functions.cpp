@@ -132,11 +132,17 @@ PyMethodDef method(const char* name) {
 }  // namespace
 
 PyMethodDef* functions() {
-  static PyMethodDef table[] = {
-      method<kSum, true>("sum"),     method<kMean, true>("mean"), method<kAmax, false>("amax"),
-      method<kAmin, false>("amin"),  gathered_method(),           gather_and_reduce_method(),
-      packed_sum_method(),           all_reduce_method(),         reduce_ranks_method(),
-      {nullptr, nullptr, 0, nullptr}};
+  static PyMethodDef table[] = {method<kSum, true>("sum"),
+                                method<kMean, true>("mean"),
+                                method<kAmax, false>("amax"),
+                                method<kAmin, false>("amin"),
+                                gathered_method(),
+                                gather_and_reduce_method(),
+                                packed_sum_method(),
+                                chunks_sum_method(),
+                                all_reduce_method(),
+                                reduce_ranks_method(),
+                                {nullptr, nullptr, 0, nullptr}};
   return table;
 }
 

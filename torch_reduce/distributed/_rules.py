@@ -253,7 +253,7 @@ _Known = tuple[Callable[[Tensor], Tensor], DTensorSpec] | None
 """What a rank does with its part, and what the result is; None where the general way must be taken."""
 
 _known: dict[tuple[Any, ...], _Known] = {}
-_MOST_KNOWN = 4096
+_MOST_KNOWN = 256  # of layouts: some keep indices on the device
 
 _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 

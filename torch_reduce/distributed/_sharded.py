@@ -414,19 +414,29 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
 def _of_chunks(call: _Call) -> _Run | None:
     """A run that is cut anywhere, of many outputs: elements go to the chunk's rank alone, then nodes to all."""
     groups = _Groups(tuple(call.sizes), _tree.CHUNK, call.rank)
-    size = call.outputs * call.acc.itemsize
+    size, most = call.outputs * call.acc.itemsize, max(groups.counts) + 1
+    of_all = sum(groups.counts)
     if (
         call.elements.runs > 1
         or call.elements.unit >= _tree.CHUNK
-        or sum(groups.counts) * size > _exchange.MANY
-        or not _exchange.in_one_exchange(max(groups.counts) * size, call.ranks)
+        or of_all > MOST_BLOCKS
+        or of_all * size > _exchange.MANY
+        or not (_exchange.is_sendable(call.acc) and _exchange.is_sendable(call.given))
+        or not _exchange.in_one_exchange(most * size, call.ranks)
     ):
         return None
+    head = groups.heads[call.rank]
+    take, give = map(tuple, groups.exchanged)
+    order = [r * most + node for r, count in enumerate(groups.counts) for node in range(count)]
+    if of_all > _tree.LANES:
+        order += [call.ranks * most - 1] * (-of_all % _tree.LANES)  # a message ends with a zero
+    order = torch.tensor(order).to(call.device)
+    padding = torch.zeros(most - groups.counts[call.rank], *[1] * call.kept, dtype=call.acc, device=call.device)
 
     def run(part: Tensor) -> Tensor:
-        group = call.group()
-        nodes = groups.nodes(call.converted(call.of_run(part)), call.acc, group)
-        return call.finished(_tree.fold(_exchange.gather_parts(nodes, groups.counts, group)))
+        x = call.converted(call.of_run(part))
+        rest = (len(x) - head) % _tree.CHUNK
+        return call.finished(_C.chunks_sum(x, call.group_name, head, rest, take, give, padding, order))
 
     return run
 
