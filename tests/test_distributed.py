@@ -634,6 +634,38 @@ def test_collectives(together):
     together(on_collectives)
 
 
+def on_graphs(device):
+    """A graph that exchanges and adds, replayed with other values."""
+    ranks, rank, mesh = dist.get_world_size(), dist.get_rank(), line(device)
+    whole, each = torch.zeros(1 << 20, device=device), torch.zeros(ranks, 5000, device=device)
+    shard, x = placed(whole, mesh, Shard(0)), torch.zeros(5000, device=device)
+
+    def step():
+        treduce.all_reduce(x)
+        return torch_reduce.sum(shard).to_local()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()  # what is remembered must be found before the capture
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        total = step()
+    for seed in range(3):
+        whole.copy_(cases.values(len(whole), torch.float32, "wide", seed, device))
+        each.copy_(cases.values(each.numel(), torch.float32, "wide", seed, device).view(each.shape))
+        x.copy_(each[rank])
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_same_bits(total, torch_reduce.sum(whole), "sum")
+        assert_same_bits(x, torch_reduce.sum(each, 0), "all_reduce")
+
+
+@pytest.mark.cuda
+def test_graphs(nccl):
+    nccl.run(2, on_graphs, device="cuda")
+
+
 def on_mismatches(device):
     rank = dist.get_rank()
     with pytest.raises(ValueError, match=r"rank 0: torch.float32 \(3,\), op 'sum'; rank"):
