@@ -681,4 +681,19 @@ def split_matmul(a, b, pairs=True):
         result = np.where((how == PARTS) | (how == CHECKED), by_parts, result)
     if (how == PLAIN).any():
         result = np.where(how == PLAIN, segments_matmul(a.detach().cpu(), b.detach().cpu()).numpy(), result)
+    not_finite = ~np.isfinite(left).all(axis=1)[:, None] | ~np.isfinite(right).all(axis=1)[None, :]
+    if not_finite.any():
+        result = np.where(not_finite, sums_of_not_finite(left, right), result)
     return canonical(torch.from_numpy(result))
+
+
+@np.errstate(all="ignore")
+def sums_of_not_finite(left, right):
+    """What the products of two lines add up to in which a factor is not finite, in any order: an infinity, or NaN; 0 if
+    there are none."""
+    sums = np.zeros((len(left), len(right)), np.float32)
+    for lines, others, to in ((left, right, sums), (right, left, sums.T)):
+        for i in np.flatnonzero(~np.isfinite(lines).all(axis=1)):
+            places = ~np.isfinite(lines[i])
+            to[i] += (lines[i, places] * others[:, places]).sum(axis=1, dtype=np.float32)
+    return sums

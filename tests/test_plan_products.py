@@ -58,7 +58,6 @@ def test_few_rows_are_split_as_they_are_read():
     assert [launch.kernel for launch in p.launches] == [
         "split A",
         "multiply 64 x 16 tiles",
-        "split into parts",
         "multiply parts, 64 x 16 tiles",
         "add groups of k, finish",
     ]
@@ -125,7 +124,9 @@ CHOICES = (
     ("persistent", torch.bfloat16, (1024, 1024, 1024), [((64, 128), 128), ((128, 128), 64)]),
     ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 64), 64)] * 2),
     ("persistent", torch.bfloat16, (100, 8000, 16384), [((128, 128), 126), ((128, 128), 114)]),
-    ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 128), 64, False)]),
+    ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 80), 104, False)]),
+    ("split_fp16", torch.float32, (1000, 1100, 2000), [((128, 80), 112, False)] * 2),
+    ("split_fp16", torch.float32, (1536, 1536, 1536), [((128, 80), 132, False), ((128, 96), 114, False)]),
     ("split_fp16", torch.float32, (1408, 1408, 8192), [((128, 128), 121, False), ((256, 128), 114, True)]),
     ("split_fp16", torch.float32, (4096, 4096, 4096), [((256, 128), 132, False), ((256, 128), 114, False)]),
     ("split_fp16", torch.float32, (16, 28672, 8192), [((16, 64), 1792, True)] * 2),

@@ -703,6 +703,48 @@ def test_rows_do_not_depend_on_their_number(k, layout, kind, poison):
                 assert_same_bits(found, whole[first : first + m], f"{m} rows from {first}, n {n}")
 
 
+def lines_of_every_kind(lines, k, g):
+    """Lines that pairs suit, that suit some, and none; that parts hold in whole, in part, and not at all."""
+    x = torch.randn(lines, k, generator=g, device="cuda")
+    kind = torch.randint(0, 12, (lines, 1), generator=g, device="cuda")
+    some = torch.rand(lines, k, generator=g, device="cuda")
+    group = torch.arange(k, device="cuda") // orders.GROUP
+    of_kind = {
+        1: torch.where(some < 0.1, x, 0),
+        2: torch.softmax(3 * x, -1),
+        3: torch.softmax(40 * x, -1),
+        4: torch.where(some == some.amin(-1, keepdim=True), 1.0, 0.0),
+        5: torch.where(some == some.amin(-1, keepdim=True), NAN, x),
+        6: torch.where(some < 0.01, -INF, x),
+        7: torch.zeros_like(x),
+        8: torch.ldexp(x, (some * 126).int() - 100),
+        9: torch.ldexp(x, (some * 50).int() - 25),
+        10: torch.ldexp(x, -40 * (group + 1)),
+        11: x * 1e-38,
+    }
+    for number, values in of_kind.items():
+        x = torch.where(kind == number, values, x)
+    return x, kind.flatten()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("k", [100, 2048, 4200])
+def test_few_lines_have_the_bits_of_many(k, poison):
+    """Few lines are multiplied by halves, by parts or by both, whichever they need."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+    x, kinds = lines_of_every_kind(300, k, g)
+    never = ((kinds == 3) | (kinds == 4) | (kinds >= 8)).nonzero().flatten()
+    for of_w in (lines_of_every_kind(260, k, g)[0], torch.randn(260, k, generator=g, device="cuda")):
+        for w in (of_w.T, of_w.T.contiguous()):
+            whole = product(x, w, SPLIT)
+            for m in (1, 2, 3, 7, 16, 17, 32, 50, 64, 100):
+                for some in (torch.randperm(300, generator=g, device="cuda")[:m], never[:m]):
+                    found = product(x[some], w, SPLIT)
+                    assert_same_bits(found, whole[some], f"{m} rows of kinds {kinds[some].tolist()}")
+                    assert_same_bits(product(w.T, x[some].T, SPLIT), product(w.T, x.T, SPLIT)[:, some], f"{m} columns")
+
+
 def powers(shape, g, low, high):
     """A power of two for each of `shape`."""
     return torch.randint(low, high + 1, shape, generator=g, device=g.device).float().exp2()

@@ -298,26 +298,38 @@ bool groups_apart(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  const int64_t tiles = tiles_of(p, 128, 128) * (apart ? groups_of(p.k) : 1);
-  if (p.m > 128 && tiles > chip.multiprocessors) return kLarge;
-  if (p.m > 64 && tiles * 2 > chip.multiprocessors) return kMedium;
-  return p.m <= 64 ? kNarrowOne : kNarrow;
+  // What a round of such tiles takes, beside one of 128 x 128. Two blocks that share what they read pay where rounds are many.
+  constexpr double kRound[kShapeCount] = {0.97, 1, 0.92, 0.82, 0.72, 0.55, 0.55};
+  const int64_t groups = apart ? groups_of(p.k) : 1;
+  const auto rounds = [&](const TileShape& s) {
+    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
+  };
+  Index best = p.m <= 64 ? kNarrowOne : kNarrow;
+  for (const Index index : {kMedium80, kMedium96, kMedium112, kMedium, kLarge}) {
+    if (p.m <= (index == kLarge ? 128 : 64) || (index == kLarge && rounds(kShapes[kMedium]) == 1)) continue;
+    const auto time = [&](Index i) { return kRound[i] * static_cast<double>(rounds(kShapes[i])); };
+    if (time(index) <= time(best)) best = index;
+  }
+  return best;
 }
 
 }  // namespace split_fp16
 
 namespace split_bf16 {
 
-// Rounds of tiles: one of 128 x 64 takes some 0.55 of one of 128 x 128.
 Index choose(const Problem& p, bool apart, const Chip& chip) {
+  constexpr double kRound[kShapeCount] = {0.99, 1, 0.92, 0.82, 0.72, 0.55};  // as above
   const int64_t groups = apart ? groups_of(p.k) : 1;
   const auto rounds = [&](const TileShape& s) {
-    return ceil_div(tiles_of(p, s.tile_m, s.tile_n) * groups, int64_t(chip.multiprocessors));
+    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
   };
-  const bool narrow =
-      0.55 * static_cast<double>(rounds(kShapes[kNarrow])) < static_cast<double>(rounds(kShapes[kMedium]));
-  if (narrow) return kNarrow;
-  return p.m > 128 && rounds(kShapes[kMedium]) > 1 ? kLarge : kMedium;
+  Index best = kNarrow;
+  for (const Index index : {kMedium80, kMedium96, kMedium112, kMedium, kLarge}) {
+    if (index == kLarge && (p.m <= 128 || rounds(kShapes[kMedium]) == 1)) continue;
+    const auto time = [&](Index i) { return kRound[i] * static_cast<double>(rounds(kShapes[i])); };
+    if (time(index) <= time(best)) best = index;
+  }
+  return best;
 }
 
 }  // namespace split_bf16
@@ -342,7 +354,7 @@ Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chi
   const bool two = time(64, 2, 1.9) < alone;
   if (x_lines <= 8) return two ? kTwo8 : kOne8;
   if (x_lines <= 16) return two ? kTwo16 : kOne16;
-  if (x_lines <= 32) return two ? kTwo32 : kOne32;
+  if (x_lines <= 32) return kOne32;
   const bool own_lines = time(128, 1, x_lines <= 64 ? 1.9 : 1.65) < alone;
   if (x_lines <= 64) return own_lines ? kOwn64 : kShared64;
   return own_lines ? kOwn128 : kShared128;

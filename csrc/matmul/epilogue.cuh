@@ -89,7 +89,8 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
     return bias == nullptr ? sum : canonical(sum + __ldg(bias + column + j));
   };
   const auto flush = [&](auto aligned) {
-    constexpr int kBatch = aligned ? 8 : 4, kARow = kN / 8;  // pairs: of the first row, then of the one eight rows on
+    constexpr int kARow = kN / 8;  // pairs: of the first row, then of the one eight rows on
+    constexpr int kBatch = kARow % 8 != 0 ? kARow / 2 : aligned ? 8 : 4;
 #pragma unroll
     for (int batch = 0; batch < kN / 4; batch += kBatch) {
       const int down = batch / kARow * 8;

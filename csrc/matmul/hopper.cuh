@@ -27,11 +27,11 @@ struct RingPosition {
       parity ^= 1;
     }
   }
-  // `count`: at most kStages.
-  TREDUCE_DEVICE void skip(int count) {
+  // `count`: at most `stages`.
+  TREDUCE_DEVICE void skip(int count, int stages = kStages) {
     stage += count;
-    if (stage >= kStages) {
-      stage -= kStages;
+    if (stage >= stages) {
+      stage -= stages;
       parity ^= 1;
     }
   }

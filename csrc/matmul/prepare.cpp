@@ -378,18 +378,23 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   }
   if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
 
-  const int64_t blocks = out.split_a.splitting.blocks + out.split_b.splitting.blocks;
-  add_blocks(as_read == AsRead::a ? "split B" : as_read == AsRead::b ? "split A" : "split A and B", blocks, out);
   if (out.few) {
     const bool of_a = as_read == AsRead::a;
+    // A block for each line of X; and, to begin what is known of W, some more where that has many.
+    constexpr int64_t kLinesBegun = 4096;
+    const Halves &w_shape = (of_a ? out.split_a : out.split_b).shape,
+                 &x_shape = (of_a ? out.split_b : out.split_a).shape;
+    add_blocks(of_a ? "split B" : "split A",
+               std::max(x_shape.matrices * x_shape.lines, ceil_div(w_shape.all_lines(), kLinesBegun)), out,
+               split::kLineThreads);
     (of_a ? out.view_a : out.view_b) = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
-    const auto add_multiply = [&](const split_rows::Shape& s, int pieces) {
+    const auto add_multiply = [&](const split_rows::Shape& s) {
       LaunchShape multiply;
       multiply.kernel = s.name;
       multiply.block = s.threads();
       multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
-      multiply.shared_bytes = s.shared_bytes(kSegment, pieces);
+      multiply.shared_bytes = s.shared_bytes(kSegment);
       multiply.overlapping = true;
       out.launches.add(multiply);
     };
@@ -398,11 +403,11 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     out.tile_m = of_a ? s.lines() : s.rows;
     out.tile_n = of_a ? s.rows : s.lines();
     out.stages = s.stages;
-    add_multiply(s, 2);
-    add_split_into_parts(blocks, chip, out);
+    add_multiply(s);
     out.parts_shape = split_rows::choose_parts(x_lines);
-    add_multiply(split_rows::kPartsShapes[out.parts_shape], kParts);
+    add_multiply(split_rows::kPartsShapes[out.parts_shape]);
   } else {
+    add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
     out.shape = split_fp16::choose(p, out.apart, chip);
     const TileShape& s = split_fp16::kShapes[out.shape];
     set_tile(s, out);

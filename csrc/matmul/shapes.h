@@ -273,24 +273,26 @@ constexpr Shape kShapes[kShapeCount] = {
 
 namespace split_fp16 {
 
-enum Index { kLarge, kMedium, kNarrow, kNarrowOne, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrowOne, kShapeCount };
 
 // A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups.
-constexpr TileShape shape(const char* name, int m, int stages, int cluster) {
-  TileShape s = hopper::shape(name, m, 128, stages, 1, 1, cluster);
+constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster) {
+  TileShape s = hopper::shape(name, m, n, stages, 1, 1, cluster);
   s.stage_bytes = 2 * s.stage_bytes + 2 * hopper::kTileAlignment;
   s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
   return s;
 }
 constexpr TileShape kShapes[kShapeCount] = {
-    shape("multiply 128 x 128 tiles", 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 3, 1),
-    shape("multiply 64 x 128 tiles", 64, 4, 2), shape("multiply 64 x 128 tiles", 64, 4, 1)};
+    shape("multiply 128 x 128 tiles", 128, 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 128, 3, 1),
+    shape("multiply 128 x 112 tiles", 128, 112, 3, 1), shape("multiply 128 x 96 tiles", 128, 96, 3, 1),
+    shape("multiply 128 x 80 tiles", 128, 80, 4, 1),   shape("multiply 64 x 128 tiles", 64, 128, 4, 2),
+    shape("multiply 64 x 128 tiles", 64, 128, 4, 1)};
 
 }  // namespace split_fp16
 
 namespace split_bf16 {
 
-enum Index { kLarge, kMedium, kNarrow, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kShapeCount };
 
 // A stage has three parts of both tiles, and an alignment for the units of their groups.
 constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
@@ -299,9 +301,10 @@ constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
   s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
   return s;
 }
-constexpr TileShape kShapes[kShapeCount] = {shape("multiply parts, 128 x 128 tiles", 128, 2, 2),
-                                            shape("multiply parts, 128 x 128 tiles", 128, 2, 1),
-                                            shape("multiply parts, 128 x 64 tiles", 64, 3, 1)};
+constexpr TileShape kShapes[kShapeCount] = {
+    shape("multiply parts, 128 x 128 tiles", 128, 2, 2), shape("multiply parts, 128 x 128 tiles", 128, 2, 1),
+    shape("multiply parts, 128 x 112 tiles", 112, 2, 1), shape("multiply parts, 128 x 96 tiles", 96, 2, 1),
+    shape("multiply parts, 128 x 80 tiles", 80, 2, 1),   shape("multiply parts, 128 x 64 tiles", 64, 3, 1)};
 
 }  // namespace split_bf16
 
@@ -312,41 +315,46 @@ namespace split_rows {
 // share the lines of X (own_lines); or, where C has too few tiles for that, they take the segments of the same 64 lines by
 // turns: splitting and multiplying go on side by side, and only what they add to the sums, which pass from one to the next
 // through shared memory, is done in order. blocks: on a multiprocessor. Two hide each other's first copies and last stores.
+// Two rings: W is in registers soon after it has arrived, so `stages` of it are under way meanwhile; X is read until a segment is
+// multiplied, and its ring has as many stages as x_bytes hold.
 struct Shape {
   const char* name;
-  int rows, stages, warp_groups, blocks;
+  int rows, stages, x_bytes, warp_groups, blocks;
   bool own_lines;
 
   constexpr int lines() const { return own_lines ? warp_groups * 64 : 64; }  // of W, a block
-  // Who multiply, and who copies: a warp, or where registers are handed over a warp group.
-  constexpr bool hands_over() const { return rows == 128; }
-  constexpr int threads() const { return warp_groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 32); }
+  // Who multiply, and who copies: a warp for each operand, or where registers are handed over a warp group.
+  constexpr bool hands_over() const { return rows >= 64; }
+  constexpr int threads() const { return warp_groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 64); }
   constexpr int bytes_w(int segment) const { return lines() * segment * 4; }  // the float32 tile
   constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half, or one part
-  // pieces: two halves, or three parts.
-  constexpr int stage_bytes(int segment, int pieces) const {
-    return bytes_w(segment) + pieces * bytes_x() + hopper::kTileAlignment;
-  }
   constexpr int sum_bytes() const { return own_lines ? 0 : hopper::kWarpGroup * rows / 2 * 4; }
-  constexpr int shared_bytes(int segment, int pieces) const {
-    return stages * stage_bytes(segment, pieces) + sum_bytes() + hopper::kTileAlignment;
+  constexpr int shared_bytes(int segment) const {
+    return stages * bytes_w(segment) + x_bytes + sum_bytes() + hopper::kTileAlignment;
   }
 };
-enum Index { kTwo8, kOne8, kTwo16, kOne16, kTwo32, kOne32, kOwn64, kShared64, kOwn128, kShared128, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {
-    {"multiply 64 x 8 tiles", 8, 4, 2, 2, false},     {"multiply 64 x 8 tiles", 8, 8, 4, 1, false},
-    {"multiply 64 x 16 tiles", 16, 4, 2, 2, false},   {"multiply 64 x 16 tiles", 16, 8, 3, 1, false},
-    {"multiply 64 x 32 tiles", 32, 3, 2, 2, false},   {"multiply 64 x 32 tiles", 32, 6, 3, 1, false},
-    {"multiply 128 x 64 tiles", 64, 4, 2, 1, true},   {"multiply 64 x 64 tiles", 64, 5, 2, 1, false},
-    {"multiply 128 x 128 tiles", 128, 3, 2, 1, true}, {"multiply 64 x 128 tiles", 128, 3, 2, 1, false}};
+constexpr int kMostXStages = 8;
+enum Index { kTwo8, kOne8, kTwo16, kOne16, kOne32, kOwn64, kShared64, kOwn128, kShared128, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {{"multiply 64 x 8 tiles", 8, 5, 24 << 10, 2, 2, false},
+                                        {"multiply 64 x 8 tiles", 8, 10, 48 << 10, 4, 1, false},
+                                        {"multiply 64 x 16 tiles", 16, 4, 40 << 10, 2, 2, false},
+                                        {"multiply 64 x 16 tiles", 16, 9, 72 << 10, 3, 1, false},
+                                        {"multiply 64 x 32 tiles", 32, 8, 84 << 10, 3, 1, false},
+                                        {"multiply 128 x 64 tiles", 64, 4, 96 << 10, 2, 1, true},
+                                        {"multiply 64 x 64 tiles", 64, 6, 110 << 10, 2, 1, false},
+                                        {"multiply 128 x 128 tiles", 128, 3, 99 << 10, 2, 1, true},
+                                        {"multiply 64 x 128 tiles", 128, 5, 99 << 10, 2, 1, false}};
 
-// Of the kernels that multiply parts. These need more registers, so a block is alone.
+// Lines of X that no pairs suit are multiplied by parts in the same launch, if there are registers for both.
+constexpr bool has_both(int rows) { return rows <= 64; }
+
+// Of the kernels that multiply what is left, by parts. These need more registers, so a block is alone.
 constexpr int kPartsShapeCount = 5;
-constexpr Shape kPartsShapes[kPartsShapeCount] = {{"multiply parts, 64 x 8 tiles", 8, 8, 4, 1, false},
-                                                  {"multiply parts, 64 x 16 tiles", 16, 8, 3, 1, false},
-                                                  {"multiply parts, 64 x 32 tiles", 32, 6, 3, 1, false},
-                                                  {"multiply parts, 128 x 64 tiles", 64, 3, 2, 1, true},
-                                                  {"multiply parts, 128 x 128 tiles", 128, 2, 2, 1, true}};
+constexpr Shape kPartsShapes[kPartsShapeCount] = {{"multiply parts, 64 x 8 tiles", 8, 10, 48 << 10, 4, 1, false},
+                                                  {"multiply parts, 64 x 16 tiles", 16, 9, 72 << 10, 3, 1, false},
+                                                  {"multiply parts, 64 x 32 tiles", 32, 8, 84 << 10, 3, 1, false},
+                                                  {"multiply parts, 128 x 64 tiles", 64, 4, 96 << 10, 2, 1, true},
+                                                  {"multiply parts, 128 x 128 tiles", 128, 3, 96 << 10, 2, 1, true}};
 
 }  // namespace split_rows
 

@@ -30,6 +30,8 @@ enum SegmentFlag : unsigned char {
   kDense = 2,  // more than half of the numbers are large: their products hide the error of the small ones
   kFew = 4,    // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
   kZero = 8,   // all numbers are zero
+  kDone =
+      16,  // of lines that are split as they are read: their products with lines that no pairs suit are done, by parts
 };
 
 // What is known of a segment or a line, in one word: its flags, and the exponents of its largest magnitude and of its smallest
@@ -65,7 +67,7 @@ enum Code : unsigned {
 };
 
 enum Range : unsigned {
-  kRangeNothing,  // there is an infinity or a NaN, or all is too small
+  kRangeNothing,  // there is an infinity or a NaN
   kRangeLargest,  // all but numbers that are next to nothing beside the largest
   kRangeAll,
 };
@@ -109,6 +111,29 @@ TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
   return (line & (kClean | kDense)) == (kClean | kDense) && (line & (kFew | kZero)) != kFew;
 }
 
+// Lines that have no output by pairs, whatever line they meet.
+TREDUCE_HOST_DEVICE bool never_pairs(Facts line) {
+  return (line & (kClean | kDense)) == 0 || (line & (kFew | kZero)) == kFew;
+}
+
+// Whether a line's parts are those of its own unit, and their products too, if a group is taken in units of 2^unit instead. Its
+// products with numbers from kPartsBottom on are then normal float32, and none overflows.
+TREDUCE_HOST_DEVICE bool parts_hold(Facts group, int unit) {
+  constexpr int kLowestNumber = -40;
+  const int most = static_cast<int>(group >> 8 & 0xff), least = static_cast<int>(group >> 16 & 0xff);
+  if (least == 255) return most != 255;  // all are zero
+  return most - 127 - unit < kPartsTop && (least > 0 ? least - 127 : -149) - unit >= kLowestNumber;
+}
+
+// Of a line with such numbers alone, parts hold all.
+TREDUCE_HOST_DEVICE bool is_moderate(Facts group) {
+  constexpr int kLeast = -62, kMost = kLeast + kPartsTop - 1 - kPartsBottom - 1;
+  const int most = static_cast<int>(group >> 8 & 0xff), least = static_cast<int>(group >> 16 & 0xff);
+  return most - 127 <= kMost && least - 127 >= kLeast;
+}
+
+TREDUCE_HOST_DEVICE bool all_finite(Facts line) { return (line & 0xff00) != 0xff00; }
+
 // Sets of codes, a bit for each.
 TREDUCE_HOST_DEVICE uint32_t set_of(unsigned code) { return uint32_t(1) << code; }
 
@@ -137,14 +162,15 @@ struct PartsRange {
   }
 };
 
-constexpr int64_t kScaleLines = 128;  // a tile copies the scales of so many lines at once
+// A tile copies the scales of so many lines at once, at most; the last one may begin just before the last line.
+constexpr int64_t kScaleLines = 128;
 
 inline Halves halves_of(const Operand& o) {
   Halves h;
   h.lines = o.lines;
   h.depth = round_up(o.depth, kSegment);
   h.matrices = o.batch_size[0] * o.batch_size[1];
-  h.lines_padded = round_up(o.lines, kScaleLines);
+  h.lines_padded = round_up(o.lines + kScaleLines - 1, kScaleLines);
   h.values = h.matrices * h.lines * h.depth;
   h.scales = h.matrices * h.segments() * h.lines_padded;
   h.units = h.matrices * h.groups() * h.lines_padded;
@@ -160,7 +186,8 @@ namespace split {
 // lines at a time as the block has teams.
 constexpr int kThreads = 256, kLanes = 4, kTeams = kThreads / kLanes, kSplitLines = kTeams;
 constexpr int kOrderThreads = 1024;
-constexpr int kFinishTile = 64;  // outputs each way, of a block of the last launch
+constexpr int kLineThreads = 1024;  // of a block that splits a line
+constexpr int kFinishTile = 64;     // outputs each way, of a block of the last launch
 
 }  // namespace split
 
@@ -197,7 +224,7 @@ struct SplitOperand {
   unsigned char *flags, *most, *least;  // of a segment: its facts
   Facts* line_facts;
   uint32_t* codes;  // which lines have, as a set; null: not known
-  // The order in which the lines' parts lie: first lines that do not suit pairs, so that tiles of parts have few other outputs. From
+  // The order in which the lines' parts lie: first lines with outputs by parts, so that tiles of parts have few other outputs. From
   // places to lines, and from lines to places; `reordered` is whether it is not that of the lines. Null: theirs.
   uint32_t *line_at, *place_of, *reordered;
   uint16_t* parts;      // bfloat16, [part][matrix][line][step of the range]

@@ -21,56 +21,51 @@ struct Plain {
   TREDUCE_DEVICE bool has(int row, int column) const { return (columns[row][column / 32] >> column % 32 & 1) != 0; }
 };
 
-// From so many lines with plain outputs on, of the 128 of a tile of 64 x 64, the whole tile is computed.
-constexpr int kManyLines = 8;
+// What products that are not finite add up to, in any order: bits. Of both infinities: NaN.
+enum NotFinite : unsigned { kPlusInfinity = 1, kMinusInfinity = 2, kNaN = 4 };
+TREDUCE_DEVICE bool is_nan(unsigned sum) { return sum >= (kPlusInfinity | kMinusInfinity); }
+TREDUCE_DEVICE bool is_finite(float x) { return (__float_as_uint(x) << 1) < 0xff000000u; }
 
-// The outputs of one line of an operand with 64 lines of the other: a thread sums every kLineShares-th segment of one of them, and
-// the segments of a group are then added in their order. wanted(i): the output of the ith line. Returns its sum in the first 64
+// The outputs of a line with infinities or NaN, with 64 lines of the other operand: a thread multiplies every kPlaceShares-th number
+// of the line that is not finite by that of one of the others. Finite products cannot change the sum. Returns it in the first 64
 // threads. `mine`, `others`: where the line and the first of the others begin; strides along k, and from line to line.
 // Who calls: every thread of the block. Synchronises within.
-constexpr int kLineShares = kThreads / kFixTile;
-__device__ __noinline__ inline float plain_line(const float* mine, int64_t my_step, const float* others, int64_t step,
-                                                int64_t line_stride, int lines, int64_t k) {
-  SHARED_ARRAY(float, sums, kGroupSegments* kFixTile);
-  SHARED_ARRAY(float, my_group, kGroup);
+constexpr int kPlaceShares = kThreads / kFixTile, kPlaces = 2048;
+__device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_t my_step, const float* others,
+                                                       int64_t step, int64_t line_stride, int lines, int64_t k) {
+  SHARED_ARRAY(int, places, kPlaces);
+  __shared__ unsigned sums[kFixTile];
+  __shared__ int count;
   const int line = threadIdx.x % kFixTile, share = threadIdx.x / kFixTile;
   const float* const other = others + min(line, lines - 1) * line_stride;
-  const int64_t segments = ceil_div(k, int64_t(kSegment));
-  float total = 0;
-  for (int64_t first = 0; first < segments; first += kGroupSegments) {
-    const int64_t begin = first * kSegment;
-    const int count = static_cast<int>(min(int64_t(kGroupSegments), segments - first));
-    const int depth = static_cast<int>(min(int64_t(kGroup), k - begin));
-    for (int i = threadIdx.x; i < depth; i += kThreads) my_group[i] = __ldg(mine + (begin + i) * my_step);
+  if (threadIdx.x < kFixTile) sums[threadIdx.x] = 0;
+  for (int64_t begin = 0; begin < k; begin += kPlaces) {
+    float x[kPlaces / kThreads];
+#pragma unroll
+    for (int i = 0; i < kPlaces / kThreads; ++i) {
+      const int64_t at = begin + i * kThreads + threadIdx.x;
+      x[i] = at < k ? __ldg(mine + at * my_step) : 0.0f;
+    }
+    if (threadIdx.x == 0) count = 0;
     __syncthreads();
-    for (int s = share; s < count; s += kLineShares) {
-      const float* const from = other + (begin + s * kSegment) * step;
-      const int present = min(kSegment, depth - s * kSegment);
-      float acc = 0;
-      if (present == kSegment) {
-        constexpr int kBatch = 32;  // loads in flight
-#pragma unroll 1
-        for (int first_i = 0; first_i < kSegment; first_i += kBatch) {
-          float y[kBatch];
 #pragma unroll
-          for (int i = 0; i < kBatch; ++i) y[i] = __ldg(from + (first_i + i) * step);
-#pragma unroll
-          for (int i = 0; i < kBatch; ++i) acc = multiply_add(my_group[s * kSegment + first_i + i], y[i], acc);
-        }
-      } else {
-        for (int i = 0; i < present; ++i) acc = multiply_add(my_group[s * kSegment + i], __ldg(from + i * step), acc);
-      }
-      sums[s * kFixTile + line] = acc;
+    for (int i = 0; i < kPlaces / kThreads; ++i) {
+      if (!is_finite(x[i])) places[atomicAdd(&count, 1)] = i * kThreads + static_cast<int>(threadIdx.x);
     }
     __syncthreads();
-    if (share == 0) {
-      float group = 0;
-      for (int s = 0; s < count; ++s) group += sums[s * kFixTile + line];
-      total += group;
+    unsigned sum = 0;
+#pragma unroll 4
+    for (int i = share; i < count; i += kPlaceShares) {
+      const int64_t at = begin + places[i];
+      const float product = __ldg(mine + at * my_step) * __ldg(other + at * step);
+      sum |= product != product ? kNaN : product > 0 ? kPlusInfinity : kMinusInfinity;
     }
-    __syncthreads();
+    if (sum != 0) atomicOr(sums + line, sum);
+    if (__syncthreads_and(is_nan(sums[line]))) break;
   }
-  return total;
+  const unsigned sum = sums[line];
+  __syncthreads();  // the next call clears them
+  return __uint_as_float(is_nan(sum) ? 0x7fffffffu : sum == kPlusInfinity ? 0x7f800000u : 0xff800000u);
 }
 
 // Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so.
@@ -185,29 +180,32 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
-// Computes the plain outputs of a tile of 64 x 64: line by line where these are few. nothing: see Range, of rows and of columns.
+// Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: there are outputs of other
+// lines.
 // Who calls: every thread of the block. Synchronises within.
 TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                         int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
-                        bool elsewhere) {
+                        bool uncertain) {
+  if (uncertain) fix_tile(a, b, c, bias, p, first_row, first_column, plain);
   const int rows = static_cast<int>(min(p.m - first_row, int64_t(kFixTile)));
   const int columns = static_cast<int>(min(p.n - first_column, int64_t(kFixTile)));
   const int i = threadIdx.x % kFixTile;
-  const int lines = __syncthreads_count(threadIdx.x < 2 * kFixTile && nothing[threadIdx.x]);
-  if (elsewhere || lines > kManyLines) {
-    fix_tile(a, b, c, bias, p, first_row, first_column, plain);
-    return;
-  }
   const float *const row_a = a + first_row * p.a_row, *const column_b = b + first_column * p.b_column;
-  for (int line = 0; line < 2 * kFixTile; ++line) {
-    if (!nothing[line]) continue;
-    const bool of_a = line < kFixTile;
-    const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
-    const float sum = of_a ? plain_line(row_a + row * p.a_row, p.a_column, column_b, p.b_row, p.b_column, columns, p.k)
-                           : plain_line(column_b + column * p.b_column, p.b_row, row_a, p.a_column, p.a_row, rows, p.k);
-    if (threadIdx.x < kFixTile && plain.has(row, column)) {
-      const int64_t j = first_column + column;
-      c[(first_row + row) * p.n + j] = round_to<float>(with_bias(sum, bias, j));
+  for (int first = 0; first < 2 * kFixTile; first += 32) {
+    for (uint32_t some = __ballot_sync(~0u, nothing[first + threadIdx.x % 32]); some != 0; some &= some - 1) {
+      const int line = first + __ffs(some) - 1;
+      const bool of_a = line < kFixTile;
+      const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
+      const float sum =
+          of_a ? sum_of_not_finite(row_a + row * p.a_row, p.a_column, column_b, p.b_row, p.b_column, columns, p.k)
+               : sum_of_not_finite(column_b + column * p.b_column, p.b_row, row_a, p.a_column, p.a_row, rows, p.k);
+      if (threadIdx.x < kFixTile && plain.has(row, column)) {
+        const int64_t j = first_column + column;
+        float* const to = c + (first_row + row) * p.n + j;
+        const float own = with_bias(sum, bias, j);
+        // Where both lines are such: the sum of the row's and of the column's.
+        *to = round_to<float>(!of_a && nothing[row] ? *to + own : own);
+      }
     }
   }
 }
@@ -220,68 +218,100 @@ static __global__ void __launch_bounds__(kThreads, 2)
            int64_t inner_batches, const float* partials, int groups) {
   __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
   __shared__ bool nothing[2 * kFixTile];
-  __shared__ uint32_t sets[2];
+  __shared__ bool some_plain[kThreads / 32];
   __shared__ Plain plain;
   ptx::wait_for_launch_before();
   const bool no_more = codes_a != nullptr && !any_output(*codes_a, *codes_b, &at_last);  // in any tile
   if (no_more && groups == 1) return;
-  for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
+  const auto batch_of = [&](int64_t batch) {
+    return int2{static_cast<int>(batch / inner_batches), static_cast<int>(batch % inner_batches)};
+  };
+  // A warp a tile: whether it may have plain outputs. Nearly always it has none.
+  constexpr int kAtOnce = kThreads / 32;
+  const auto look = [&](int64_t tile) {
     const auto at = tiles.place(tile);
-    const int64_t matrix = at.batch * p.m * p.n;
-    if (groups > 1) {
-      add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
-                           p.batches * p.m * p.n);
+    const int2 batch = batch_of(at.batch);
+    const int lane = threadIdx.x % 32;
+    uint32_t rows = 0, columns = 0;
+#pragma unroll
+    for (int i = lane; i < kFixTile; i += 32) {
+      if (at.row + i < p.m) rows |= set_of(lines_a.code(at.row + i, batch));
+      if (at.column + i < p.n) columns |= set_of(lines_b.code(at.column + i, batch));
     }
-    if (no_more) continue;
-    if (threadIdx.x < 2) sets[threadIdx.x] = 0;
-    __syncthreads();  // what add_groups wrote, too
-    if (threadIdx.x < 2 * kFixTile) {
-      const int2 batch = {static_cast<int>(at.batch / inner_batches), static_cast<int>(at.batch % inner_batches)};
-      const bool of_a = threadIdx.x < kFixTile;
-      const int64_t line = (of_a ? at.row : at.column) + threadIdx.x % kFixTile;
-      const bool exists = line < (of_a ? p.m : p.n);
-      const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch) : 0;
-      facts[threadIdx.x] = known;
-      nothing[threadIdx.x] = exists && code_of(known) / kCodeRange == kRangeNothing;
-      const uint32_t some = __reduce_or_sync(~0u, exists ? set_of(code_of(known)) : 0);
-      if (threadIdx.x % 32 == 0) atomicOr(sets + (of_a ? 0 : 1), some);
+    return any_output(__reduce_or_sync(~0u, rows), __reduce_or_sync(~0u, columns), &at_last);
+  };
+  for (int64_t first = blockIdx.x; first < tiles.count; first += int64_t(kAtOnce) * gridDim.x) {
+    if (!no_more) {
+      const int64_t tile = first + int64_t(threadIdx.x / 32) * gridDim.x;
+      const bool found = tile < tiles.count && look(tile);
+      __syncthreads();  // all have read what was there
+      if (threadIdx.x % 32 == 0) some_plain[threadIdx.x / 32] = found;
+      __syncthreads();
     }
-    __syncthreads();
-    // Nearly always nothing is left to do in a tile.
-    if (any_output(sets[0], sets[1], &at_last)) {
-      const int column = threadIdx.x % kFixTile;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int64_t tile = first + int64_t(i) * gridDim.x;
+      if (tile >= tiles.count) break;
+      const auto at = tiles.place(tile);
+      const int64_t matrix = at.batch * p.m * p.n;
+      if (groups > 1) {
+        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
+                             p.batches * p.m * p.n);
+      }
+      if (no_more || !some_plain[i]) continue;
+      __syncthreads();  // what add_groups wrote, too
+      if (threadIdx.x < 2 * kFixTile) {
+        const bool of_a = threadIdx.x < kFixTile;
+        const int64_t line = (of_a ? at.row : at.column) + threadIdx.x % kFixTile;
+        const bool exists = line < (of_a ? p.m : p.n);
+        const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch_of(at.batch)) : 0;
+        facts[threadIdx.x] = known;
+        nothing[threadIdx.x] = exists && code_of(known) / kCodeRange == kRangeNothing;
+      }
+      __syncthreads();
+      constexpr int kDown = kThreads / kFixTile, kOutputs = kFixTile / kDown;
+      const int column = threadIdx.x % kFixTile, first_row = threadIdx.x / kFixTile;
       const Facts of_column = facts[kFixTile + column];
-      bool some = false, elsewhere = false;
-#pragma unroll 4
-      for (int row = threadIdx.x / kFixTile; row < kFixTile; row += kThreads / kFixTile) {
+      float outputs[kOutputs];
+#pragma unroll
+      for (int j = 0; j < kOutputs; ++j) {
+        const int64_t row = at.row + first_row + j * kDown;
+        const bool exists = row < p.m && at.column + column < p.n;
+        outputs[j] = exists ? c[matrix + row * p.n + at.column + column] : 0.0f;
+      }
+      bool some = false, uncertain = false;
+#pragma unroll
+      for (int j = 0; j < kOutputs; ++j) {
+        const int row = first_row + j * kDown;
         const Arithmetic arithmetic = arithmetic_of(code_of(facts[row]), code_of(of_column));
         bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
-        if (mine && arithmetic == Arithmetic::checked_parts) {
-          const float output = c[matrix + (at.row + row) * p.n + at.column + column];
-          mine = !is_certain(__float_as_uint(output), facts[row], of_column);
+        if (arithmetic == Arithmetic::checked_parts) {
+          mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);
         }
         some |= mine;
-        elsewhere |= mine && !nothing[row] && !nothing[kFixTile + column];
+        uncertain |= mine && !nothing[row] && !nothing[kFixTile + column];
         const uint32_t votes = __ballot_sync(~0u, mine);
         if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
       }
-      elsewhere = __syncthreads_or(elsewhere);
+      uncertain = __syncthreads_or(uncertain);
       if (__syncthreads_or(some) != 0) {
         const Offsets offsets = offsets_of(p, at.batch);
-        fix(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row, at.column, plain, nothing, elsewhere);
+        fix(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row, at.column, plain, nothing, uncertain);
       }
+      __syncthreads();  // the next tile's facts take the place of these
     }
-    __syncthreads();
   }
 }
 
 inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
                               const Operand16& split_b, const float* partials) {
   const Problem& p = call.problem;
+  // The kernel for few rows says with the codes of X whether there may be something to do.
+  const uint32_t *codes_a = split_a.codes, *codes_b = split_b.codes;
+  if (call.prepared.split_a.as_read) codes_a = codes_b;
+  if (call.prepared.split_b.as_read) codes_b = codes_a;
   return launch(&finish, call.step(-1), static_cast<const float*>(call.a), static_cast<const float*>(call.b),
                 static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, Tiles<kFixTile, kFixTile>(p),
-                lines_of(a, split_a), lines_of(b, split_b), static_cast<const uint32_t*>(split_a.codes),
-                static_cast<const uint32_t*>(split_b.codes), inner_batches_of(p), partials,
+                lines_of(a, split_a), lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), partials,
                 partials != nullptr ? static_cast<int>(call.prepared.groups) : 1);
 }
 

@@ -90,19 +90,23 @@ struct Task {
   }
 };
 
-// Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts.
+// Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts. pads: and scales
+// of the lines up to lines_padded.
 struct IntoHalves : Task {
+  bool pads;
+
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
-  // Who calls: all lanes of a warp. `first`: where the line begins.
-  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                            const float* first) const {
+  // Who calls: all lanes of a warp. `first`: where the line begins. Returns the segment's facts.
+  TREDUCE_DEVICE Facts write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
+                             const float* first) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     int exponent;
     unsigned flags;
     const int unit = from.unit(there, first, segment);
     const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
     const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
-    if (!there) return;
+    const Facts facts = extremes.facts(flags);
+    if (!there) return facts;
     const Halves& shape = to.shape;
     const int64_t at = (matrix * shape.lines + line) * shape.depth + int64_t(segment) * kSegment;
 #pragma unroll
@@ -115,14 +119,15 @@ struct IntoHalves : Task {
     const int lane = threadIdx.x % kLanes;
     if (lane == 0) {
       to.scale[here] = scale;
-      write_facts(here, extremes.facts(flags));
+      write_facts(here, facts);
       write_unit(matrix, line, segment, unit);
     }
     // Tiles copy the scales of the padding too: these are one.
-    if (line + 1 == shape.lines) {
+    if (pads && line + 1 == shape.lines) {
 #pragma unroll 1
       for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[here - line + i] = 1.0f;
     }
+    return facts;
   }
 };
 
@@ -153,9 +158,15 @@ struct IntoParts : Task {
                             const float*) const {
     if (!there) return;
     const int exponent = parts_exponent(to.line_facts[matrix * to.shape.lines_padded + line]);
+    const uint32_t place = to.place_of == nullptr ? line : to.place_of[line];
+    write_parts(x, matrix, place, segment, exponent);
+    if (threadIdx.x % kLanes == 0) write_unit(matrix, place, segment, -exponent);
+  }
+  // `exponent`: of the power of two that the numbers are multiplied by.
+  TREDUCE_DEVICE void write_parts(const float (&x)[kNumbers], uint32_t matrix, uint32_t place, uint32_t segment,
+                                  int exponent) const {
     const float factor = power_of_two(exponent);
     const int64_t depth = to.parts_depth, part = to.shape.matrices * to.shape.lines * depth;
-    const uint32_t place = to.place_of == nullptr ? line : to.place_of[line];
     uint16_t* const row =
         to.parts + (matrix * to.shape.lines + place) * depth + (int64_t(segment) - first_segment) * kSegment;
 #pragma unroll
@@ -168,9 +179,28 @@ struct IntoParts : Task {
         store_vector(row + p * part + place_of(i), make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
       }
     }
-    if (threadIdx.x % kLanes == 0) write_unit(matrix, place, segment, -exponent);
   }
 };
+
+// The numbers of a lane in a segment of a line. Vectors: see Task.
+TREDUCE_DEVICE void read_numbers(const Task& s, const float* line, bool there, uint32_t segment, float (&x)[kNumbers]) {
+  const int64_t begin = int64_t(segment) * kSegment;
+  if (s.vectors) {
+#pragma unroll
+    for (int i = 0; i < kNumbers; i += 4) {
+      const int64_t k = begin + place_of(i / kRun * kRun) + i % kRun;
+      const float4 four =
+          there && k < s.from.depth ? __ldg(reinterpret_cast<const float4*>(line + k)) : float4{0, 0, 0, 0};
+      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+      const int64_t k = begin + place_of(i / kRun * kRun) + i % kRun;
+      x[i] = there && k < s.from.depth ? __ldg(line + k * s.from.depth_stride) : 0.0f;
+    }
+  }
+}
 
 // If vectors along k are aligned, a team reads its segment from global memory.
 template <class Into>
@@ -184,13 +214,7 @@ TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted
   if (__all_sync(~0u, !there)) return;
   const float* const from = s.from.line(matrix, line);
   float x[kNumbers];
-#pragma unroll
-  for (int i = 0; i < kNumbers; i += 4) {
-    const int64_t k = int64_t(segment) * kSegment + place_of(i / kRun * kRun) + i % kRun;
-    const float4 four =
-        there && k < s.from.depth ? __ldg(reinterpret_cast<const float4*>(from + k)) : float4{0, 0, 0, 0};
-    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-  }
+  read_numbers(s, from, there, segment, x);
   s.write(x, there, matrix, line, segment, from);
 }
 
@@ -252,17 +276,58 @@ TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, 
 
 // What is known of lines before the launches that find out more.
 TREDUCE_DEVICE void begin_facts(const Operand16& o, Facts facts) {
-  const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x, step = int64_t(gridDim.x) * kThreads;
+  const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, step = int64_t(gridDim.x) * blockDim.x;
   if (thread == 0 && o.codes != nullptr) *o.codes = 0;
   for (int64_t i = thread; i < o.shape.all_lines(); i += step) o.line_facts[i] = facts;
 }
 
 static __global__ void __launch_bounds__(kThreads)
-    split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b, Facts known) {
+    split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b) {
   ptx::allow_launch_after();
-  begin_facts(a.to, known);
-  begin_facts(b.to, known);
+  begin_facts(a.to, kPlainestFacts);
+  begin_facts(b.to, kPlainestFacts);
   split_both(a, b, ~0u, ~0u);
+}
+
+// Splits few lines into halves and into parts: a block a line, so that all of it is known before its parts are taken. The unit is
+// that of the parts where no pairs suit the line, else that of the halves. Blocks beyond them help to begin `other`.
+static __global__ void __launch_bounds__(kLineThreads)
+    split_lines(TREDUCE_GRID_CONSTANT IntoHalves halves, TREDUCE_GRID_CONSTANT IntoParts parts,
+                TREDUCE_GRID_CONSTANT Operand16 other) {
+  constexpr int kWarps = kLineThreads / 32, kLineTeams = kLineThreads / kLanes;
+  __shared__ Facts of_warp[kWarps];
+  ptx::allow_launch_after();
+  const Operand16& to = halves.to;
+  if (blockIdx.x == 0 && threadIdx.x == 0) *to.codes = 0;
+  begin_facts(other, kNoFacts);
+  const uint32_t lines = static_cast<uint32_t>(to.shape.lines), segments = static_cast<uint32_t>(to.shape.segments());
+  const uint32_t matrix = blockIdx.x / lines, line = blockIdx.x - matrix * lines, team = threadIdx.x / kLanes;
+  if (matrix >= to.shape.matrices) return;
+  const float* const from = halves.from.line(matrix, line);
+
+  float x[kNumbers];
+  Facts facts = kNoFacts;
+  for (uint32_t first = 0; first < segments; first += kLineTeams) {
+    const bool there = first + team < segments;
+    read_numbers(halves, from, there, first + team, x);
+    const Facts more = halves.write(x, there, matrix, line, first + team, from);
+    if (there) facts = join(facts, more);
+  }
+#pragma unroll
+  for (int d = 16; d >= kLanes; d /= 2) facts = join(facts, __shfl_xor_sync(~0u, facts, d));
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = facts;
+  __syncthreads();
+  facts = of_warp[threadIdx.x % kWarps];
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) facts = join(facts, __shfl_xor_sync(~0u, facts, d));
+  if (threadIdx.x == 0) to.line_facts[matrix * to.shape.lines_padded + line] = facts;
+
+  const int exponent = parts_exponent(facts);
+  for (uint32_t segment = team; segment < segments; segment += kLineTeams) {
+    if (segments > kLineTeams) read_numbers(parts, from, true, segment, x);
+    parts.write_parts(x, matrix, line, segment, exponent);
+    if (never_pairs(facts) && threadIdx.x % kLanes == 0) parts.write_unit(matrix, line, segment, -exponent);
+  }
 }
 
 static __global__ void __launch_bounds__(kThreads)
@@ -298,10 +363,12 @@ static __global__ void __launch_bounds__(kOrderThreads)
   __shared__ uint32_t of_warp[kWarps];
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
-  if (*a.codes == 0) return;
-  const Operand16& o = blockIdx.x == 0 ? a : b;
+  if (!any_output(*a.codes, *b.codes, &by_parts)) return;
+  const Operand16 &o = blockIdx.x == 0 ? a : b, &other = blockIdx.x == 0 ? b : a;
   const uint32_t lines = static_cast<uint32_t>(o.shape.lines), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const auto first = [&](uint32_t line) { return line < lines && !suits_pairs(o.line_facts[line]); };
+  // Which of the codes of its lines have outputs by parts, as a set.
+  const uint32_t wanted = __ballot_sync(~0u, any_with(lane, *other.codes, &by_parts));
+  const auto first = [&](uint32_t line) { return line < lines && (set_of(code_of(o.line_facts[line])) & wanted) != 0; };
   uint32_t own = 0;
   for (uint32_t line = threadIdx.x; line < lines; line += kOrderThreads) own += first(line);
   own = __reduce_add_sync(~0u, own);

@@ -54,16 +54,27 @@ struct SegmentFacts {
     }
     return all;
   }
-  // What is known of a line.
-  TREDUCE_DEVICE Facts of_line(int64_t line, int2 batch) const {
-    const int64_t begin = first(line, batch);
-    Facts facts = kNoFacts;
-#pragma unroll 4
-    for (int64_t s = 0; s < segments; ++s) {
-      const int64_t i = begin + s * lines_padded;
-      facts = join(facts, facts_of(flags[i], most[i], least[i]));
+  // What is known of 16 neighbouring lines in every `step`th segment from `first_segment` on: their flags, largest exponents and
+  // least ones, a byte each.
+  struct Joined {
+    uint4 flags = {~0u, ~0u, ~0u, ~0u}, most = {0, 0, 0, 0}, least = {~0u, ~0u, ~0u, ~0u};
+
+    TREDUCE_DEVICE void join(const uint4& f, const uint4& m, const uint4& l) {
+      flags = {flags.x & f.x, flags.y & f.y, flags.z & f.z, flags.w & f.w};
+      most = {__vmaxu4(most.x, m.x), __vmaxu4(most.y, m.y), __vmaxu4(most.z, m.z), __vmaxu4(most.w, m.w)};
+      least = {__vminu4(least.x, l.x), __vminu4(least.y, l.y), __vminu4(least.z, l.z), __vminu4(least.w, l.w)};
     }
-    return facts;
+  };
+  TREDUCE_DEVICE Joined of_lines(int64_t line, int2 batch, int first_segment, int step) const {
+    Joined joined;
+    if (line >= lines_padded) return joined;
+    const int64_t begin = first(line, batch);
+    const auto read = [&](const unsigned char* from, int64_t s) {
+      return *reinterpret_cast<const uint4*>(from + begin + s * lines_padded);
+    };
+#pragma unroll 2
+    for (int64_t s = first_segment; s < segments; s += step) joined.join(read(flags, s), read(most, s), read(least, s));
+    return joined;
   }
 };
 
@@ -193,6 +204,51 @@ struct Verdicts {
     atomicAnd(to + run * 4 + 3, some.w);
   }
   TREDUCE_DEVICE unsigned gathered(int task, int i) const { return bytes(task)[i]; }
+  // Gathers the codes of lines of which more than their flags has to be known; tell(of A or B, line, facts) of each.
+  template <class Tell>
+  TREDUCE_DEVICE void gather_facts(int task, const SegmentFacts& a, const SegmentFacts& b,
+                                   const hopper::Grid::Place& at, int64_t m, int64_t n, Tell tell) {
+    constexpr int kShares = 4;  // neighbouring lanes, which share 16 lines
+    static_assert(kRuns * kShares <= kScouts);
+    uint32_t* const found = sets[task % 2];
+    sync();
+    if (scout() < 2) found[scout()] = 0;
+    sync();
+    const int run = scout() / kShares, share = scout() % kShares, first = run * 16;
+    const bool of_a = first < kRows;
+    const int64_t line = of_a ? at.row + first : at.column + first - kRows;
+    SegmentFacts::Joined joined;
+    if (run < kRuns) joined = (of_a ? a : b).of_lines(line, at.batch, share, kShares);
+    const auto other = [](const uint4& x, int d) {
+      return uint4{__shfl_xor_sync(~0u, x.x, d), __shfl_xor_sync(~0u, x.y, d), __shfl_xor_sync(~0u, x.z, d),
+                   __shfl_xor_sync(~0u, x.w, d)};
+    };
+#pragma unroll
+    for (int d = 1; d < kShares; d *= 2) {
+      joined.join(other(joined.flags, d), other(joined.most, d), other(joined.least, d));
+    }
+    // Each of the lanes has four of the lines.
+    const auto mine = [&](const uint4& x) { return share == 0 ? x.x : share == 1 ? x.y : share == 2 ? x.z : x.w; };
+    const uint32_t flags = mine(joined.flags), most = mine(joined.most), least = mine(joined.least);
+    uint32_t codes_here = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t own = line + share * 4 + i;
+      if (run >= kRuns || own >= (of_a ? m : n)) continue;
+      const auto byte = [i](uint32_t x) { return x >> i * 8 & 0xff; };
+      const Facts facts = facts_of(byte(flags), byte(most), byte(least));
+      tell(of_a, own, facts);
+      bytes(task)[first + share * 4 + i] = static_cast<unsigned char>(code_of(facts));
+      codes_here |= set_of(code_of(facts));
+    }
+    const uint32_t rows = __reduce_or_sync(~0u, of_a ? codes_here : 0);
+    const uint32_t columns = __reduce_or_sync(~0u, of_a ? 0 : codes_here);
+    if (scout() % 32 == 0) {
+      atomicOr(found, rows);
+      atomicOr(found + 1, columns);
+    }
+    sync();
+  }
 
  private:
   TREDUCE_DEVICE unsigned char* bytes(int n) { return reinterpret_cast<unsigned char*>(codes[n % 2]); }
@@ -244,10 +300,11 @@ struct LineScales {
       for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2], j % 2 == 0 ? column.x : column.y);
     }
   }
-  // Whether all that the warp needs are one, of a tile of 128 columns. Who calls: all lanes of the warp.
+  // Whether all that the warp needs are one, of a tile of at most 128 columns. Who calls: all lanes of the warp.
   TREDUCE_DEVICE bool are_one() const {
-    static_assert(S::kTileN == 128);
-    const float4 four = reinterpret_cast<const float4*>(columns)[threadIdx.x % 32];
+    static_assert(S::kTileN <= 128 && S::kTileN % 4 == 0);
+    const int place = min(static_cast<int>(threadIdx.x % 32), S::kTileN / 4 - 1);
+    const float4 four = reinterpret_cast<const float4*>(columns)[place];
     return __all_sync(~0u, rows[0] == 1.0f && rows[8] == 1.0f && four.x == 1.0f && four.y == 1.0f && four.z == 1.0f &&
                                four.w == 1.0f);
   }

@@ -139,12 +139,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                         [&](bool, int64_t, int i) { return code_of(facts_of(verdicts.gathered(n, i), 255, 255)); });
         // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches.
         if (any([](Arithmetic x) { return !by_pairs(x); })) {
-          verdicts.gather(n, place.row, place.column, grid.m, grid.n, [&](bool of_a, int64_t line, int) {
-            const OperandFacts& operand = of_a ? facts_a : facts_b;
-            const Facts facts = operand.segments.of_line(line, place.batch);
-            *operand.lines.at(line, place.batch) = facts;
-            return code_of(facts);
-          });
+          verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
+                                [&](bool of_a, int64_t line, Facts facts) {
+                                  *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
+                                });
           if (threadIdx.x % 32 == 0) {
             atomicOr(facts_a.codes, sets[0]);
             atomicOr(facts_b.codes, sets[1]);
@@ -274,17 +272,17 @@ cudaError_t launch_one(const Call& call) {
   const SplitRegions &regions_a = prepared.split_a, &regions_b = prepared.split_b;
   const Operand16 split_a = split::place(call, regions_a), split_b = split::place(call, regions_b);
   float* const partials = prepared.apart ? call.region<float>(prepared.partials) : nullptr;
-  const PartsRange all{0, prepared.groups};
-  const Facts known = prepared.few ? kNoFacts : kPlainestFacts;
-  cudaError_t error = launch(&split::split_into_halves, call.step(0),
-                             split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all)},
-                             split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all)}, known);
-  if (error != cudaSuccess) return error;
+  cudaError_t error;
   if (prepared.few) {
     const bool of_a = regions_a.as_read;
     error = split_rows::run(call, of_a, of_a ? a : b, of_a ? b : a, of_a ? split_a : split_b, of_a ? split_b : split_a,
                             partials);
   } else {
+    const PartsRange all{0, prepared.groups};
+    error = launch(&split::split_into_halves, call.step(0),
+                   split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all), true},
+                   split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all), true});
+    if (error != cudaSuccess) return error;
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
     const bool ordered = regions_a.ordered;
