@@ -131,7 +131,13 @@ RUNGS = [
 
 
 # Kernels that rungs have beside their own, in files of their own.
-PIECES = {"few_rows": "persistent", "register_operand": "persistent", "split_rows": "split_fp16", "split": "split_fp16"}
+PIECES = {
+    "few_rows": "persistent",
+    "register_operand": "persistent",
+    "small_tiles": "persistent",
+    "split_rows": "split_fp16",
+    "split": "split_fp16",
+}
 RUNGS += [("matmul", piece) for piece in PIECES]
 
 
@@ -252,6 +258,7 @@ CORES = {
     "warp_specialized": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "persistent": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "few_rows": ({"HMMA", "LDSM", "UTMALDG"}, {"HGMMA", "LDGSTS"}),
+    "small_tiles": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "register_operand": ({"HGMMA", "UTMALDG", "LDS"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),

@@ -366,6 +366,27 @@ def test_operands_in_registers_have_the_bits_of_those_in_shared_memory(variant, 
         assert_same_bits(product(a[i], b[i], variant), whole[i])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
+    """A warp a tile, from any layout; in every comparison its instruction has the bits of warp groups."""
+    small, large = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(small)
+    shapes = [
+        (m, n, k)
+        for m, n, k in itertools.product((1, 2, 9, 16, 17, 31, 32), (1, 3, 8, 15, 16, 25, 32), (1, 5, 16, 33, 128))
+    ]
+    for m, n, k in [*shapes, (1000, 3, 3), (70, 300, 1), (16, 1000, 15), (333, 16, 16)]:
+        a, b = random(m, k, dtype=dtype, seed=m), random(k, n, dtype=dtype, seed=1000 + n)
+        for what, left, right in layouts(a, b) if m * n % 7 == 0 or k == 3 else (("N, N", a, b),):
+            assert_same_bits(product(left, right, small), product(a, b, large), f"{(m, n, k)} {what}")
+        bias = random(n, dtype=dtype, seed=3)
+        found, expected = (torch.ops.treduce.linear(a, b.t(), bias, v.name) for v in (small, large))
+        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+    for size in (16, 7):
+        a, b = random(500, 3, size, 20, dtype=dtype), random(3, 20, size, dtype=dtype, seed=1)
+        assert_same_bits(product(a, b, small), product(a, b, large), f"a batch of {size}")
+
+
 LONG = tuple(v for v in ON_CORES if v.order == "warp_group_long")
 every_long = of_every_dtype(LONG)
 

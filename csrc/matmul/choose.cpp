@@ -96,6 +96,17 @@ Index choose(const Problem& p, const Chip& chip) {
 
 }  // namespace mma_f64
 
+namespace small_tiles {
+
+// Each element of an operand is read for few tiles, and k is short enough to wait for it. A guess, not measured yet.
+bool pays(const Problem& p, DType dtype) {
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return false;
+  const bool small = p.m <= 32 && p.n <= 32 && p.k <= 128;
+  return small || ((p.m <= 16 || p.n <= 16) && p.k <= 16);
+}
+
+}  // namespace small_tiles
+
 namespace few_rows {
 namespace {
 

@@ -35,6 +35,11 @@ bool may_part(const Problem& p, int element_bytes);
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 }  // namespace persistent
 
+namespace small_tiles {
+// Whether the kernel can, and is faster than those of persistent.
+bool pays(const Problem& p, DType dtype);
+}  // namespace small_tiles
+
 namespace few_rows {
 // Whether the kernel can, and is faster than those of persistent.
 bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);

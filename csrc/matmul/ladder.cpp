@@ -213,7 +213,9 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   // Of a square of threads most would have no output.
   const bool narrow = problem.m <= 4 || problem.n <= 4;
   if (narrow && problem.k < kSplitDepth && resolved.tile == 0) return {&find("naive"), 0};
-  const int64_t outputs = problem.batches * problem.m * problem.n;
+  // As many outputs may be small matrices, which fill no larger tile.
+  const bool small = problem.m <= 16 && problem.n <= 16;
+  const int64_t outputs = small ? problem.m * problem.n : problem.batches * problem.m * problem.n;
   const AutoRule* rule = kAutoTable;
   while (outputs > rule->outputs) ++rule;
   const Row& row = find(rule->row);

@@ -257,6 +257,15 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
+  out.small = small_tiles::pays(p, r.dtype);
+  if (out.small) {
+    const TileShape& s = small_tiles::kShape;
+    set_tile(s, out);
+    LaunchShape launch = launch_of(s);
+    launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
+    out.launches.add(launch);
+    return;
+  }
   const int bytes = static_cast<int>(size_of(r.dtype));
   const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
   persistent::Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
@@ -457,9 +466,9 @@ std::string to_string(const Prepared& prepared) {
 
 bool operator==(const Prepared& a, const Prepared& b) {
   const auto decided = [](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
-                           p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart,
-                           p.parts_shape,
+    return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
+                           p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
+                           p.groups_at_once, p.apart, p.parts_shape,
 
                            p.operations, p.bytes_read, p.bytes_written);
   };

@@ -238,6 +238,11 @@ constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 8 rows", 8, 8, 16},
 
 }  // namespace few_rows
 
+// The kernel of `persistent` for small matrices of 16 bits: a warp a tile.
+namespace small_tiles {
+constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};
+}  // namespace small_tiles
+
 // The kernel of `persistent` for few rows of tfloat32, and for B across k. Tiles have `lines` columns of C.
 namespace register_operand {
 

@@ -19,6 +19,7 @@
 #include "../groups.cuh"
 #include "../hopper.cuh"
 #include "../register_operand.cuh"
+#include "../small_tiles.cuh"
 
 namespace treduce::matmul::persistent {
 
@@ -231,6 +232,9 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
 }
 
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.small) {
+    return call.dtype == DType::float16 ? small_tiles::run<float16>(call) : small_tiles::run<bfloat16>(call);
+  }
   return launch_form(
       call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
 }
