@@ -5,11 +5,12 @@
 
 namespace treduce::reduce::tuning {
 
-// Rows. NVIDIA H200, 2026-11-21: `python benchmarks/run.py --suite grid` measures them again.
+// Rows. NVIDIA H200, 2026-11-21, those of tiles and whole tensors 2026-11-22: `python benchmarks/run.py --suite grid untuned`
+// measures them again.
 constexpr int64_t kLaneElements = 512;     // row_lanes takes rows up to here
 constexpr int64_t kFewRowsAnSm = 16;       // up to that many, row_warp is preferred to the rungs of short rows
 constexpr int64_t kTinyElements = 4;       // and row_tile below that many
-constexpr int64_t kTileElements = 64;      // row_tile is preferred up to here where vectors do not fit
+constexpr int64_t kTileElements = 128;     // row_tile is preferred up to here where vectors do not fit
 constexpr int64_t kTileBytes = 24 * 1024;  // of shared memory at the most
 constexpr int64_t kTileShort = 12 * 1024;  // for batches of which that much gives each of 128 threads one,
 constexpr int64_t kTileLong = 20 * 1024;   // and for longer ones, with 256 threads

@@ -37,12 +37,6 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
   }
 }
 
-// A tensor that is one row, in vectors. Few parameters, offsets of 32 bits, one place for a chunk: the time of a small sum is that
-// of its instructions, one after another.
-//
-// The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
-// taken, and what is left of a vector is loaded element by element in the same batch.
-//
 // The node over load(0) to load(count - 1), up to kWholeValues of them.
 // Who calls: the first warp. Valid in: every lane.
 template <class O, class Load>
@@ -57,6 +51,11 @@ TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
   return warp::reduce_neighbours<O>(thread::fold_neighbours<O>(value));
 }
 
+// A tensor that is one row, in vectors. Few parameters, offsets of 32 bits, one place for a chunk: the time of a small sum is that
+// of its instructions, one after another.
+//
+// The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
+// taken, and what is left of a vector is loaded element by element in the same batch.
 template <class O, class T>
 __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
     whole_kernel(const T* data, int length, int chunks_a_block, Result result, typename O::Acc* partials,
@@ -72,8 +71,8 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
   const int count = min(chunks - first, chunks_a_block);
   const int teams = static_cast<int>(blockDim.x) / Team::kThreads;
   const int team = static_cast<int>(threadIdx.x) / Team::kThreads, thread = threadIdx.x % Team::kThreads;
-  const int cut = length % kSize,
-            last = length - cut - kSize;  // what is left of a vector; where the last whole one begins
+  const int cut = length % kSize;         // elements of no whole vector
+  const int last = length - cut - kSize;  // where the last whole one begins
   if (gridDim.x > 1) grid::expect_arrival(counter);
 
   Acc value = O::identity();
