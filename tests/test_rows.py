@@ -492,7 +492,13 @@ def test_a_cluster_has_as_many_blocks_as_the_row_needs():
     ("n", "shift", "reads"),
     [
         *((64, 0, "wide"), (64, 4, "vectors"), (64, 1, "adjacent"), (68, 0, "vectors"), (77, 0, "adjacent")),
-        *((512, 0, "wide"), (1024, 0, "vectors"), (50_304, 0, "vectors"), (1025, 0, "shifted"), (50_257, 0, "shifted")),
+        *(
+            (512, 0, "wide"),
+            (1024, 0, "vectors"),
+            (50_304, 0, "vectors"),
+            (1025, 0, "adjacent"),
+            (50_257, 0, "shifted"),
+        ),
     ],
 )
 def test_rows_are_read_in_vectors(n, shift, reads):

@@ -91,6 +91,7 @@ void prepare_three_pass(const Request& r, Prepared& p) {
 }
 
 void prepare_registers(const Request& r, Prepared& p) {
+  if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
   const int64_t warps = warps_of(r);
   if (warps > most_warps(r, p.reads)) {
     p.refusal.sentence = "variant 'row_registers' holds rows of up to " +
@@ -105,7 +106,6 @@ void prepare_registers(const Request& r, Prepared& p) {
   int at_once = 1;
   if (is_short) {
     p.stripes = stripes;
-    if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
     if (size_of(r.dtype) == 2 && takes_vectors(r, kWide)) p.reads = Reads::wide;
     const int size = p.reads == Reads::wide ? kWide : p.reads == Reads::vectors ? vector_of(r.dtype) : 1;
     at_once = rows_at_once(size, stripes);
@@ -187,17 +187,18 @@ void prepare_shared(const Request& r, Prepared& p) {
 }
 
 // As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be
-// computed twice, if rows fill its warps; not where they begin anywhere, which only kernels of shared memory read in vectors.
+// computed twice, if rows fill its warps; not for 16-bit rows that begin anywhere, which kernels of shared memory read in vectors.
 const char* choose(const Request& r, const Chip& chip) {
   const Reads reads = reads_of(r);
-  const int64_t warps = warps_of(r), most = most_warps(r, reads), chunks = ceil_div(r.problem.length, Pairwise::kChunk);
+  const int64_t warps = warps_of(r), most = most_warps(r, reads == Reads::shifted ? Reads::adjacent : reads),
+                chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   if (warps <= most) return "row_registers";
   const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
   const bool has_shared =
       runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r).chunks > 0;
   const bool exp_once = r.op == Op::log_softmax || r.op == Op::logsumexp;
-  const bool prefers_shared =
-      reads < Reads::vectors || r.op == Op::layer_norm || (exp_once && size_of(r.dtype) == 2) || 8 * chunks < 5 * warps;
+  const bool prefers_shared = r.op == Op::layer_norm ||
+                              (size_of(r.dtype) == 2 && (exp_once || reads < Reads::vectors)) || 8 * chunks < 5 * warps;
   if (has_shared && (prefers_shared || !has_cluster)) return "row_shared";
   return has_cluster ? "row_cluster" : "three_pass";
 }

@@ -43,15 +43,14 @@ __global__ void __launch_bounds__((kMost<RowOp, Source, kSize, kStripes>), (kBlo
 
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
-  constexpr Reads shifted = RowOp<float>::kWeight ? Reads::vectors : Reads::shifted;  // weights are not
-  return dispatch_source<Reads::adjacent, shifted, Reads::wide>(call, [&](auto type, auto size) -> cudaError_t {
+  return dispatch_source<Reads::adjacent, Reads::wide>(call, [&](auto type, auto size) -> cudaError_t {
     using Source = typename decltype(type)::type;
     constexpr int kSize = decltype(size)::value;
     const auto run = [&](auto stripes) {
       return launch(&kernel<RowOp, Source, kSize, decltype(stripes)::value>, call.shape(), parameters<Source>(call),
                     log2_of(call.prepared.warps), log2_of(call.prepared.lanes));
     };
-    if constexpr (sizeof(typename Source::Acc) == 4 && !Source::kShifted) {
+    if constexpr (sizeof(typename Source::Acc) == 4) {
       if (call.prepared.stripes == 1) return run(std::integral_constant<int, 1>{});
       if constexpr (kOneInner<Source, kSize>) {
         if (call.prepared.stripes == 2) return run(std::integral_constant<int, 2>{});
