@@ -278,6 +278,7 @@ bool pays(const Problem& p, const persistent::Choice& choice, const persistent::
   const Shape& s = kShapes[choice.index];
   if (tiles_of(p, s.rows, s.lines) * persistent::groups_of(p.k) > INT32_MAX) return false;
   const bool turned = b.reading == Reading::gathered;
+  if (b.reading == Reading::direct) return false;
   if (p.m <= kMostRows) return p.batches == 1 || turned;
   const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
   return turned && other.cycles > 0 && choice.cycles < other.cycles + copy;

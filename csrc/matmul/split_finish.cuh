@@ -68,11 +68,11 @@ __device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_
   return __uint_as_float(is_nan(sum) ? 0x7fffffffu : sum == kPlusInfinity ? 0x7f800000u : 0xff800000u);
 }
 
-// Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so.
+// Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
 // Who calls: every thread of the block. Synchronises within.
 __device__ __noinline__ inline void fix_tile(const float* a, const float* b, float* c, const float* bias,
                                              const Problem& p, int64_t first_row, int64_t first_column,
-                                             const Plain& plain) {
+                                             const Plain& plain, const bool* nothing) {
   SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
@@ -121,7 +121,7 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
-      if (plain.has(y + i * 16, x + j * 16)) {
+      if (plain.has(y + i * 16, x + j * 16) && !nothing[y + i * 16] && !nothing[kFixTile + x + j * 16]) {
         c[row * p.n + column] = round_to<float>(with_bias(total[i][j], bias, column));
       }
     }
@@ -186,7 +186,6 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
 TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                         int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
                         bool uncertain) {
-  if (uncertain) fix_tile(a, b, c, bias, p, first_row, first_column, plain);
   const int rows = static_cast<int>(min(p.m - first_row, int64_t(kFixTile)));
   const int columns = static_cast<int>(min(p.n - first_column, int64_t(kFixTile)));
   const int i = threadIdx.x % kFixTile;
@@ -196,9 +195,10 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
       const int line = first + __ffs(some) - 1;
       const bool of_a = line < kFixTile;
       const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
+      const float* const mine = of_a ? row_a + row * p.a_row : column_b + column * p.b_column;
       const float sum =
-          of_a ? sum_of_not_finite(row_a + row * p.a_row, p.a_column, column_b, p.b_row, p.b_column, columns, p.k)
-               : sum_of_not_finite(column_b + column * p.b_column, p.b_row, row_a, p.a_column, p.a_row, rows, p.k);
+          sum_of_not_finite(mine, of_a ? p.a_column : p.b_row, of_a ? column_b : row_a, of_a ? p.b_row : p.a_column,
+                            of_a ? p.b_column : p.a_row, of_a ? columns : rows, p.k);
       if (threadIdx.x < kFixTile && plain.has(row, column)) {
         const int64_t j = first_column + column;
         float* const to = c + (first_row + row) * p.n + j;
@@ -208,6 +208,7 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
       }
     }
   }
+  if (uncertain) fix_tile(a, b, c, bias, p, first_row, first_column, plain, nothing);
 }
 
 // codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known.
@@ -268,29 +269,32 @@ static __global__ void __launch_bounds__(kThreads, 2)
         nothing[threadIdx.x] = exists && code_of(known) / kCodeRange == kRangeNothing;
       }
       __syncthreads();
-      constexpr int kDown = kThreads / kFixTile, kOutputs = kFixTile / kDown;
-      const int column = threadIdx.x % kFixTile, first_row = threadIdx.x / kFixTile;
+      constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
+      const int column = threadIdx.x % kFixTile;
       const Facts of_column = facts[kFixTile + column];
-      float outputs[kOutputs];
-#pragma unroll
-      for (int j = 0; j < kOutputs; ++j) {
-        const int64_t row = at.row + first_row + j * kDown;
-        const bool exists = row < p.m && at.column + column < p.n;
-        outputs[j] = exists ? c[matrix + row * p.n + at.column + column] : 0.0f;
-      }
       bool some = false, uncertain = false;
+#pragma unroll 1
+      for (int first_row = threadIdx.x / kFixTile; first_row < kFixTile; first_row += kBatch * kDown) {
+        float outputs[kBatch];
 #pragma unroll
-      for (int j = 0; j < kOutputs; ++j) {
-        const int row = first_row + j * kDown;
-        const Arithmetic arithmetic = arithmetic_of(code_of(facts[row]), code_of(of_column));
-        bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
-        if (arithmetic == Arithmetic::checked_parts) {
-          mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);
+        for (int j = 0; j < kBatch; ++j) {
+          const int64_t row = at.row + first_row + j * kDown;
+          const bool exists = row < p.m && at.column + column < p.n;
+          outputs[j] = exists ? c[matrix + row * p.n + at.column + column] : 0.0f;
         }
-        some |= mine;
-        uncertain |= mine && !nothing[row] && !nothing[kFixTile + column];
-        const uint32_t votes = __ballot_sync(~0u, mine);
-        if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          const int row = first_row + j * kDown;
+          const Arithmetic arithmetic = arithmetic_of(code_of(facts[row]), code_of(of_column));
+          bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
+          if (arithmetic == Arithmetic::checked_parts) {
+            mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);
+          }
+          some |= mine;
+          uncertain |= mine && !nothing[row] && !nothing[kFixTile + column];
+          const uint32_t votes = __ballot_sync(~0u, mine);
+          if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
+        }
       }
       uncertain = __syncthreads_or(uncertain);
       if (__syncthreads_or(some) != 0) {

@@ -76,6 +76,26 @@ struct Work {
   split::Source source;  // W
 };
 
+// What a block multiplies: lines of W from `first` on, a group of k of one product of the batch.
+template <class S>
+struct BlockTask {
+  int first, batch, group;
+  int2 batches;
+  int64_t matrix_w, matrix_x;
+
+  TREDUCE_DEVICE BlockTask(const Work& work, int block)
+      : first(block % work.tiles * S::kLines),
+        batch(block / work.tiles % work.batches),
+        group(block / work.tiles / work.batches),
+        batches{batch / work.inner_batches, batch % work.inner_batches},
+        matrix_w(work.w.of(batches.x, batches.y)),
+        matrix_x(work.x.of(batches.x, batches.y)) {}
+  TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const {
+    return w.line_facts + matrix_w * w.shape.lines_padded + first;
+  }
+  TREDUCE_DEVICE Facts* facts_x(const Operand16& x) const { return x.line_facts + matrix_x * x.shape.lines_padded; }
+};
+
 // What the second launch reads of the lines of X and W that a block multiplies, in shared memory: a code, and beside it whether
 // kDone, of W, and never_pairs, of X.
 constexpr unsigned char kBeside = kCodes;
@@ -116,17 +136,23 @@ struct Mode {
   }
 };
 
-// How X lies in its ring: in a stage halves, parts, and scales of the halves.
+// How X lies in its ring: in a stage halves, parts, and scales of the halves. Found out again where it is needed: registers are few.
 template <class S>
 struct StageOfX {
-  int parts, scales;  // where they begin
-  int bytes, stages;  // of a stage, and of the ring
+  bool halves, by_parts;
 
   TREDUCE_DEVICE explicit StageOfX(const Mode& mode)
-      : parts(S::kFirst && mode.halves ? 2 * S::kBytesX : 0),
-        scales(parts + (S::kByParts && mode.parts ? kParts * S::kBytesX : 0)),
-        bytes(scales + (S::kFirst && mode.halves ? kTileAlignment : 0)),
-        stages(min(kMostXStages, S::kRingX / bytes)) {}
+      : halves(S::kFirst && mode.halves), by_parts(S::kByParts && mode.parts) {}
+  // Where these begin, and what a stage and the ring have.
+  TREDUCE_DEVICE int parts() const { return halves ? 2 * S::kBytesX : 0; }
+  TREDUCE_DEVICE int scales() const { return parts() + (by_parts ? kParts * S::kBytesX : 0); }
+  TREDUCE_DEVICE int bytes() const { return scales() + (halves ? kTileAlignment : 0); }
+  TREDUCE_DEVICE int stages() const {
+    constexpr int kOne = 2 * S::kBytesX + kTileAlignment, kOther = kParts * S::kBytesX, kRing = S::kRingX;
+    constexpr int kBoth = kRing / (kOne + kOther), kHalvesAlone = kRing / kOne, kPartsAlone = kRing / kOther;
+    const int fit = halves && by_parts ? kBoth : halves ? kHalvesAlone : kPartsAlone;
+    return min(kMostXStages, fit);
+  }
 };
 
 // Starts a segment's multiplications. `pieces` of W are in registers, those of X lie at `x`, kBytesX apart. kOfA: W is A.
@@ -184,15 +210,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   [[maybe_unused]] __shared__ BlockCodes<S> codes;
   char* const stages = aligned_tiles(dynamic_shared<char>());  // of W, then of X, then the sums
   char* const stages_x = stages + S::kStages * S::kBytesW;
-  const int first = blockIdx.x % work.tiles * S::kLines;
-  const int batch = blockIdx.x / work.tiles % work.batches, group = blockIdx.x / work.tiles / work.batches;
-  const int2 batches = {batch / work.inner_batches, batch % work.inner_batches};
-  const int64_t matrix_w = work.w.of(batches.x, batches.y), matrix_x = work.x.of(batches.x, batches.y);
+  const BlockTask<S> task(work, static_cast<int>(blockIdx.x));
+  const int first = task.first;
   const int64_t lines = kOfA ? work.m : work.n;
   const int x_lines = static_cast<int>(kOfA ? work.n : work.m);
-  const int begin = group * kGroupSegments, end = min(work.steps, begin + kGroupSegments);
-  Facts* const facts_w = w.line_facts + matrix_w * w.shape.lines_padded + first;
-  Facts* const facts_x = x.line_facts + matrix_x * x.shape.lines_padded;
+  const int begin = task.group * kGroupSegments, end = min(work.steps, begin + kGroupSegments);
+  Facts *const facts_w = task.facts_w(w), *const facts_x = task.facts_x(x);
 
   if constexpr (!S::kFirst) {
     // The launch before has found out which lines need this one: of most data, none.
@@ -233,7 +256,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (threadIdx.x >= kCopier) {
     if constexpr (S::kHandOver) ptx::release_registers<40>();
     if (threadIdx.x == kCopier) {
-      const int2 batch_w = work.box_w.of(batches);
+      const int2 batch_w = work.box_w.of(task.batches);
       RingPosition<S::kStages> position;
       for (int step = begin; step < end; ++step, position.next()) {
         ptx::mbarrier_wait(ring_w.empty + position.stage, position.parity ^ 1);
@@ -254,27 +277,27 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const bool halves = S::kFirst && mode.halves, parts = S::kByParts && mode.parts;
       const int copied = (halves ? 2 * S::kBytesX + S::kScaleBytes : 0) + (parts ? kParts * S::kBytesX : 0);
       RingPosition<kMostXStages> position;
-      for (int step = begin; step < end; ++step, position.next(x_stage.stages)) {
+      for (int step = begin; step < end; ++step, position.next(x_stage.stages())) {
         ptx::mbarrier_wait(ring_x.empty + position.stage, position.parity ^ 1);
         uint64_t* const full = ring_x.full + position.stage;
-        char* const to = stages_x + position.stage * x_stage.bytes;
+        char* const to = stages_x + position.stage * x_stage.bytes();
         ptx::mbarrier_arrive_expect(full, copied);
         const int k = step * kSegment;
         if (halves) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             Tile<float16, S::kRows, true>::load(to + half * S::kBytesX, &map_x, 0, k,
-                                                {half, static_cast<int>(matrix_x)}, full);
+                                                {half, static_cast<int>(task.matrix_x)}, full);
           }
-          const int64_t row = matrix_x * work.steps + step;
-          ptx::load_bytes(to + x_stage.scales, x.scale + row * x.shape.lines_padded, S::kScaleBytes, full);
+          const int64_t row = task.matrix_x * work.steps + step;
+          ptx::load_bytes(to + x_stage.scales(), x.scale + row * x.shape.lines_padded, S::kScaleBytes, full);
         }
         if (parts) {
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
-            Tile<bfloat16, S::kRows, true>::load(to + x_stage.parts + part * S::kBytesX,
+            Tile<bfloat16, S::kRows, true>::load(to + x_stage.parts() + part * S::kBytesX,
                                                  S::kFirst ? &map_x_parts : &map_x, 0, k,
-                                                 {part, static_cast<int>(matrix_x)}, full);
+                                                 {part, static_cast<int>(task.matrix_x)}, full);
           }
         }
       }
@@ -299,7 +322,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       unit[half] = exists[half] ? -parts_exponent(facts_w[mine + half * 8]) : 0;
     } else {
       const uint32_t line = exists[half] ? first + mine + half * 8 : 0;
-      unit[half] = work.source.unit(exists[half], work.source.line(static_cast<uint32_t>(matrix_w), line), begin);
+      unit[half] = work.source.unit(exists[half], work.source.line(static_cast<uint32_t>(task.matrix_w), line), begin);
     }
   }
   const Mode mode = mode_of_x();
@@ -317,13 +340,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   float4* const sums = reinterpret_cast<float4*>(stages_x + S::kRingX);
   unsigned may_add_parity = 0;
   // Of the lines, in the segments that this lane splits.
-  [[maybe_unused]] unsigned kept = ~0u;  // flags, a byte a line
+  // Flags, a byte a line; and beside them whether parts hold all numbers of X.
+  constexpr unsigned kHeld = 1 << 16;
+  [[maybe_unused]] unsigned kept = mode.all_held ? ~0u : ~kHeld;
   [[maybe_unused]] split::PackedExponents exponents[2];
   float acc[S::kRows / 2] = {};
   RingPosition<S::kStages> at_w;
   RingPosition<kMostXStages> at_x;
   at_w.skip(first_step);
-  for (int i = 0; i < first_step; ++i) at_x.next(x_stage.stages);
+  for (int i = 0; i < first_step; ++i) at_x.next(x_stage.stages());
   for (int step = begin + first_step; step < end; step += S::kEvery) {
     ptx::mbarrier_wait(ring_w.full + at_w.stage, at_w.parity);
     const char* const tile_w = stages + at_w.stage * S::kBytesW;
@@ -332,7 +357,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(ring_w.empty + at_w.stage);
     };
-    const char* const x_pieces = stages_x + at_x.stage * x_stage.bytes;
+    const char* const x_pieces = stages_x + at_x.stage * x_stage.bytes();
     const auto wait_for_x = [&] { ptx::mbarrier_wait(ring_x.full + at_x.stage, at_x.parity); };
     // Takes the sums so far from the warp group that had the segment before.
     const auto take_sums = [&] {
@@ -349,7 +374,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     };
 
     if (S::kFirst && mode.halves) {
-      const float* const x_scale = reinterpret_cast<const float*>(x_pieces + x_stage.scales);
+      const float* const x_scale = reinterpret_cast<const float*>(x_pieces + x_stage.scales());
       const int present = min(kSegment, depth - step * kSegment);
       uint32_t halves[2][4][4];  // the first operands of four multiplications
       float scale[2];
@@ -418,7 +443,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
       for (int part = 0; part < S::kRows; part += S::kPart) {
         float high[S::kPart / 2], rest[S::kPart / 2];
-        multiply_segment<S, bfloat16, kParts, kOfA>(high, rest, parts, x_pieces + x_stage.parts, part);
+        multiply_segment<S, bfloat16, kParts, kOfA>(high, rest, parts, x_pieces + x_stage.parts(), part);
         if (part == 0 && (!S::kFirst || !mode.halves)) take_sums();
         const auto add = [&](auto wanted) {
 #pragma unroll
@@ -436,7 +461,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     __syncwarp();  // every lane has read its scales
     if (lane == 0) ptx::mbarrier_arrive(ring_x.empty + at_x.stage);
     at_w.skip(S::kEvery);
-    at_x.skip(S::kEvery, x_stage.stages);
+    at_x.skip(S::kEvery, x_stage.stages());
     if constexpr (!S::kOwnLines) {
       if (step + 1 == end) break;  // the sums are complete, in this warp group's registers
 #pragma unroll
@@ -447,18 +472,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (lane == 0) ptx::mbarrier_arrive(may_add + (first_step + 1) % S::kEvery);
     }
   }
+  // Found out anew: the loop has no registers for it.
+  const BlockTask<S> now(work, ptx::block_index());
   if constexpr (S::kFirst) {
     // What is known of W now: whether the next launch has something to do, and the last one.
-    bool done = true, held = mode.all_held;
+    bool done = true, held = (kept & kHeld) != 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane % 4 != 0 || !exists[half] || begin + first_step >= end) continue;  // four lanes share two lines
       const unsigned flags = kept >> half * 8 & 0xff;
       const Facts known = exponents[half].facts(flags);
       const bool by_parts = mode.parts && parts_hold(known, unit[half]);
-      done = done && (by_parts || !mode.some_never) && (!mode.halves || suits_pairs(flags));
+      const bool others = S::kByParts ? mode.parts : mode.some_never;  // outputs that pairs do not suit
+      done = done && (by_parts || !others) && (!mode.halves || suits_pairs(flags));
       held = held && is_moderate(known);
-      split::add_facts(facts_w + mine + half * 8, by_parts ? known : known & ~Facts(kDone));
+      split::add_facts(now.facts_w(w) + mine + half * 8, by_parts ? known : known & ~Facts(kDone));
     }
     done = __all_sync(~0u, done);
     held = __all_sync(~0u, held);
@@ -467,23 +495,23 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   if (!S::kOwnLines && first_step != (end - 1 - begin) % S::kEvery) return;
 
-  const float* const x_units = x.unit + (matrix_x * x.shape.groups() + group) * x.shape.lines_padded;
+  const float* const x_units = x.unit + (now.matrix_x * x.shape.groups() + now.group) * x.shape.lines_padded;
 #pragma unroll
   for (int i = 0; i < S::kRows / 2; ++i) {
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
     const float unit_w = split::power_of_two(unit[i / 2 % 2]);
     const float unit_x = row >= x_lines ? 1.0f
                          : S::kFirst    ? x_units[row]
-                                        : split::power_of_two(-parts_exponent(facts_x[row]));
+                                        : split::power_of_two(-parts_exponent(now.facts_x(x)[row]));
     acc[i] = split::from_units(acc[i], unit_w, unit_x);
   }
-  const int line = first + mine - thread / 32 * 16 - lane / 4;  // the first of this warp group
-  float* const to = c + group * work.outputs + batch * work.m * work.n;
+  const int line = now.first + mine - thread / 32 * 16 - lane / 4;  // the first of this warp group
+  float* const to = c + now.group * work.outputs + now.batch * work.m * work.n;
   if constexpr (!S::kFirst) {
 #pragma unroll
     for (int i = 0; i < S::kRows / 2; ++i) {
       const int half = i / 2 % 2, row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const int64_t of_w = first + mine + half * 8, m = kOfA ? of_w : row, n = kOfA ? row : of_w;
+      const int64_t of_w = now.first + mine + half * 8, m = kOfA ? of_w : row, n = kOfA ? row : of_w;
       if (!exists[half] || row >= x_lines || !is_left(codes.w[mine + half * 8], codes.x[row])) continue;
       to[m * work.n + n] = bias == nullptr ? acc[i] : canonical(acc[i] + __ldg(bias + n));
     }

@@ -5,14 +5,14 @@
 // After:   warp_specialized; up to 8192 steps of k the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
-//          rows have kernels of their own: see few_rows.cuh for 16 bits and register_operand.cuh for tfloat32. Results of 16 bits leave through shared memory: as
-//          boxes by the copy engine, or where rows are not aligned as words.
+//          rows have kernels of their own: see few_rows.cuh for 16 bits and register_operand.cuh for tfloat32. Results of
+//          16 bits leave through shared memory: as boxes by the copy engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
+// Note:    longer k is cut in groups of 2048: a consumer adds the tensor cores' sums of each to a second set of registers
+//          (128 x 256 tiles have none to spare), or, where tiles are few, groups are tasks of their own and a second launch
+//          adds them, one after another as well.
 // Next:    split_bf16 gives float32 its full precision on tensor cores.
-// Note:    up to 8192 steps of k that of warp_specialized. Longer k is cut in groups of 2048: a consumer adds the tensor cores' sums
-//          of each to a second set of registers (128 x 256 tiles have none to spare), or, where tiles are few, groups are tasks
-//          of their own and a second launch adds them, one after another as well.
 // Source:  V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels.
 #include "../epilogue.cuh"
 #include "../few_rows.cuh"
@@ -64,8 +64,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
   // Tasks: tiles, or groups of k of tiles.
   const int64_t tasks = grid.count * groups.apart;
+  // Divided where that is so alone: it would delay a tile's first copies.
+  const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
+  const auto place_of = [&](int64_t task) {
+    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kCluster, S::kTileN);
+  };
   const auto range_of = [&](int64_t task) {
-    const int begin = S::kGroupsApart ? static_cast<int>(task / grid.count) * groups.steps : 0;
+    const int begin = static_cast<int>(group_of(task)) * groups.steps;
     return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
   };
 
@@ -77,7 +82,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (threadIdx.x == 0) {
       RingPosition<S::kStages> position;
       for (int64_t task = first; task < tasks; task += stride) {
-        const auto place = grid.place(S::kGroupsApart ? task % grid.count : task, S::kTileM * S::kCluster, S::kTileN);
+        const auto place = place_of(task);
         const int2 range = range_of(task);
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
         for (int step = range.x; step < range.y; ++step, position.next()) {
@@ -135,8 +140,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (Acc<T>& sum : total) sum = 0;  // for the next task
       }
-      const auto place = grid.place(S::kGroupsApart ? task % grid.count : task, S::kTileM * S::kCluster, S::kTileN);
-      [[maybe_unused]] const int64_t group_of_k = task / grid.count;  // of tasks that are one
+      const auto place = place_of(task);
+      [[maybe_unused]] const int64_t group_of_k = group_of(task);
       task += stride;
 
       // ---- epilogue ----

@@ -22,4 +22,15 @@ TREDUCE_DEVICE void allow_launch_after() {
 #endif
 }
 
+// blockIdx.x, read here and not kept from an earlier reading.
+TREDUCE_DEVICE int block_index() {
+#ifdef __CUDA_ARCH__
+  int index;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+  return index;
+#else
+  return static_cast<int>(blockIdx.x);
+#endif
+}
+
 }  // namespace treduce::ptx
