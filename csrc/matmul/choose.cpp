@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 namespace treduce::matmul {
@@ -286,6 +287,29 @@ bool pays(const Problem& p, const persistent::Choice& choice, const persistent::
 
 }  // namespace register_operand
 
+namespace {
+
+// The shape whose rounds of tiles take the least time. round: what one takes, beside one of 128 x 128. From `narrow` on the widths
+// ascend; of equals the last is taken. `large` is two blocks of the last that share what they read, which pays from two rounds on.
+template <class Index, int kCount>
+Index fewest_rounds(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
+                    const double (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
+  const int64_t groups = apart ? groups_of(p.k) : 1;
+  const auto rounds = [&](Index i) {
+    const TileShape& s = shapes[i];
+    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
+  };
+  const auto time = [&](Index i) { return round[i] * static_cast<double>(rounds(i)); };
+  Index best = narrow;
+  for (const Index i : widths) {
+    if (time(i) <= time(best)) best = i;
+  }
+  if (p.m > 128 && rounds(widths.end()[-1]) > 1 && time(large) <= time(best)) best = large;
+  return best;
+}
+
+}  // namespace
+
 namespace split_fp16 {
 namespace {
 
@@ -311,19 +335,10 @@ bool groups_apart(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  // What a round of such tiles takes, beside one of 128 x 128. Two blocks that share what they read pay where rounds are many.
   constexpr double kRound[kShapeCount] = {0.97, 1, 0.92, 0.82, 0.72, 0.55, 0.55};
-  const int64_t groups = apart ? groups_of(p.k) : 1;
-  const auto rounds = [&](const TileShape& s) {
-    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
-  };
-  Index best = p.m <= 64 ? kNarrowOne : kNarrow;
-  for (const Index index : {kMedium80, kMedium96, kMedium112, kMedium, kLarge}) {
-    if (p.m <= (index == kLarge ? 128 : 64) || (index == kLarge && rounds(kShapes[kMedium]) == 1)) continue;
-    const auto time = [&](Index i) { return kRound[i] * static_cast<double>(rounds(kShapes[i])); };
-    if (time(index) <= time(best)) best = index;
-  }
-  return best;
+  const Index narrow = p.m <= 64 ? kNarrowOne : kNarrow;
+  if (p.m <= 64) return narrow;  // the others have 128 rows
+  return fewest_rounds(p, apart, chip, kShapes, kRound, narrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
 }
 
 }  // namespace split_fp16
@@ -331,18 +346,8 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
 namespace split_bf16 {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  constexpr double kRound[kShapeCount] = {0.99, 1, 0.92, 0.82, 0.72, 0.55};  // as above
-  const int64_t groups = apart ? groups_of(p.k) : 1;
-  const auto rounds = [&](const TileShape& s) {
-    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
-  };
-  Index best = kNarrow;
-  for (const Index index : {kMedium80, kMedium96, kMedium112, kMedium, kLarge}) {
-    if (index == kLarge && (p.m <= 128 || rounds(kShapes[kMedium]) == 1)) continue;
-    const auto time = [&](Index i) { return kRound[i] * static_cast<double>(rounds(kShapes[i])); };
-    if (time(index) <= time(best)) best = index;
-  }
-  return best;
+  constexpr double kRound[kShapeCount] = {0.99, 1, 0.92, 0.82, 0.72, 0.55};
+  return fewest_rounds(p, apart, chip, kShapes, kRound, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
 }
 
 }  // namespace split_bf16

@@ -168,18 +168,24 @@ void check_count(Py_ssize_t given, Py_ssize_t taken) {
   TORCH_CHECK_TYPE(given == taken, "expected ", taken, " arguments, got ", given);
 }
 
+// The tensor that compute() makes without Python's lock, as Python has it.
+template <class Compute>
+PyObject* computed(Compute compute) {
+  at::Tensor result;
+  {
+    const WithoutLock unlocked;
+    result = compute();
+  }
+  return THPVariable_Wrap(std::move(result));
+}
+
 // (input, name of the group) to (ranks, ...)
 PyObject* gathered(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   check_count(count, 2);
   const at::Tensor& input = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
-  at::Tensor result;
-  {
-    const WithoutLock unlocked;
-    result = gather(input, c10d::resolve_process_group(group));
-  }
-  return THPVariable_Wrap(std::move(result));
+  return computed([&] { return gather(input, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
 
@@ -196,14 +202,11 @@ PyObject* gather_and_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t co
     dtype = reinterpret_cast<THPDtype*>(arguments[3])->scalar_type;
   }
   const int64_t entries = PyLong_AsLongLong(arguments[4]);
-  at::Tensor result;
-  {
-    const WithoutLock unlocked;
+  return computed([&] {
     at::Tensor values = gather(input, c10d::resolve_process_group(group));
     if (entries >= 0) values = values.flatten(0, 1).narrow(0, 0, entries);
-    result = reduce_first(name, values, dtype);
-  }
-  return THPVariable_Wrap(std::move(result));
+    return reduce_first(name, values, dtype);
+  });
   END_HANDLE_TH_ERRORS
 }
 
@@ -223,12 +226,7 @@ PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t 
   const std::string group = text_of(arguments[1]);
   const Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]),        tensor_of(arguments[4]),
                       tensor_of(arguments[5]),  PyLong_AsLongLong(arguments[6]), tensor_of(arguments[7])};
-  at::Tensor result;
-  {
-    const WithoutLock unlocked;
-    result = packed_sum(x, packed, c10d::resolve_process_group(group));
-  }
-  return THPVariable_Wrap(std::move(result));
+  return computed([&] { return packed_sum(x, packed, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
 
@@ -240,12 +238,7 @@ PyObject* chunks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t 
   const std::string group = text_of(arguments[1]);
   const Chunks chunks{PyLong_AsLongLong(arguments[2]), PyLong_AsLongLong(arguments[3]), numbers_of(arguments[4]),
                       numbers_of(arguments[5]),        tensor_of(arguments[6]),         tensor_of(arguments[7])};
-  at::Tensor result;
-  {
-    const WithoutLock unlocked;
-    result = chunks_sum(x, chunks, c10d::resolve_process_group(group));
-  }
-  return THPVariable_Wrap(std::move(result));
+  return computed([&] { return chunks_sum(x, chunks, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
 
