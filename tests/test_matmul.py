@@ -219,12 +219,13 @@ def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
 def test_auto_picks_what_runs_and_keeps_to_one_order():
     """On any chip, without one here: a rung that takes the dtype and runs there; of one order class for all m and n."""
     shapes = ((1, 1), (1, 4096), (16, 11008), (100, 100), (4096, 4096), (8192, 50257), (65_536, 1))
-    for name, tfloat32 in itertools.product(tables.row("matmul", "naive").dtypes, (False, True)):
+    naive = tables.row("matmul", "naive")
+    for name, tfloat32 in itertools.product(naive.dtypes + naive.composed_dtypes, (False, True)):
         for capability in (0, 75, 80, 86, 89, 90, 100, 120):
             for k in (0, 1, 100, 4096, 65_536):
                 rows = [tables.row("matmul", _C.matmul_choice(name, m, n, k, capability, tfloat32)) for m, n in shapes]
                 for row in rows:
-                    assert name in row.dtypes and row.name != "auto"
+                    assert name in row.dtypes + row.composed_dtypes and row.name != "auto"
                     assert row.on_cpu if capability == 0 else row.runs_on(divmod(capability, 10))
                     assert name != "float32" or tfloat32 or row.float32_bits > 11
                 assert len({row.order for row in rows}) == 1, f"{name} k {k}: {[row.name for row in rows]}"

@@ -193,7 +193,7 @@ def test_it_refuses_what_the_call_refuses():
         (ValueError, ("linear", (5, 5), (5, 6)), {}),
         (ValueError, ("linear", (5, 5), (5, 5), torch.empty(4)), {}),
         (ValueError, ("convolution", (5, 5), (5, 5)), {}),
-        (TypeError, ("matmul", (5, 5), (5, 5)), {"input_dtype": torch.int16}),
+        (TypeError, ("matmul", (5, 5), (5, 5)), {"input_dtype": torch.bool}),
         (TypeError, ("matmul", (5, 5), (5, 5)), {"input_dtype": torch.float64, "variant": "mma"}),
         (TypeError, ("matmul", torch.empty(5, 5), torch.empty(5, 5, dtype=torch.float64)), {}),
         (NotImplementedError, ("matmul", (5, 5), (5, 5)), {"variant": "persistent", "device": "A100"}),

@@ -172,9 +172,10 @@ def truth(op: str, *inputs: Tensor) -> Truth:
         return _reduction_truth(op, x.flatten() if x.is_contiguous() else x.contiguous().flatten())
     y = inputs[1].detach()
     if op == "matmul":
-        product = x.double() @ y.double()
-        if x.dtype.is_floating_point:
-            return Truth(product, x.double().abs() @ y.double().abs())
+        wide = torch.complex128 if x.is_complex() else torch.float64
+        product = x.to(wide) @ y.to(wide)
+        if is_float(x.dtype):
+            return Truth(product, x.to(wide).abs() @ y.to(wide).abs())
         return Truth(_wrapped(product, result_dtype(op, x.dtype)), 0.0)
     if op == "vector_add":
         if x.dtype.is_floating_point:
@@ -291,8 +292,10 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     if op == "vector_add":
         bound = 0.0 * known.value.abs()
     elif op == "matmul":
-        # A fused multiply-add for each of the k terms; a float64 reference has as many roundings of its own.
-        bound = gamma(x.shape[-1] * (2 if dtype == torch.float64 else 1), unit) * known.scale
+        # A fused multiply-add for each of the k terms, and for complex numbers an addition; a float64 reference has as
+        # many roundings of its own.
+        roundings = x.shape[-1] + dtype.is_complex
+        bound = gamma(roundings * (2 if dtype in _WIDEST else 1), unit) * known.scale
         bound = bound + tensor_core_error(variant, *inputs) * known.scale
     else:
         n = x.numel()
@@ -336,7 +339,7 @@ def tensor_core_error(variant: str, x: Tensor, other: Tensor) -> float:
     if row.on_cpu:
         return 0.0
     truncation = gamma(2 * x.shape[-1], unit_roundoff(accumulator(x.dtype)))
-    return truncation + (2.0 ** (1 - row.float32_bits) if x.dtype == torch.float32 else 0.0)
+    return truncation + (2.0 ** (1 - row.float32_bits) if x.dtype in (torch.float32, torch.complex64) else 0.0)
 
 
 def check(op: str, variant: str, result: Tensor, inputs: tuple[Tensor, ...], known: Truth, **sizes: Any) -> Comparison:
@@ -395,5 +398,5 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generat
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, dtype=torch.uint8, **where).to(torch.bool)
     info = torch.iinfo(dtype)
-    low, high = (-100, 101) if small else (info.min, info.max)
+    low, high = (max(-100, info.min), 101) if small else (info.min, info.max)
     return torch.randint(low, high, shape, dtype=dtype, **where)

@@ -77,6 +77,8 @@ class ProductPlan:
     regions: tuple[Region, ...]
     """Of the workspace."""
     chip: Chip
+    made_of: str
+    """What the product is computed by where no kernel multiplies its dtype; `problem` and what follows are of that."""
     operations: float
     """Multiplications and additions of `unit`, three times the product's in `split_fp16`, six in `split_bf16`."""
     unit: str
@@ -120,6 +122,8 @@ class ProductPlan:
             ("order", f"{self.order}: {self.order_text}"),
             ("product", f"{matrices}m {m:,}, n {n:,}, k {k:,}"),
         ]
+        if self.made_of:
+            found.insert(2, ("made of", self.made_of))
         if not self.launches:
             found.append(("launches", "none: zeros, or the bias, are written"))
         else:
@@ -203,7 +207,7 @@ def plan_product(
         **{
             name: found[name]
             for name in (
-                "result_shape", "result_dtype", "rung", "order", "order_text", "tile", "stages", "groups",
+                "result_shape", "result_dtype", "made_of", "rung", "order", "order_text", "tile", "stages", "groups",
                 "groups_apart", "workspace_bytes", "operations", "unit", "bytes_read", "bytes_written",
             )
         },

@@ -51,6 +51,8 @@ class Variant:
     takes_num_blocks: bool
     along_dims: bool = False
     """Whether it takes `dim`. The other reductions reduce whole tensors."""
+    composed_dtypes: tuple[str, ...] = ()
+    """Those that it takes beside `dtypes`, because their products are made of products of these."""
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether it runs on a GPU of that compute capability."""

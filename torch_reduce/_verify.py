@@ -64,12 +64,14 @@ def verify(
     rows = list(variants(op)) if names is None else [variant_named(op, name) for name in names]
     outcomes = [Outcome(op, v.name, skipped=_why_not(v, device)) for v in rows]
     running = [(v, o) for v, o in zip(rows, outcomes, strict=True) if not o.skipped]
-    for dtype in dtypes or list(dict.fromkeys(d for v, _ in running for d in v.dtypes)):
+    for dtype in dtypes or list(dict.fromkeys(d for v, _ in running for d in v.dtypes + v.composed_dtypes)):
         for shape in shapes:
             if op in ("amax", "amin") and shape == (0,):
                 continue
             progress(f"{op} {dtype} {'x'.join(map(str, shape))}")
-            _run_case(op, shape, dtype, [(v, o) for v, o in running if dtype in v.dtypes], device, seed)
+            _run_case(
+                op, shape, dtype, [(v, o) for v, o in running if dtype in v.dtypes + v.composed_dtypes], device, seed
+            )
     for outcome in outcomes:
         if not outcome.cases and not outcome.skipped:
             outcome.skipped = "takes none of these dtypes and shapes"

@@ -317,7 +317,7 @@ def _why_not(candidate: Candidate, shape: tuple[int, ...], dtype: str, device: t
     if candidate.variant in BASELINES:
         return ""
     v = variant_named(candidate.op, candidate.variant)
-    if dtype not in v.dtypes:
+    if dtype not in v.dtypes + v.composed_dtypes:
         return f"does not take {dtype}"
     if device.type != "cuda":
         return ""

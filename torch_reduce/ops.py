@@ -249,7 +249,8 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
 
     Args:
         input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
-            int8, int32 or int64. Transposed and strided operands are read in place.
+            int8, uint8, int16, int32, int64, complex64 or complex128. Transposed and strided operands are read in
+            place, but real and imaginary parts mostly from a copy.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them, with the dtypes and the chip that each takes.
             `"auto"` picks the fastest that has the dtype's precision; with
@@ -261,7 +262,7 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     Returns:
         A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands, or int32 for int8
         operands, like `torch._int_mm`. float16 and bfloat16 are accumulated in float32 and rounded once;
-        integers wrap.
+        integers wrap. Complex products are made of one real product of all parts, by the same variant.
 
     Raises:
         ValueError: shapes that do not fit or that the named variant does not take, an unknown variant, or a tile size
@@ -274,7 +275,8 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
         On the CPU, and for variants of the order class `"k_order"`, each element is a chain of fused multiply-adds over
         k in order: the same bits everywhere. The tensor-core variants have orders of their own, which depend on k and
         the dtype alone: the same bits on every run and stream, alone or in a batch, but not the CPU's. Integers are
-        exact in any order, so every variant gives the CPU's bits.
+        exact in any order, so every variant gives the CPU's bits. A complex output adds two real ones: re = rr - ii,
+        im = ri + ir.
 
     Source:
         csrc/matmul: the table in ladder.cpp, a file a rung in kernels.

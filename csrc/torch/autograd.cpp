@@ -98,7 +98,7 @@ struct ExtremumBackward : Node {
   std::string name() const override { return "TreduceExtremumBackward"; }
 };
 
-// dA = G B^T and dB = A^T G, through the same variant; vectors count as matrices with one row or column, and what was
+// dA = G B^H and dB = A^H G, through the same variant; vectors count as matrices with one row or column, and what was
 // broadcast is summed.
 struct MatmulBackward : Node {
   SavedVariable self, other;
@@ -118,7 +118,7 @@ struct MatmulBackward : Node {
 
     variable_list result(2);
     if (task_should_compute_output(0)) {
-      const at::Tensor grad = op.call(g, b2.mT(), variant, tile_size);
+      const at::Tensor grad = op.call(g, b2.mT().conj(), variant, tile_size);
       result[0] = at::sum_to(grad, a2.sym_sizes()).view_symint(a.sym_sizes());
     }
     if (task_should_compute_output(1)) {
@@ -126,7 +126,7 @@ struct MatmulBackward : Node {
       const bool fold = b2.dim() == 2 && a2.dim() > 2;
       const at::Tensor left = fold ? a2.flatten(0, -2) : a2;
       const at::Tensor right = fold ? g.flatten(0, -2) : g;
-      const at::Tensor grad = op.call(left.mT(), right, variant, tile_size);
+      const at::Tensor grad = op.call(left.mT().conj(), right, variant, tile_size);
       result[1] = at::sum_to(grad, b2.sym_sizes()).view_symint(b.sym_sizes());
     }
     return result;
@@ -138,7 +138,7 @@ struct MatmulBackward : Node {
   std::string name() const override { return "TreduceMatmulBackward"; }
 };
 
-// y = x W^T + b: dx = G W and dW = G^T x through the same variant, with views and no copies; db is the sum of G along the
+// y = x W^T + b: dx = G conj(W) and dW = G^T conj(x) through the same variant, with views and no copies; db is the sum of G along the
 // leading dims.
 struct LinearBackward : Node {
   SavedVariable input, weight;  // each only where the other's gradient is wanted
@@ -152,12 +152,12 @@ struct LinearBackward : Node {
     const at::Tensor& g = grads[0];
     if (!g.defined()) return result;
     if (task_should_compute_output(0)) {
-      const at::Tensor w = weight.unpack();
+      const at::Tensor w = weight.unpack().conj();
       result[0] = weight_is_vector ? product.call(g.unsqueeze(-1), w.unsqueeze(0), variant, std::nullopt)
                                    : product.call(g, w, variant, std::nullopt);
     }
     if (task_should_compute_output(1)) {
-      const at::Tensor x = input.unpack();
+      const at::Tensor x = input.unpack().conj();
       const at::Tensor rows = input_is_vector ? x.unsqueeze(0) : x.flatten(0, -2);
       const at::Tensor left = weight_is_vector  ? g.flatten()
                               : input_is_vector ? g.unsqueeze(-1)

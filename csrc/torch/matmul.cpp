@@ -95,10 +95,29 @@ std::string listed(std::initializer_list<const at::Tensor*> operands, Fact fact)
 
 at::ScalarType result_type(at::ScalarType operands) { return operands == at::kChar ? at::kInt : operands; }
 
+namespace {
+
+bool is_product_dtype(DType dtype) {
+  return is_composed(dtype) || std::find(std::begin(kDTypes), std::end(kDTypes), dtype) != std::end(kDTypes);
+}
+
+}  // namespace
+
+std::vector<DType> composed_dtypes(const Row& row) {
+  std::vector<DType> dtypes;
+  for (const ComposedDType& composed : kComposedDTypes) {
+    if (std::find(row.dtypes.begin(), row.dtypes.end(), composed.of) != row.dtypes.end()) {
+      dtypes.push_back(composed.dtype);
+    }
+  }
+  return dtypes;
+}
+
 void check_dtype(const Row& row, DType dtype) {
-  if (std::find(row.dtypes.begin(), row.dtypes.end(), dtype) != row.dtypes.end()) return;
+  if (std::find(row.dtypes.begin(), row.dtypes.end(), multiplied_dtype(dtype)) != row.dtypes.end()) return;
   std::string all;
   for (const DType d : row.dtypes) all += (all.empty() ? "" : ", ") + std::string(name_of(d));
+  for (const DType d : composed_dtypes(row)) all += std::string(", ") + name_of(d);
   TORCH_CHECK_TYPE(false, "variant '", row.name, "' of matmul takes ", all, ", got ", name_of(dtype));
 }
 
@@ -108,10 +127,10 @@ DType checked_operands(std::initializer_list<const at::Tensor*> operands, const 
     TORCH_CHECK_NOT_IMPLEMENTED(operand->layout() == at::kStrided, "treduce::", op,
                                 " takes dense tensors, got one of layout ", operand->layout());
     const std::optional<DType> dtype = dtype_of(operand->scalar_type());
-    TORCH_CHECK_TYPE(
-        dtype.has_value() && std::find(std::begin(kDTypes), std::end(kDTypes), *dtype) != std::end(kDTypes),
-        "treduce::", op, " takes float32, float64, float16, bfloat16, int8, int32 and int64, got ",
-        operand->scalar_type());
+    TORCH_CHECK_TYPE(dtype.has_value() && is_product_dtype(*dtype), "treduce::", op,
+                     " takes float32, float64, float16, bfloat16, int8, uint8, int16, int32, int64, complex64 and "
+                     "complex128, got ",
+                     operand->scalar_type());
   }
   for (const at::Tensor* operand : operands) {
     TORCH_CHECK_TYPE(operand->scalar_type() == first.scalar_type(), "treduce::", op,

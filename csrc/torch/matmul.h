@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "../matmul/composed_dtypes.h"
 #include "../matmul/ladder.h"
 #include "../matmul/prepare.h"
 #include "checks.h"
@@ -19,6 +20,9 @@ DType checked_operands(std::initializer_list<const at::Tensor*> operands, const 
 
 // The dtype of the product of operands of that dtype.
 at::ScalarType result_type(at::ScalarType operands);
+
+// The dtypes that a rung takes beside those that it multiplies, because their products are made of these.
+std::vector<DType> composed_dtypes(const Row& row);
 
 // TypeError, with all that it takes, where the rung does not take the dtype.
 void check_dtype(const Row& row, DType dtype);

@@ -8,6 +8,7 @@
 
 #include "../matmul/gemm.h"
 #include "matmul.h"
+#include "matmul_composed.h"
 
 namespace treduce::matmul {
 namespace {
@@ -17,6 +18,12 @@ constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a threa
 // A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
                    std::optional<int64_t> tile_size) {
+  if (composes(self)) {
+    const auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+      return product(a, b, c, variant, tile_size);
+    };
+    return composed_product(self, other, bias, variant, tile_size, multiply);
+  }
   const TensorRequest r = request(self, other, variant, tile_size, Target{});
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);

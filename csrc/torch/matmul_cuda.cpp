@@ -7,6 +7,7 @@
 #include "../matmul/launch.h"
 #include "cuda_device.h"
 #include "matmul.h"
+#include "matmul_composed.h"
 
 namespace treduce::matmul {
 namespace {
@@ -20,6 +21,12 @@ bool tfloat32_allowed() {
 // A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
                    std::optional<int64_t> tile_size) {
+  if (composes(self)) {
+    const auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+      return product(a, b, c, variant, tile_size);
+    };
+    return composed_product(self, other, bias, variant, tile_size, multiply);
+  }
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Chip& chip = chip_of(self.get_device());

@@ -16,6 +16,7 @@
 #include "functions.h"
 #include "invariant.h"
 #include "matmul.h"
+#include "matmul_composed.h"
 #include "reduce.h"
 #include "treduce_build.h"
 
@@ -27,6 +28,12 @@ namespace py = pybind11;
 
 namespace treduce {
 namespace {
+
+py::tuple names_of(const std::vector<DType>& dtypes) {
+  py::list names;
+  for (const DType dtype : dtypes) names.append(name_of(dtype));
+  return py::tuple(names);
+}
 
 py::dict as_dict(const Variant& variant) {
   py::dict d;
@@ -42,9 +49,7 @@ py::dict as_dict(const Variant& variant) {
   d["one_chip"] = variant.one_chip;
   d["on_cpu"] = variant.on_cpu;
   d["float32_bits"] = variant.float32_bits;
-  py::list dtypes;
-  for (const DType dtype : variant.dtypes) dtypes.append(name_of(dtype));
-  d["dtypes"] = py::tuple(dtypes);
+  d["dtypes"] = names_of(variant.dtypes);
   d["size_default"] = variant.size_default;
   d["size_min"] = variant.size_min;
   d["size_max"] = variant.size_max;
@@ -55,6 +60,12 @@ py::dict as_dict(const Variant& variant) {
 py::dict as_dict(const reduce::Row& row) {
   py::dict d = as_dict(static_cast<const Variant&>(row));
   d["along_dims"] = row.along_dims;
+  return d;
+}
+
+py::dict as_dict(const matmul::Row& row) {
+  py::dict d = as_dict(static_cast<const Variant&>(row));
+  d["composed_dtypes"] = names_of(matmul::composed_dtypes(row));
   return d;
 }
 
@@ -175,8 +186,10 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   p.m = m, p.n = n, p.k = k;
   p.a_row = k, p.a_column = 1, p.b_row = n, p.b_column = 1;
   p.batches = 1;
+  const DType asked_dtype = checked_dtype(dtype);
+  if (is_complex_dtype(asked_dtype)) p.m *= 2, p.n *= 2;
   const matmul::Resolved asked = matmul::resolve("auto", std::nullopt);
-  return matmul::choose(asked, checked_dtype(dtype), p, {capability, tfloat32}).row->name;
+  return matmul::choose(asked, matmul::multiplied_dtype(asked_dtype), p, {capability, tfloat32}).row->name;
 }
 
 rows::Op row_op_named(const std::string& name) {
@@ -307,28 +320,41 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
     other = other.t();
   }
   const Chip chip = chip_from(facts);
-  matmul::TensorRequest r =
-      matmul::request(self, other, variant, tile_size, {chip.capability, tfloat32, /*planned=*/!here});
+  const DType dtype = matmul::checked_operands({&self, &other});
+  matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, tile_size); }).row, dtype);
+  const std::vector<c10::SymInt> sizes = matmul::result_sizes(self, other);
+  const bool composed = matmul::is_composed(dtype);
+  const matmul::Multiplied multiplied = composed ? matmul::multiplied(self, other) : matmul::Multiplied{self, other};
+  matmul::TensorRequest r = matmul::request(multiplied.self, multiplied.other, variant, tile_size,
+                                            {chip.capability, tfloat32, /*planned=*/!here});
   check(refused_by(chip, *r.row));
-  const bool copies_a = !r.self.is_same(self), copies_b = !r.other.is_same(other);
+  const bool copies_a = multiplied.copies_self || !r.self.is_same(multiplied.self);
+  const bool copies_b = multiplied.copies_other || !r.other.is_same(multiplied.other);
   r.a = reinterpret_cast<const void*>(copies_a ? 0 : a.address);
   r.b = reinterpret_cast<const void*>(copies_b ? 0 : b.address);
-  r.has_bias = bias.has_value();
+  r.has_bias = bias.has_value() && !is_complex_dtype(dtype);  // which is added to what the outputs come to
   py::dict d;
   d["rung"] = r.row->name;
   d["order"] = r.row->order;
   d["order_text"] = r.row->order_text;
-  d["result_shape"] = py::tuple(py::cast(r.result.sizes().vec()));
-  d["result_dtype"] = name_of(matmul::result_dtype(r.dtype));
+  d["result_shape"] = py::tuple(py::cast(C10_AS_INTARRAYREF_SLOW(sizes).vec()));
+  d["result_dtype"] = name_of(matmul::result_dtype(dtype));
+  d["made_of"] = matmul::composition_text(dtype);
   d["unit"] = unit_of(*r.row, r.dtype);
   const matmul::Problem& p = r.problem;
   d["m"] = p.m;
   d["n"] = p.n;
   d["k"] = p.k;
   d["batches"] = p.batches;
-  // Nothing is launched for no outputs; nor for sums of nothing and a bias, which torch copies.
+  // Nothing is launched for no outputs; nor for sums of nothing and a bias, which torch copies, or of nothing complex.
   matmul::Prepared prepared;
-  if (r.result.numel() > 0 && (p.k > 0 || !r.has_bias)) prepared = matmul::prepare(r, chip);
+  if (r.result.numel() > 0 && (p.k > 0 || !(r.has_bias || is_complex_dtype(dtype)))) {
+    prepared = matmul::prepare(r, chip);
+  }
+  if (composed) {
+    prepared.bytes_read = prepared.bytes_read / size_of(r.dtype) * std::min(size_of(r.dtype), size_of(dtype));
+    prepared.bytes_written = c10::multiply_integers(C10_AS_INTARRAYREF_SLOW(sizes)) * size_of(dtype);
+  }
   const bool boxes = r.row->batch_dims == matmul::kBoxBatchDims;
   const auto reads = [&](bool copies, bool as_read, const matmul::View& view) -> std::string {
     if (copies) return "written out first";
