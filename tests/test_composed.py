@@ -27,6 +27,11 @@ SHAPES = (
     (3, 0, 2),
 )
 
+RANKS = (
+    *(((4,), (4,)), ((4,), (4, 3)), ((2, 4), (4,)), ((5, 2, 4), (4, 3)), ((5, 2, 4), (5, 4, 3)), ((4,), (5, 4, 3))),
+    *(((2, 1, 3, 4), (5, 4, 2)), ((5, 2, 4), (4,)), ((1, 2, 4), (5, 4, 3))),
+)
+
 
 def random(*shape, dtype, seed=0):
     g = generator(seed + math.prod(shape))
@@ -112,8 +117,7 @@ def test_complex_bits_are_those_of_real_products_and_of_every_layout(variant, de
 
 @every_dtype((*SMALL, *COMPLEX))
 def test_ranks_and_batches(dtype, device):
-    for left, right in (((4,), (4,)), ((4,), (4, 3)), ((2, 4), (4,)), ((5, 2, 4), (4, 3)), ((5, 2, 4), (5, 4, 3)),
-                        ((2, 1, 3, 4), (5, 4, 2)), ((4,), (5, 4, 3)), ((5, 2, 4), (4,)), ((1, 2, 4), (5, 4, 3))):  # fmt: skip
+    for left, right in RANKS:
         a, b = random(*left, dtype=dtype).to(device), random(*right, dtype=dtype, seed=1).to(device)
         wide = torch.complex128 if dtype.is_complex else torch.int64
         expected = torch.matmul(a.cpu().to(wide), b.cpu().to(wide)).to(dtype)
