@@ -2,14 +2,12 @@
 
 import collections
 import functools
-import itertools
 import os
 import re
 import shutil
 import subprocess
 import sysconfig
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,45 +70,49 @@ def resources():
     return found
 
 
-MEMORY = re.compile(r"\b((?:LDG|LDL|STL|LD|ST)[.A-Z0-9_]*)\s")
-MATRIX = re.compile(r"\b((?:HMMA|DMMA|IMMA|HGMMA|IGMMA|UTMALDG|USETMAXREG)[.A-Zx0-9_]*)\s")
+@functools.cache
+def files():
+    """A folder with a file for each source of kernels."""
+    folder = tempfile.TemporaryDirectory()
+    dump("--extract-elf", "all", folder=folder.name)
+    return folder
 
 
 @functools.cache
-def sass():
-    """Symbol -> the lines of its disassembly, for the rungs that are asked about here. File by file: of all at once it
-    takes minutes."""
-    asked = [*RUNGS, *(("reduce", rung) for rung in ALONG_DIMS)]
-    wanted = [f"_ZN7treduce{len(family)}{family}{len(rung)}{rung}".encode() for family, rung in asked]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as workers:
-        dump("--extract-elf", "all", folder=folder)
-        files = [file for file in Path(folder).iterdir() if any(name in file.read_bytes() for name in wanted)]
-        listings = list(workers.map(lambda file: dump("--dump-sass", of=file), files))
-    found, current = {}, []
-    for line in itertools.chain.from_iterable(listing.splitlines() for listing in listings):
-        if match := re.search(r"Function : (\S+)", line):
-            current = found.setdefault(match.group(1), [])
-        else:
-            current.append(line)
-    return {symbol: lines for symbol, lines in found.items() if symbol.startswith("_ZN7treduce")}
+def listings(family, rung):
+    """Kernel of a rung -> its disassembly. Rung by rung: that of the whole extension takes minutes."""
+    prefix = f"_ZN7treduce{len(family)}{family}{len(rung)}{rung}"
+    found = {}
+    for file in Path(files().name).iterdir():
+        if prefix.encode() in file.read_bytes():
+            _, *texts = dump("--dump-sass", of=file).split("Function : ")
+            found |= {text.split(maxsplit=1)[0]: text for text in texts if text.startswith(prefix)}
+    return {symbol: text for symbol, text in found.items() if parts(symbol)[:2] == (family, rung)}
+
+
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,5})\*/ +(?:@!?U?P\w+ +)?([A-Z][\w.]*)([^;]*)")
 
 
 @functools.cache
-def loads():
-    """Kernel -> how many of each kind of memory and matrix instruction it has."""
-    counts = {symbol: collections.Counter() for symbol in sass()}
-    for symbol, lines in sass().items():
-        for line in lines:
-            if match := MEMORY.search(line) or MATRIX.search(line):
-                counts[symbol][match.group(1)] += 1
-    return counts
+def counted(family, rung):
+    """Kernel of a rung -> how many of each instruction it has."""
+    return {
+        symbol: collections.Counter(name for _, name, _ in INSTRUCTION.findall(text))
+        for symbol, text in listings(family, rung).items()
+    }
 
 
-def kernels_of(family, rung, table):
-    """The kernels of a rung in `resources()` or `loads()`. None at all means that the tool's output was not understood,
-    or that the rung was not compiled."""
-    found = {symbol: value for symbol, value in table.items() if parts(symbol)[:2] == (family, rung)}
+def resources_of(family, rung):
+    """None at all means that the tool's output was not understood, or that the rung was not compiled."""
+    found = {symbol: value for symbol, value in resources().items() if parts(symbol)[:2] == (family, rung)}
     assert found, f"no kernel of {family}, {rung} was found in the extension"
+    return found
+
+
+def instructions_of(family, rung):
+    """The same for instructions."""
+    found = counted(family, rung)
+    assert found.keys() == resources_of(family, rung).keys(), f"not all of {family}, {rung} was disassembled"
     assert all(found.values()), f"{next(s for s in found if not found[s])}: no instruction was read"
     return found
 
@@ -143,17 +145,22 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
 def test_no_rung_spills_to_local_memory(family, rung):
-    """But for warps that gave their registers to those that multiply."""
-    for symbol, (registers, _, local) in kernels_of(family, rung, resources()).items():
-        gives = any("USETMAXREG.DEALLOC" in line for line in sass()[symbol])
-        assert local == 0 or gives, f"{symbol} uses {local} bytes of local memory"
+    """But for warps that gave their registers to those that multiply. Local memory lies in the stack: a kernel without
+    one has none."""
+    for symbol, (registers, stack, local) in resources_of(family, rung).items():
         assert 0 < registers <= 255
-        gave = False
-        for line in sass()[symbol]:
-            if "USETMAXREG" in line:
-                gave = "DEALLOC" in line
-            match = MEMORY.search(line)
-            assert gave or not match or not match.group(1).startswith("LDL"), f"{symbol}: {line.strip()}"
+        if stack == local == 0:
+            continue
+        names = [name for _, name, _ in INSTRUCTION.findall(listings(family, rung)[symbol])]
+        gave, loads = False, []
+        for name in names:
+            if name.startswith("USETMAXREG"):
+                gave = "DEALLOC" in name
+            elif name.startswith("LDL") and not gave:
+                loads.append(name)
+        gives = any(name.startswith("USETMAXREG.DEALLOC") for name in names)
+        assert names and (local == 0 or gives), f"{symbol} uses {local} bytes of local memory"
+        assert not loads, f"{symbol} reads {len(loads)} values from local memory"
 
 
 # The rungs whose idea, or whose order class, is loads of 16 bytes.
@@ -163,7 +170,7 @@ WIDE.append(("elementwise", "vectorized"))
 
 @pytest.mark.parametrize(("family", "rung"), WIDE, ids=["-".join(pair) for pair in WIDE])
 def test_vectorised_rungs_load_16_bytes(family, rung):
-    walking = {s: c for s, c in kernels_of(family, rung, loads()).items() if parts(s)[2] == "kernel"}
+    walking = {s: c for s, c in instructions_of(family, rung).items() if parts(s)[2] == "kernel"}
     if family == "elementwise":  # compiled twice: for operands that lie on 16-byte boundaries, and for others
         walking = {symbol: counts for symbol, counts in walking.items() if "Lb1E" in symbol}
     assert walking, f"{rung} has no kernel of that name"
@@ -182,14 +189,14 @@ def test_rungs_along_dims_load_16_bytes(rung):
     ELEMENT_BY_ELEMENT."""
     widest = [
         sum(count for name, count in counts.items() if name.startswith("LDG") and ".128" in name)
-        for counts in kernels_of("reduce", rung, loads()).values()
+        for counts in instructions_of("reduce", rung).values()
     ]
     assert sum(wide >= 4 for wide in widest) >= 10
 
 
 @pytest.mark.parametrize("rung", ["vectorized", "warp_tiled"])
 def test_matmul_rungs_move_16_bytes(rung):
-    for symbol, counts in kernels_of("matmul", rung, loads()).items():
+    for symbol, counts in instructions_of("matmul", rung).items():
         for kind, least in (("LDG", 2), ("LDS", 2), ("STS", 1)):
             wide = sum(count for name, count in counts.items() if name.startswith(f"{kind}.") and ".128" in name)
             assert wide >= least, f"{symbol} has {wide} {kind} of 16 bytes: {dict(counts)}"
@@ -197,13 +204,13 @@ def test_matmul_rungs_move_16_bytes(rung):
 
 @pytest.mark.parametrize("rung", ["naive", "tiled", "tiled_1d", "tiled_2d"])
 def test_matmul_rungs_before_them_load_one_element(rung):
-    for counts in kernels_of("matmul", rung, loads()).values():
+    for counts in instructions_of("matmul", rung).values():
         assert not any(name.startswith("LDG") and ".128" in name for name in counts)
 
 
 def test_pipelined_copies_without_registers():
     """Where an element need not be widened, the hardware copies it; by 16 bytes where a kernel is for that."""
-    for symbol, counts in kernels_of("matmul", "pipelined", loads()).items():
+    for symbol, counts in instructions_of("matmul", "pipelined").items():
         copies = collections.Counter()
         for name, count in counts.items():
             if name.startswith("LDGSTS"):
@@ -215,13 +222,12 @@ def test_pipelined_copies_without_registers():
         assert (copies[True] > 0) == ("3" in ways), f"{symbol}: {copies}"
 
 
-def longest_loop(symbol):
+def longest_loop(listing):
     """The instructions of the innermost loop with the most of them."""
-    found = re.findall(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);", "\n".join(sass()[symbol]))
-    code = [(int(address, 16), text) for address, text in found]
+    code = [(int(address, 16), name + rest) for address, name, rest in INSTRUCTION.findall(listing)]
     loops = []
     for address, text in code:
-        if (target := re.search(r"\bBRA .*?0x([0-9a-f]+)", text)) and int(target[1], 16) < address:
+        if (target := re.search(r"BRA .*?0x([0-9a-f]+)", text)) and int(target[1], 16) < address:
             loops.append((int(target[1], 16), address))
     inner = [a for a in loops if not any(a != b and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
     begin, end = max(inner, key=lambda loop: loop[1] - loop[0])
@@ -230,10 +236,10 @@ def longest_loop(symbol):
 
 def test_the_loop_of_pipelined_multiplies():
     """In the largest tiles nearly every instruction is a multiply-add: what limits a chip that issues one a cycle."""
-    largest = [s for s in kernels_of("matmul", "pipelined", resources()) if "5IndexE0E" in s and "kernelIf" in s]
+    largest = [s for s in resources_of("matmul", "pipelined") if "5IndexE0E" in s and "kernelIf" in s]
     assert len(largest) == 9
     for symbol in largest:
-        loop = longest_loop(symbol)
+        loop = longest_loop(listings("matmul", "pipelined")[symbol])
         multiply_adds = sum("FFMA" in text for text in loop)
         assert multiply_adds == 16 * 8 * 16, symbol
         assert multiply_adds >= 0.87 * len(loop), f"{symbol}: {multiply_adds} of {len(loop)}"
@@ -242,7 +248,7 @@ def test_the_loop_of_pipelined_multiplies():
 @pytest.mark.parametrize("rung", ["interleaved_modulo", "two_pass", "warp_shuffle"])
 def test_scalar_rungs_load_one_element(rung):
     """Otherwise the check above would say nothing."""
-    for counts in kernels_of("reduce", rung, loads()).values():
+    for counts in instructions_of("reduce", rung).values():
         assert not any(".128" in name for name in counts)
 
 
@@ -274,7 +280,7 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
     assert rung in CORES, f"add to CORES which instructions {rung} is about, and which it does without"
     if tables.row("matmul", PIECES.get(rung, rung)).one_chip and "9.0a" not in torch_reduce.build_info().architectures:
         pytest.skip("built without code for 9.0a")
-    kernels = {s: c for s, c in kernels_of("matmul", rung, loads()).items() if parts(s)[2] == "kernel"}
+    kernels = {s: c for s, c in instructions_of("matmul", rung).items() if parts(s)[2] == "kernel"}
     assert kernels, f"{rung} has no kernel of that name"
     has, lacks = CORES[rung]
     for symbol, counts in kernels.items():
