@@ -4,26 +4,15 @@
 #include "attention.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/gather.h>
-#include <ATen/ops/ge.h>
-#include <ATen/ops/gt.h>
-#include <ATen/ops/logical_not.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/sort.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "composed.h"
-#include "ours.h"
+#include "attention_call.h"
 
 namespace treduce::attention {
 namespace {
@@ -34,93 +23,6 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr int64_t kScores = int64_t(1) << 26;       // held at a time on CUDA, 256 MB of float32
 constexpr int64_t kScoresOnCpu = int64_t(1) << 20;  // what its caches hold
 constexpr int64_t kQueries = 256;                   // whose share of the gradients of keys is added at a time: an order
-
-// query (batch, heads, group, length, width): `group` heads share a head of key and value (batch, heads, keys, width).
-// The mask is that of the query, with keys in place of the width, and may have size 1 elsewhere.
-struct Call {
-  Tensor query, key, value, mask;
-  Tensor order;  // of the keys, (batch, keys), where some were moved to the end
-  bool causal;
-  double scale;
-  int64_t batch, heads, group, length, keys;
-  at::ScalarType wide;
-
-  Call(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& attn_mask, bool is_causal,
-       std::optional<double> given_scale, bool enable_gqa)
-      : causal(is_causal) {
-    TORCH_CHECK_VALUE(q.dim() >= 2 && q.dim() <= 4 && k.dim() == q.dim() && v.dim() == q.dim(),
-                      "scaled_dot_product_attention takes query, key and value of 2 to 4 dims each, got ", q.dim(),
-                      ", ", k.dim(), " and ", v.dim());
-    TORCH_CHECK_TYPE(
-        at::isFloatingType(q.scalar_type()) && q.element_size() > 1 && k.scalar_type() == q.scalar_type() &&
-            v.scalar_type() == q.scalar_type(),
-        "scaled_dot_product_attention takes query, key and value of one dtype of float16, bfloat16, float32 "
-        "and float64, got ",
-        q.scalar_type(), ", ", k.scalar_type(), " and ", v.scalar_type());
-    TORCH_CHECK_VALUE(!(is_causal && attn_mask.has_value()),
-                      "scaled_dot_product_attention takes attn_mask or is_causal, got both");
-    const Tensor q4 = four(q), k4 = four(k), v4 = four(v);
-    TORCH_CHECK_VALUE(q4.size(3) == k4.size(3) && k4.size(2) == v4.size(2) && k4.size(1) == v4.size(1) &&
-                          q4.size(0) == k4.size(0) && k4.size(0) == v4.size(0),
-                      "scaled_dot_product_attention: sizes do not fit: query ", q.sizes(), ", key ", k.sizes(),
-                      ", value ", v.sizes());
-    const bool grouped = enable_gqa || k4.size(1) == 1;
-    TORCH_CHECK_VALUE(q4.size(1) == k4.size(1) || (grouped && k4.size(1) > 0 && q4.size(1) % k4.size(1) == 0),
-                      "scaled_dot_product_attention: query has ", q4.size(1), " heads and key ", k4.size(1),
-                      grouped ? ", which do not divide them" : "; enable_gqa=True shares heads of key and value");
-    batch = q4.size(0);
-    heads = k4.size(1);
-    group = heads ? q4.size(1) / heads : 1;
-    length = q4.size(2);
-    keys = k4.size(2);
-    wide = composed::accumulator(q.scalar_type());
-    scale = given_scale.value_or(1 / std::sqrt(static_cast<double>(q4.size(3))));
-    query = q4.unflatten(1, {heads, group});
-    key = k4;
-    value = v4;
-    if (attn_mask.has_value()) {
-      Tensor m = *attn_mask;
-      while (m.dim() < 4) m = m.unsqueeze(0);
-      TORCH_CHECK_VALUE(m.dim() == 4 && (m.size(0) == 1 || m.size(0) == batch) &&
-                            (m.size(1) == 1 || m.size(1) == heads * group) && (m.size(2) == 1 || m.size(2) == length) &&
-                            (m.size(3) == 1 || m.size(3) == keys),
-                        "scaled_dot_product_attention: attn_mask ", attn_mask->sizes(), " does not broadcast to ",
-                        at::IntArrayRef({batch, heads * group, length, keys}));
-      mask = m.expand({m.size(0), m.size(1), m.size(2), keys});
-      move_padding();
-      mask = mask.size(1) == 1 ? mask.unsqueeze(2) : mask.unflatten(1, {heads, group});
-    }
-  }
-
-  // Keys that no query of their batch attends, such as padding, go to the end: a padded prompt then has the bits that it has
-  // alone.
-  void move_padding() {
-    if (mask.numel() == 0) return;
-    const Tensor attended = mask.scalar_type() == at::kBool
-                                ? mask.any(1).any(1)
-                                : at::gt(ours::amax(mask, at::IntArrayRef({1, 2}), /*keepdim=*/false),
-                                         -std::numeric_limits<double>::infinity());
-    const Tensor unused = at::logical_not(attended);
-    if (unused.is_cpu() && !unused.any().item<bool>()) return;
-    order = std::get<1>(at::sort(unused.to(at::kByte), /*stable=*/true, /*dim=*/-1, /*descending=*/false));
-    mask =
-        at::gather(mask, 3, order.unsqueeze(1).unsqueeze(1).expand({order.size(0), mask.size(1), mask.size(2), keys}));
-    order = order.expand({batch, keys});
-    key = at::gather(key, 2, index(key));
-    value = at::gather(value, 2, index(value));
-  }
-  Tensor index(const Tensor& of) const { return order.unsqueeze(1).unsqueeze(-1).expand(of.sizes()); }
-
-  // Gradients of keys or values, where the caller has them.
-  Tensor moved_back(const Tensor& grad) const {
-    return order.defined() ? at::empty(grad.sizes(), grad.options()).scatter_(2, index(grad), grad) : grad;
-  }
-
-  static Tensor four(Tensor x) {
-    while (x.dim() < 4) x = x.unsqueeze(0);
-    return x;
-  }
-};
 
 // Some batches, heads and queries of a call, and the keys that these may attend.
 struct Piece {
@@ -142,9 +44,10 @@ struct Piece {
     if (call.mask.defined()) {
       Tensor mask = call.mask;
       if (mask.size(0) > 1) mask = mask.narrow(0, b, batches);
-      if (mask.size(1) > 1) mask = mask.narrow(1, h, heads);
-      if (mask.size(3) > 1) mask = mask.narrow(3, i, queries);
-      mask = mask.narrow(4, 0, keys);
+      if (mask.size(1) > 1) mask = mask.narrow(1, h * call.group, heads * call.group);
+      if (mask.size(2) > 1) mask = mask.narrow(2, i, queries);
+      mask = mask.narrow(3, 0, keys);
+      mask = mask.size(1) > 1 ? mask.unflatten(1, {heads, call.group}) : mask.unsqueeze(2);
       mask.scalar_type() == at::kBool ? seen.masked_fill_(at::logical_not(mask), kNever)
                                       : seen.add_(mask.to(call.wide));
     }
@@ -177,38 +80,59 @@ void for_each_piece(const Call& call, int64_t queries, int64_t scores, Body body
 
 Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_mask,
                double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
-  TORCH_CHECK_VALUE(dropout_p == 0, "scaled_dot_product_attention takes dropout_p 0, got ", dropout_p);
-  const Call call(query, key, value, attn_mask, is_causal, scale, enable_gqa);
-  std::vector<int64_t> sizes = query.sizes().vec();
-  sizes.back() = value.size(-1);
-  const Tensor out = at::empty(sizes, query.options());
-  if (out.numel() == 0) return out;
-  if (call.keys == 0) return out.zero_();
-  const Tensor view = Call::four(out).unflatten(1, {call.heads, call.group});
+  const Call call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+  Tensor result = empty_result(query, value);
+  if (!call.is_empty()) {
+    compose(call, result);
+  } else {
+    result.zero_();
+  }
+  return result;
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const OptionalTensor& attn_mask, bool is_causal,
+                                            std::optional<double> scale, bool enable_gqa) {
+  const Call call(query, key, value, attn_mask, /*dropout_p=*/0, is_causal, scale, enable_gqa);
+  return compose_gradients(call, grad, query, key, value);
+}
+
+Tensor forward_meta(const Tensor& query, const Tensor&, const Tensor& value, const OptionalTensor&, double, bool,
+                    std::optional<double>, bool) {
+  return empty_result(query, value);
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& query, const Tensor& key,
+                                                 const Tensor& value, const OptionalTensor&, bool,
+                                                 std::optional<double>, bool) {
+  return {at::empty_like(query), at::empty_like(key), at::empty_like(value)};
+}
+
+}  // namespace
+
+void compose(const Call& call, const Tensor& result) {
+  const Tensor view = Call::four(result).unflatten(1, {call.heads, call.group});
   // Rows do not see each other, so any number of queries will do. Where they attend no key after themselves, pieces save work.
-  const int64_t scores = query.is_cuda() ? kScores : kScoresOnCpu;
+  const int64_t scores = result.is_cuda() ? kScores : kScoresOnCpu;
   const int64_t most = call.causal ? std::max(kQueries, call.length / 8) : call.length;
   const int64_t fit = scores / (call.heads * call.group * call.keys);
   const int64_t queries = std::max<int64_t>(16, std::min(fit, most));
   for_each_piece(call, queries, scores, [&](const Piece& piece) {
-    const Tensor p = piece.probabilities().to(query.scalar_type());
+    const Tensor p = piece.probabilities().to(result.scalar_type());
     piece.part(view).copy_(piece.unrolled(ours::matmul_of_lengths(p, piece.of_keys(call.value))));
   });
-  return out;
 }
 
 // softmax is computed again, piece by piece, so that nothing of it need be kept.
-std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& query, const Tensor& key,
-                                            const Tensor& value, const OptionalTensor& attn_mask, bool is_causal,
-                                            std::optional<double> scale, bool enable_gqa) {
-  const Call call(query, key, value, attn_mask, is_causal, scale, enable_gqa);
+std::tuple<Tensor, Tensor, Tensor> compose_gradients(const Call& call, const Tensor& grad, const Tensor& query,
+                                                     const Tensor& key, const Tensor& value) {
   const at::ScalarType type = query.scalar_type();
   const Tensor g = Call::four(grad).unflatten(1, {call.heads, call.group});
-  const Tensor dquery = at::zeros(query.sizes(), query.options());
+  const Tensor dquery = at::empty_like(query).zero_();
   const Tensor dkey = at::zeros(call.key.sizes(), call.key.options().dtype(call.wide));
   const Tensor dvalue = at::zeros(call.value.sizes(), call.value.options().dtype(call.wide));
   const Tensor view = Call::four(dquery).unflatten(1, {call.heads, call.group});
-  if (grad.numel() > 0 && call.keys > 0) {
+  if (!call.is_empty()) {
     for_each_piece(call, kQueries, query.is_cuda() ? kScores : kScoresOnCpu, [&](const Piece& piece) {
       const Tensor p = piece.probabilities();
       const Tensor of_out = piece.rows(g);
@@ -220,25 +144,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
       piece.of_keys(dvalue).add_(ours::matmul_of_lengths(p.to(type).mT(), of_out));
     });
   }
-  return {dquery, call.moved_back(dkey).to(type).reshape(key.sizes()),
-          call.moved_back(dvalue).to(type).reshape(value.sizes())};
+  return {dquery, call.moved_back(dkey, key), call.moved_back(dvalue, value)};
 }
-
-Tensor forward_meta(const Tensor& query, const Tensor&, const Tensor& value, const OptionalTensor&, double, bool,
-                    std::optional<double>, bool) {
-  c10::SymDimVector sizes(query.sym_sizes());
-  sizes.back() = value.sym_size(-1);
-  return at::empty_symint(sizes, query.options());
-}
-
-std::tuple<Tensor, Tensor, Tensor> backward_meta(const Tensor&, const Tensor& query, const Tensor& key,
-                                                 const Tensor& value, const OptionalTensor&, bool,
-                                                 std::optional<double>, bool) {
-  const auto like = [](const Tensor& x) { return at::empty_symint(x.sym_sizes(), x.options()); };
-  return {like(query), like(key), like(value)};
-}
-
-}  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CompositeExplicitAutograd, m) {
   m.impl("scaled_dot_product_attention", forward);

@@ -1,0 +1,217 @@
+// What the kernels share: tiles in shared memory, products of a warp, and scores.
+#pragma once
+
+#include "../common/launch.h"
+#include "../primitives/elementary.h"
+#include "../primitives/ptx/copy_part.cuh"
+#include "../primitives/ptx/matrix.cuh"
+#include "../primitives/ptx/mma.cuh"
+#include "../primitives/shared.cuh"
+#include "../primitives/warp.cuh"
+#include "shapes.h"
+
+namespace treduce::attention {
+
+constexpr int kLines = 16;                // of a tile, that a warp multiplies
+constexpr int kColumns = kTile / 8;       // fragments of 8 columns across a tile
+constexpr float kNever = -__builtin_inff();
+
+// kTile lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, so that neither a line nor a
+// column of chunks meets a bank twice.
+template <int kWidth>
+struct Tile {
+  static constexpr int kChunk = 8, kChunks = kWidth / kChunk, kPitch = kWidth * 2;
+  ptx::SharedAddress begin;
+
+  // The i-th of the tiles in a block's shared memory.
+  TREDUCE_DEVICE static Tile of(ptx::SharedAddress shared, int i) {
+    return {shared + i * static_cast<int>(tile_bytes(kWidth))};
+  }
+
+  // Starts the copies of the lines from `line` to `lines`, `width` elements each; what is missing becomes zero.
+  TREDUCE_DEVICE void copy(const uint16_t* from, int64_t pitch, int64_t line, int64_t lines, int width) const {
+    constexpr int kAtOnce = kThreads / kChunks;
+    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    const int left = static_cast<int>(min(lines - line, int64_t{kTile}));
+    const int bytes = min(max(width - chunk * kChunk, 0), kChunk) * 2;
+    const uint16_t* const source = from + (line + first) * pitch + chunk * kChunk;
+#pragma unroll
+    for (int i = 0; i < kTile / kAtOnce; ++i) {
+      const int r = first + i * kAtOnce;
+      ptx::copy_async_part(begin + r * kPitch + (chunk ^ r % 8) * 16, source + int64_t{i} * kAtOnce * pitch,
+                           r < left ? bytes : 0);
+    }
+  }
+
+  // 16 lines and 16 columns as four matrices: lines 0 to 7 and 8 to 15 of the first 8 columns, then of the others.
+  template <bool kTransposed>
+  TREDUCE_DEVICE void load(uint32_t (&words)[4], int lines, int columns) const {
+    const int lane = threadIdx.x % warp::kLanes;
+    const uint32_t place = lane % 16 * kPitch + (lane / 16 ^ lane % 8) * 16;
+    ptx::load_matrices<kTransposed>(words, begin + lines * (kLines * kPitch) + (place ^ columns * 32));
+  }
+};
+
+// sums += A B^T: 16 lines of A by the kTile lines of B, along the width.
+template <class T, int kWidth>
+TREDUCE_DEVICE void multiply_lines(float (&sums)[kColumns][4], Tile<kWidth> a, int lines, Tile<kWidth> b) {
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    uint32_t of_a[4];
+    a.template load<false>(of_a, lines, k);
+#pragma unroll
+    for (int j = 0; j < kTile / 16; ++j) {
+      uint32_t of_b[4];
+      b.template load<false>(of_b, j, k);
+      ptx::multiply(T{}, sums[2 * j], of_a, of_b[0], of_b[2]);
+      ptx::multiply(T{}, sums[2 * j + 1], of_a, of_b[1], of_b[3]);
+    }
+  }
+}
+
+// Two neighbouring numbers as a word of T, the first in its low half.
+template <class T>
+TREDUCE_DEVICE uint32_t word_of(float low, float high) {
+#ifdef __CUDA_ARCH__
+  using Pair = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat162, __half2>;
+  Pair pair;
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    pair = __floats2bfloat162_rn(low, high);
+  } else {
+    pair = __floats2half2_rn(low, high);
+  }
+  return bit_cast<uint32_t>(pair);
+#else
+  return static_cast<uint32_t>(T::from(low).bits) | static_cast<uint32_t>(T::from(high).bits) << 16;
+#endif
+}
+
+// sums += P B: P, 16 x kTile, is rounded to T from the registers that hold it as sums.
+template <class T, int kWidth>
+TREDUCE_DEVICE void multiply_held(float (&sums)[kWidth / 8][4], const float (&p)[kColumns][4], Tile<kWidth> b) {
+#pragma unroll
+  for (int k = 0; k < kTile / 16; ++k) {
+    const uint32_t of_p[4] = {word_of<T>(p[2 * k][0], p[2 * k][1]), word_of<T>(p[2 * k][2], p[2 * k][3]),
+                              word_of<T>(p[2 * k + 1][0], p[2 * k + 1][1]),
+                              word_of<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+#pragma unroll
+    for (int j = 0; j < kWidth / 16; ++j) {
+      uint32_t of_b[4];
+      b.template load<true>(of_b, k, j);
+      ptx::multiply(T{}, sums[2 * j], of_p, of_b[0], of_b[1]);
+      ptx::multiply(T{}, sums[2 * j + 1], of_p, of_b[2], of_b[3]);
+    }
+  }
+}
+
+// The block's place: a tile of a head of a batch. Tiles of a head follow each other.
+struct Place {
+  int64_t tile, head, batch;
+
+  TREDUCE_DEVICE Place(int64_t tiles, int64_t heads)
+      : tile(blockIdx.x % tiles), head(blockIdx.x / tiles % heads), batch(blockIdx.x / tiles / heads) {}
+};
+
+TREDUCE_DEVICE const uint16_t* matrix_of(const Matrices& m, int64_t batch, int64_t head) {
+  return static_cast<const uint16_t*>(m.data) + batch * m.batch + head * m.head;
+}
+
+// From products of queries and keys to what softmax is taken of.
+struct Scores {
+  const Problem& p;
+  int64_t mask;  // where that of this batch and head begins
+
+  TREDUCE_DEVICE Scores(const Problem& p, int64_t batch, int64_t head)
+      : p(p), mask(batch * p.mask.batch + head * p.mask.head) {}
+
+  // Whether some of a tile's scores are missing or masked.
+  TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key) const {
+    return p.mask.data == nullptr && key + kTile <= p.keys && !(p.causal && key + kTile - 1 > query);
+  }
+
+  TREDUCE_DEVICE float scaled(float product) const { return elementary::multiply(product, p.scale); }
+
+  // Of keys that a query does not attend: minus infinity.
+  TREDUCE_DEVICE float masked(float product, int64_t query, int64_t key) const {
+    const float score = scaled(product);
+    if (key >= p.keys || (p.causal && key > query)) return kNever;
+    if (p.mask.data == nullptr || query >= p.length) return score;
+    const int64_t at = mask + query * p.mask.row + key * p.mask.column;
+    if (p.mask.is_bool) return static_cast<const uint8_t*>(p.mask.data)[at] != 0 ? score : kNever;
+    return score + static_cast<const float*>(p.mask.data)[at];
+  }
+};
+
+// The scores of a tile, in place of its products. A thread's four of a fragment: lines g and g + 8, two columns each; lines are queries,
+// or, kByKey, keys. (query, key): of the tile's first that this warp has.
+template <bool kByKey>
+TREDUCE_DEVICE void score(float (&s)[kColumns][4], const Scores& scores, int64_t query, int64_t key, bool whole) {
+  const int lane = threadIdx.x % warp::kLanes, line = lane / 4, column = lane % 4 * 2;
+  if (whole) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[j][i] = scores.scaled(s[j][i]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int l = line + i / 2 * 8, c = j * 8 + column + i % 2;
+      s[j][i] = kByKey ? scores.masked(s[j][i], query + c, key + l) : scores.masked(s[j][i], query + l, key + c);
+    }
+  }
+}
+
+// Sums a value over the four lanes that share a line. Valid in each of them.
+TREDUCE_DEVICE float sum_of_line(float value) {
+  value += warp::exchange(value, 1);
+  return value + warp::exchange(value, 2);
+}
+TREDUCE_DEVICE float most_of_line(float value) {
+  value = fmaxf(value, warp::exchange(value, 1));
+  return fmaxf(value, warp::exchange(value, 2));
+}
+
+// Stores 16 lines of sums, from `line` on, times `factor` of either half. No zero is negative.
+template <class T, int kWidth>
+TREDUCE_DEVICE void store_lines(const float (&sums)[kWidth / 8][4], const float (&factor)[2], const Matrices& to,
+                                int64_t batch, int64_t head, int64_t line, int64_t lines, int width) {
+  const int lane = threadIdx.x % warp::kLanes;
+  T* const matrix = static_cast<T*>(to.data) + batch * to.batch + head * to.head;
+  const bool pairs = width % 2 == 0 && (to.batch | to.head | to.row) % 2 == 0 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t l = line + lane / 4 + half * 8;
+    if (l >= lines) continue;
+    T* const row = matrix + l * to.row;
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; ++j) {
+      const int column = j * 8 + lane % 4 * 2;
+      const T two[2] = {round_to<T>(elementary::multiply_add(sums[j][half * 2], factor[half], 0.0f)),
+                        round_to<T>(elementary::multiply_add(sums[j][half * 2 + 1], factor[half], 0.0f))};
+      if (pairs) {
+        uint32_t word;
+        memcpy(&word, two, sizeof(word));
+        if (column < width) *reinterpret_cast<uint32_t*>(row + column) = word;
+      } else {
+        if (column < width) row[column] = two[0];
+        if (column + 1 < width) row[column + 1] = two[1];
+      }
+    }
+  }
+}
+
+// Calls body(T{}, integral_constant<width>) for the dtype and the width that a kernel is compiled for.
+template <class Body>
+cudaError_t dispatch_kernel(const Problem& p, Body body) {
+  const auto by_width = [&](auto type) {
+    if (compiled_width(p) == kNarrow) return body(type, std::integral_constant<int, kNarrow>{});
+    return body(type, std::integral_constant<int, kWide>{});
+  };
+  return p.dtype == DType::float16 ? by_width(float16{}) : by_width(bfloat16{});
+}
+
+}  // namespace treduce::attention
