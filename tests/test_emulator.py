@@ -50,7 +50,7 @@ FAMILIES = {
     "elementwise": ADD_VARIANTS,
     "rows": ROW_VARIANTS,
 }
-WITHOUT_RUNGS = ("test_thread_indices", "test_the_driver_refuses_what_it_does_not_know")
+WITHOUT_RUNGS = ("test_thread_indices", "test_attention", "test_the_driver_refuses_what_it_does_not_know")
 
 
 def rungs_of(items):
@@ -829,3 +829,60 @@ def row_operations(store, op, variant):
 @pytest.mark.parametrize("variant", ROW_KERNELS, ids=names(ROW_KERNELS))
 def test_row_operation(driver, stored, op, variant):
     assert check(driver, row_operations(stored, op, variant)) > 20
+
+
+# ---- attention ----
+
+
+def attention(driver, store, operands, mask=None, causal=False, seeds=(1, 2)):
+    """Results and gradients of query, key and value, by the kernels; the same bits from every run."""
+    q, k, v, g = operands
+    batch, heads, length, width = q.shape
+    sizes = [batch, heads, heads // k.shape[1], length, k.shape[2], width, v.shape[3], int(causal), 0.25]
+    words = ["attention", dtype_name(q.dtype), *sizes, *map(store, operands)]
+    words += ["none", "none"] if mask is None else [dtype_name(mask.dtype), store(mask)]
+    result = run([driver], " ".join(map(str, [*words, *seeds])) + "\n")
+    status, *runs = result.stdout.split(" ")
+    assert status == "ok" and len(runs) == len(seeds) * RUNS_A_SEED, result.stdout[:200] + result.stderr[-4000:]
+    assert len(set(word.strip() for word in runs)) == 1
+    everything = torch.frombuffer(bytearray.fromhex(runs[0]), dtype=q.dtype)
+    parts = everything.split([g.numel(), q.numel(), k.numel(), v.numel()])
+    return [part.view(like.shape) for part, like in zip(parts, (g, q, k, v), strict=True)]
+
+
+# heads, heads of keys, length, keys, width, value width
+ATTENTION = {
+    "one tile": (2, 2, 20, 30, 64, 64),
+    "groups": (4, 2, 70, 70, 24, 40),
+    "wide": (1, 1, 65, 130, 128, 72),
+    "more queries than keys": (1, 1, 130, 66, 16, 16),
+}
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float32"])
+@pytest.mark.parametrize("case", ATTENTION)
+def test_attention(driver, stored, case, mask):
+    heads, shared, length, keys, width, value_width = ATTENTION[case]
+    dtype = torch.float16 if mask in ("none", "bool") else torch.bfloat16
+    shapes = [(heads, length, width), (shared, keys, width), (shared, keys, value_width), (heads, length, value_width)]
+    operands = [torch.randn(2, *shape, dtype=torch.float64).to(dtype) for shape in shapes]
+    masks = {"bool": torch.rand(length, keys) > 0.4, "float32": torch.randn(length, keys)}
+    if mask == "bool":
+        masks["bool"][3] = False
+    actual = attention(driver, stored, operands, masks.get(mask), mask == "causal")
+    seen = torch.ones(length, keys, dtype=torch.bool)
+    seen = masks["bool"] if mask == "bool" else seen.tril() if mask == "causal" else seen
+    wide = [x.double().requires_grad_() for x in operands[:3]]
+    q, k, v = wide[0], *(x.repeat_interleave(heads // shared, 1) for x in wide[1:])
+    scores = 0.25 * q @ k.mT + (masks[mask] if mask == "float32" else 0)
+    expected = torch.softmax(scores.masked_fill(~seen, -1e30), -1) * seen @ v
+    grads = torch.autograd.grad(expected, wide, operands[3].double())
+    unit = torch.finfo(dtype).eps
+    for a, e in zip(actual, (expected, *grads), strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=0, atol=4 * unit * e.abs().max().item())
+    # The last query that attends few keys, with a cache.
+    if mask == "causal" and length <= keys:
+        n = length - 3
+        alone = [operands[0][:, :, n - 1 : n], *(x[:, :, :n] for x in operands[1:3]), operands[3][:, :, n - 1 : n]]
+        result, *_ = attention(driver, stored, alone)
+        assert_same_bits(result, actual[0][:, :, n - 1 : n])

@@ -8,6 +8,7 @@
 //         BIAS_OFFSET BIAS SEED...
 //   rows OP VARIANT DTYPE PROCESSORS CAPABILITY OUTER INNER LENGTH EPS INPUTS (OFFSET OUTER_STRIDE INNER_STRIDE ELEMENT_STRIDE INPUT)...
 //         WEIGHT BIAS ROW_VALUES ROW_VALUES SEED...
+//   attention DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS none|bool|float32 MASK SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //   launches CASE
 //
@@ -15,6 +16,9 @@
 // PROCESSORS is what the schedule takes the chip to have.
 //
 // `rows` gives the elements and then, each behind a multiple of 16 bytes, the values that a row has one of. Its files may be "none".
+//
+// `attention` takes contiguous tensors and gives results and gradients of query, key and value, one after another. The mask is that of
+// (LENGTH, KEYS), which all batches and heads share; its file may be "none".
 //
 // INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
 // behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
@@ -33,6 +37,7 @@
 #include <string>
 #include <vector>
 
+#include "../../csrc/attention/attention.h"
 #include "../../csrc/common/launch_log.h"
 #include "../../csrc/elementwise/ladder.h"
 #include "../../csrc/elementwise/rung.h"
@@ -367,6 +372,47 @@ std::string row_operation(std::istream& line) {
                    [&] { launch_as_prepared(prepared.launches, [&] { return prepared.rung->launcher(call); }); });
 }
 
+std::string attention_of(std::istream& line) {
+  attention::Problem p;
+  p.dtype = checked_dtype(next<std::string>(line));
+  for (int64_t* field : {&p.batch, &p.heads, &p.group, &p.length, &p.keys}) *field = next<int64_t>(line);
+  p.width = next<int>(line);
+  p.value_width = next<int>(line);
+  p.causal = next<int>(line) != 0;
+  p.scale = next<float>(line);
+  Buffer query = read_input(next<std::string>(line)), key = read_input(next<std::string>(line)),
+         value = read_input(next<std::string>(line)), grads = read_input(next<std::string>(line));
+  const auto kind = next<std::string>(line), path = next<std::string>(line);
+  Buffer mask = kind == "none" ? Buffer(0) : read_input(path);
+  if (kind != "none") p.mask = {mask.data(), kind == "bool", 0, 0, p.keys, 1};
+  const auto matrices = [](void* data, int64_t heads, int64_t rows, int64_t width) {
+    return attention::Matrices{data, heads * rows * width, rows * width, width};
+  };
+  const int64_t shared = p.heads / p.group, size = size_of(p.dtype);
+  p.query = matrices(query.data(), p.heads, p.length, p.width);
+  p.key = matrices(key.data(), shared, p.keys, p.width);
+  p.value = matrices(value.data(), shared, p.keys, p.value_width);
+  const int64_t of_out = p.batch * p.heads * p.length * p.value_width * size, of_query = p.batch * p.query.batch * size,
+                of_key = p.batch * p.key.batch * size, of_value = p.batch * p.value.batch * size;
+  Buffer result(of_out + of_query + of_key + of_value);
+  unsigned char* const data = result.data();
+  const attention::Matrices out = matrices(data, p.heads, p.length, p.value_width);
+  attention::Gradients gradients{out, p.query, p.key, p.value};
+  gradients.out.data = grads.data();
+  gradients.query.data = data + of_out;
+  gradients.key.data = data + of_out + of_query;
+  gradients.value.data = data + of_out + of_query + of_key;
+  const attention::Prepared forward = attention::prepare_forward(p), backward = attention::prepare_backward(p);
+  Buffer workspace(backward.workspace.bytes());
+  return run_seeds(line, result, [&] {
+    workspace.poison();
+    launch_as_prepared(forward.launches, [&] { return attention::launch_forward(p, forward, out, nullptr); });
+    launch_as_prepared(backward.launches, [&] {
+      return attention::launch_backward(p, backward, gradients, workspace.data(), nullptr);
+    });
+  });
+}
+
 std::string thread_indices(std::istream& line) {
   lessons::ThreadGrid grid{};
   for (int64_t* field : {&grid.grid_x, &grid.grid_y, &grid.block_x, &grid.block_y}) *field = next<int64_t>(line);
@@ -388,6 +434,7 @@ std::string run_case(std::istream& line) {
   if (op == "along") return reduction_along_dims(line);
   if (op == "vector_add") return addition(line);
   if (op == "rows") return row_operation(line);
+  if (op == "attention") return attention_of(line);
   if (op == "thread_indices") return thread_indices(line);
   if (op == "matmul") return matrix_product(line);
   return reduction(op_named(op), line);
