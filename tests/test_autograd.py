@@ -121,26 +121,6 @@ def test_integers_have_no_gradient(device):
         call("sum", x).backward()
 
 
-@every_reduction
-def test_forward_mode_is_refused(op, device):
-    x = torch.randn(5, device=device)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        with pytest.raises(NotImplementedError, match=f"{op}.*forward-mode"):
-            call(op, dual)
-
-
-@pytest.mark.parametrize("op", ["matmul", "vector_add"])
-def test_forward_mode_of_two_operands_is_refused(op, device):
-    x = torch.randn(3, 3, device=device)
-    function = getattr(torch.ops.treduce, op)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        for operands in ((dual, x), (x, dual)):
-            with pytest.raises(NotImplementedError, match=f"{op}.*forward-mode"):
-                function(*operands)
-
-
 def test_backward_twice_needs_retain_graph(device):
     x = torch.randn(5, device=device, requires_grad=True)
     y = call("amax", x)

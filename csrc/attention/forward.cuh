@@ -13,7 +13,8 @@ struct LineValues {
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
-    kernel(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out, TREDUCE_GRID_CONSTANT LineValues lines) {
+    kernel(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
+           TREDUCE_GRID_CONSTANT LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
   const auto queries = Tile<kWidth>::of(shared, 0), keys = Tile<kWidth>::of(shared, 1),
              values = Tile<kWidth>::of(shared, 2);

@@ -7,14 +7,12 @@
 
 namespace treduce::attention {
 
-constexpr int kTile = 64;                         // queries or keys that a block takes at a time: an order of additions
-constexpr int kThreads = 128;                     // a warp for each 16 lines of a tile
-constexpr int kNarrow = 64, kWide = kMostWidth;   // the widths that kernels are compiled for
+constexpr int kTile = 64;                        // queries or keys that a block takes at a time: an order of additions
+constexpr int kThreads = 128;                    // a warp for each 16 lines of a tile
+constexpr int kNarrow = 64, kWide = kMostWidth;  // the widths that kernels are compiled for
 
 TREDUCE_HOST_DEVICE constexpr int64_t tile_bytes(int width) { return int64_t{kTile} * width * 2; }
-inline int compiled_width(const Problem& p) {
-  return p.width <= kNarrow && p.value_width <= kNarrow ? kNarrow : kWide;
-}
+inline int compiled_width(const Problem& p) { return p.width <= kNarrow && p.value_width <= kNarrow ? kNarrow : kWide; }
 // What the backward knows of each query, padded to whole tiles.
 inline int64_t padded(const Problem& p) { return round_up(p.length, kTile); }
 

@@ -12,8 +12,8 @@
 
 namespace treduce::attention {
 
-constexpr int kLines = 16;                // of a tile, that a warp multiplies
-constexpr int kColumns = kTile / 8;       // fragments of 8 columns across a tile
+constexpr int kLines = 16;           // of a tile, that a warp multiplies
+constexpr int kColumns = kTile / 8;  // fragments of 8 columns across a tile
 constexpr float kNever = -__builtin_inff();
 
 // kTile lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, so that neither a line nor a
@@ -181,7 +181,8 @@ TREDUCE_DEVICE void store_lines(const float (&sums)[kWidth / 8][4], const float 
                                 int64_t batch, int64_t head, int64_t line, int64_t lines, int width) {
   const int lane = threadIdx.x % warp::kLanes;
   T* const matrix = static_cast<T*>(to.data) + batch * to.batch + head * to.head;
-  const bool pairs = width % 2 == 0 && (to.batch | to.head | to.row) % 2 == 0 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0;
+  const bool pairs =
+      width % 2 == 0 && (to.batch | to.head | to.row) % 2 == 0 && reinterpret_cast<uintptr_t>(to.data) % 4 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t l = line + lane / 4 + half * 8;

@@ -81,9 +81,9 @@ struct Call {
   void move_padding() {
     if (mask.numel() == 0) return;
     const at::Tensor attended = mask.scalar_type() == at::kBool
-                                ? mask.any(1).any(1)
-                                : at::gt(ours::amax(mask, at::IntArrayRef({1, 2}), /*keepdim=*/false),
-                                         -std::numeric_limits<double>::infinity());
+                                    ? mask.any(1).any(1)
+                                    : at::gt(ours::amax(mask, at::IntArrayRef({1, 2}), /*keepdim=*/false),
+                                             -std::numeric_limits<double>::infinity());
     const at::Tensor unused = at::logical_not(attended);
     if (unused.is_cpu() && !unused.any().item<bool>()) return;
     order = std::get<1>(at::sort(unused.to(at::kByte), /*stable=*/true, /*dim=*/-1, /*descending=*/false));

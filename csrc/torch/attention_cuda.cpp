@@ -117,8 +117,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   const Tensor dvalue = moved ? at::empty(call.value.sizes(), value.options()) : at::empty_like(value);
   const Tensor of_key = writable(dkey), of_value = writable(dvalue);
   const Gradients gradients{read(given), written(of_query), written(of_key), written(of_value)};
-  const int error =
-      launch_backward(fused.problem, prepared, gradients, workspace.mutable_data_ptr(), scope.stream());
+  const int error = launch_backward(fused.problem, prepared, gradients, workspace.mutable_data_ptr(), scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of scaled_dot_product_attention_backward");
   settle(of_query, dquery);
   settle(of_key, dkey);

@@ -42,6 +42,19 @@ struct Reduced {
     return (grad.is_complex() && !at::isComplexType(type) ? at::real(grad) : grad).to(type);
   }
 
+  // Which elements are the extremum of their output, and how many are.
+  std::pair<at::Tensor, at::Tensor> ties(const at::Tensor& x, const at::Tensor& extremum) const {
+    // 8-bit floats have a float32 extremum.
+    const at::Tensor wide = x.scalar_type() == extremum.scalar_type() ? x : x.to(extremum.scalar_type());
+    const at::Tensor found = wide.eq(restored(extremum));
+    if (dims.whole()) return {found, found.sum()};
+    at::DimVector reduced;
+    for (int64_t d = 0; d < x.dim(); ++d) {
+      if (dims[d]) reduced.push_back(d);
+    }
+    return {found, found.sum(reduced, /*keepdim=*/true)};
+  }
+
   // Elements of an output.
   c10::SymInt count() const {
     c10::SymInt n = 1;
@@ -76,19 +89,7 @@ struct ExtremumBackward : Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor()};
     const at::Tensor x = self.unpack(), extremum = result.unpack();
-    // 8-bit floats have a float32 extremum.
-    const at::Tensor wide = x.scalar_type() == extremum.scalar_type() ? x : x.to(extremum.scalar_type());
-    const at::Tensor ties = wide.eq(input.restored(extremum));
-    at::Tensor count;
-    if (input.dims.whole()) {
-      count = ties.sum();
-    } else {
-      at::DimVector dims;
-      for (int64_t d = 0; d < x.dim(); ++d) {
-        if (input.dims[d]) dims.push_back(d);
-      }
-      count = ties.sum(dims, /*keepdim=*/true);
-    }
+    const auto [ties, count] = input.ties(x, extremum);
     return {input.cast(input.restored(grads[0]).mul(ties).div(count))};
   }
   void release_variables() override {
@@ -202,9 +203,6 @@ struct AttentionBackward : Node {
   variable_list apply(variable_list&& grads) override {
     static const auto op = find_op<attention::BackwardSchema>("treduce::scaled_dot_product_attention_backward");
     if (!grads[0].defined()) return variable_list(3);
-    TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(),
-                                "scaled_dot_product_attention has no second derivative: its gradients take no "
-                                "create_graph=True");
     const at::Tensor m = mask.unpack();
     auto [dquery, dkey, dvalue] =
         op.call(grads[0], query.unpack(), key.unpack(), value.unpack(),
@@ -220,6 +218,14 @@ struct AttentionBackward : Node {
   std::string name() const override { return "TreduceAttentionBackward"; }
 };
 
+// Of the gradients, which may be asked for with create_graph=True by who never differentiates them, such as torch.func.grad.
+struct NoSecondDerivative : Node {
+  variable_list apply(variable_list&&) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "scaled_dot_product_attention has no second derivative");
+  }
+  std::string name() const override { return "TreduceAttentionBackwardBackward"; }
+};
+
 constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "treduce::amax", kAmin[] = "treduce::amin";
 
 template <const char* kName>
@@ -230,14 +236,18 @@ at::Tensor sum_like(c10::DispatchKeySet keys, const at::Tensor& self, std::strin
   // An integer result is a constant, as that of Tensor.to is.
   const bool records = torch::autograd::compute_requires_grad(self) &&
                        (!dtype.has_value() || torch::autograd::isDifferentiableType(*dtype));
-  refuse_forward_mode(self, kName);
-  at::Tensor result = below_autograd(op, keys, records, self, variant, dim, keepdim, dtype, block_size, num_blocks);
+  const at::Tensor tangent = tangent_of(self);
+  at::Tensor result = below_autograd(op, keys, records || tangent.defined(), self, variant, dim, keepdim, dtype,
+                                     block_size, num_blocks);
   if (records) {
     auto node = make_node<SumBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
     node->input = Reduced(self, dim, keepdim);
     node->mean = kName == kMean;
     torch::autograd::set_history(result, node);
+  }
+  if (tangent.defined() && torch::autograd::isDifferentiableType(result.scalar_type())) {
+    set_tangent(result, op.call(tangent, variant, dim, keepdim, dtype, block_size, num_blocks));
   }
   return result;
 }
@@ -248,8 +258,9 @@ at::Tensor extremum(c10::DispatchKeySet keys, const at::Tensor& self, std::strin
                     std::optional<int64_t> num_blocks) {
   static const auto op = find_op<reduce::ExtremumSchema>(kName);
   const bool records = torch::autograd::compute_requires_grad(self);
-  refuse_forward_mode(self, kName);
-  at::Tensor result = below_autograd(op, keys, records, self, variant, dim, keepdim, block_size, num_blocks);
+  const at::Tensor tangent = tangent_of(self);
+  at::Tensor result =
+      below_autograd(op, keys, records || tangent.defined(), self, variant, dim, keepdim, block_size, num_blocks);
   if (records) {
     auto node = make_node<ExtremumBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
@@ -258,6 +269,14 @@ at::Tensor extremum(c10::DispatchKeySet keys, const at::Tensor& self, std::strin
     node->result = SavedVariable(result.detach(), /*is_output=*/false);
     torch::autograd::set_history(result, node);
   }
+  if (tangent.defined()) {
+    static const auto sum = find_op<reduce::SumSchema>("treduce::sum");
+    const Reduced input(self, dim, keepdim);
+    const auto [ties, count] = input.ties(primal_of(self), primal_of(result));
+    set_tangent(result,
+                sum.call(tangent.mul(ties).div(count), "auto", dim, keepdim, std::nullopt, std::nullopt, std::nullopt)
+                    .to(result.scalar_type()));
+  }
   return result;
 }
 
@@ -265,9 +284,9 @@ at::Tensor recorded_matmul(c10::DispatchKeySet keys, const at::Tensor& self, con
                            std::string_view variant, std::optional<int64_t> tile_size) {
   static const auto op = find_op<Binary>("treduce::matmul");
   const bool records = torch::autograd::compute_requires_grad(self, other);
-  refuse_forward_mode(self, "treduce::matmul");
-  refuse_forward_mode(other, "treduce::matmul");
-  at::Tensor result = below_autograd(op, keys, records, self, other, variant, tile_size);
+  const at::Tensor of_self = tangent_of(self), of_other = tangent_of(other);
+  const bool dual = any_defined(of_self, of_other);
+  at::Tensor result = below_autograd(op, keys, records || dual, self, other, variant, tile_size);
   if (records) {
     auto node = make_node<MatmulBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self, other));
@@ -276,6 +295,12 @@ at::Tensor recorded_matmul(c10::DispatchKeySet keys, const at::Tensor& self, con
     node->variant = std::string(variant);
     node->tile_size = tile_size;
     torch::autograd::set_history(result, node);
+  }
+  if (dual) {
+    const auto product = [&](const at::Tensor& a, const at::Tensor& b) {
+      return any_defined(a) && any_defined(b) ? op.call(a, b, variant, tile_size) : at::Tensor();
+    };
+    set_tangent(result, added(product(of_self, primal_of(other)), product(primal_of(self), of_other)));
   }
   return result;
 }
@@ -286,10 +311,9 @@ at::Tensor recorded_linear(c10::DispatchKeySet keys, const at::Tensor& input, co
   static const auto op = find_op<matmul::LinearSchema>("treduce::linear");
   const at::Tensor b = bias.value_or(at::Tensor());
   const bool records = compute_requires_grad(input, weight, b);
-  refuse_forward_mode(input, "treduce::linear");
-  refuse_forward_mode(weight, "treduce::linear");
-  if (b.defined()) refuse_forward_mode(b, "treduce::linear");
-  at::Tensor result = below_autograd(op, keys, records, input, weight, bias, variant);
+  const at::Tensor of_input = tangent_of(input), of_weight = tangent_of(weight), of_bias = tangent_of(b);
+  const bool dual = any_defined(of_input, of_weight, of_bias);
+  at::Tensor result = below_autograd(op, keys, records || dual, input, weight, bias, variant);
   if (records) {
     auto node = make_node<LinearBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(input, weight, b));
@@ -299,6 +323,15 @@ at::Tensor recorded_linear(c10::DispatchKeySet keys, const at::Tensor& input, co
     node->weight_is_vector = weight.dim() == 1;
     node->variant = std::string(variant);
     torch::autograd::set_history(result, node);
+  }
+  if (dual) {
+    const auto product = [&](const at::Tensor& x, const at::Tensor& w) {
+      return any_defined(x) && any_defined(w) ? op.call(x, w, std::nullopt, variant) : at::Tensor();
+    };
+    at::Tensor tangent = added(product(of_input, primal_of(weight)), product(primal_of(input), of_weight));
+    if (of_bias.defined())
+      tangent = tangent.defined() ? tangent.add(of_bias) : of_bias.expand_symint(result.sym_sizes());
+    set_tangent(result, tangent);
   }
   return result;
 }
@@ -332,13 +365,31 @@ at::Tensor recorded_attention(c10::DispatchKeySet keys, const at::Tensor& query,
   return result;
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> recorded_attention_backward(
+    c10::DispatchKeySet keys, const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const std::optional<at::Tensor>& attn_mask, bool is_causal, std::optional<double> scale,
+    bool enable_gqa) {
+  static const auto op = find_op<attention::BackwardSchema>("treduce::scaled_dot_product_attention_backward");
+  const bool records = torch::autograd::compute_requires_grad(grad, query, key, value);
+  for (const at::Tensor& tensor : {grad, query, key, value}) {
+    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention_backward");
+  }
+  auto results = below_autograd(op, keys, records, grad, query, key, value, attn_mask, is_causal, scale, enable_gqa);
+  if (records) {
+    auto node = make_node<NoSecondDerivative>();
+    node->set_next_edges(torch::autograd::collect_next_edges(grad, query, key, value));
+    torch::autograd::set_history({std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
+  }
+  return results;
+}
+
 at::Tensor vector_add(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& other,
                       std::string_view variant, std::optional<int64_t> block_size) {
   static const auto op = find_op<Binary>("treduce::vector_add");
   const bool records = torch::autograd::compute_requires_grad(self, other);
-  refuse_forward_mode(self, "treduce::vector_add");
-  refuse_forward_mode(other, "treduce::vector_add");
-  at::Tensor result = below_autograd(op, keys, records, self, other, variant, block_size);
+  const at::Tensor of_self = tangent_of(self), of_other = tangent_of(other);
+  const bool dual = any_defined(of_self, of_other);
+  at::Tensor result = below_autograd(op, keys, records || dual, self, other, variant, block_size);
   if (records) {
     auto node = make_node<AddBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(self, other));
@@ -346,6 +397,7 @@ at::Tensor vector_add(c10::DispatchKeySet keys, const at::Tensor& self, const at
     node->other_sizes = other.sym_sizes().vec();
     torch::autograd::set_history(result, node);
   }
+  if (dual) set_tangent(result, added(of_self, of_other).expand_symint(result.sym_sizes()));
   return result;
 }
 
@@ -359,6 +411,7 @@ TORCH_LIBRARY_IMPL(treduce, Autograd, m) {
   m.impl("matmul", recorded_matmul);
   m.impl("linear", recorded_linear);
   m.impl("scaled_dot_product_attention", recorded_attention);
+  m.impl("scaled_dot_product_attention_backward", recorded_attention_backward);
   m.impl("vector_add", vector_add);
 }
 

@@ -38,11 +38,31 @@ Pointer pointer_to(N* node) {
   }
 }
 
-inline void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!tensor._fw_grad(/*level=*/0).defined(), op, " has no forward-mode derivative");
+// Forward mode: what a tensor is without its tangent, and its tangent, undefined where it has none. Formulas are of ops that are
+// differentiable themselves.
+inline at::Tensor primal_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor._fw_primal(/*level=*/0) : tensor;
+}
+inline at::Tensor tangent_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor._fw_grad(/*level=*/0) : at::Tensor();
+}
+template <class... Tensors>
+bool any_defined(const Tensors&... tensors) {
+  return (tensors.defined() || ...);
+}
+inline void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
+  if (tangent.defined()) result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
+}
+// a + b, where either may be undefined.
+inline at::Tensor added(const at::Tensor& a, const at::Tensor& b) {
+  return !a.defined() ? b : b.defined() ? a.add(b) : a;
 }
 
-// Runs the backend's kernel. While a graph is recorded, nothing inside may be recorded too.
+inline void refuse_forward_mode(const at::Tensor& tensor, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!tangent_of(tensor).defined(), op, " has no forward-mode derivative");
+}
+
+// Runs the backend's kernel. While a graph is recorded, or tangents are computed, nothing inside may be recorded too.
 template <class Op, class... Args>
 auto below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, const Args&... args) {
   if (!records) return op.redispatch(keys & c10::after_autograd_keyset, args...);

@@ -19,6 +19,9 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor sum_of(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   return dims.empty() ? tensor : ours::sum(tensor, dims, keepdim);
 }
+at::Tensor sum_along(const at::Tensor& tensor, int64_t dim) {
+  return tensor.dim() == 0 ? tensor : sum_of(tensor, at::IntArrayRef(dim), true);
+}
 at::Tensor mean_over(const at::Tensor& tensor, at::IntArrayRef dims) { return ours::mean(tensor, dims, true); }
 
 at::DimVector range(int64_t begin, int64_t end) {
@@ -44,10 +47,7 @@ struct SoftmaxNode : Node {
     const at::Tensor y = output.unpack(pointer_to(this));
     if (!may_differentiate_again()) return {(log ? logarithmic : plain).call(grads[0], y, dim, variant)};
     const at::Tensor g = widened(grads[0]), wide = widened(y);
-    const auto sum = [&](const at::Tensor& tensor) {
-      return tensor.dim() == 0 ? tensor : sum_of(tensor, at::IntArrayRef(dim), true);
-    };
-    const at::Tensor result = log ? g - wide.exp() * sum(g) : (g - sum(g * wide)) * wide;
+    const at::Tensor result = log ? g - wide.exp() * sum_along(g, dim) : (g - sum_along(g * wide, dim)) * wide;
     return {result.to(y.scalar_type())};
   }
   void release_variables() override { output.reset_data(); }
@@ -124,14 +124,40 @@ struct NormNode : Node {
   std::string name() const override { return centred ? "TreduceLayerNormBackward" : "TreduceRmsNormBackward"; }
 };
 
+// y (t - sum(y t)), or of log_softmax t - sum(exp(y) t).
+at::Tensor softmax_tangent(const at::Tensor& result, const at::Tensor& tangent, int64_t dim, bool log) {
+  if (!tangent.defined()) return tangent;
+  const at::Tensor y = widened(primal_of(result)), t = widened(tangent);
+  const at::Tensor along = log ? t - sum_along(y.exp() * t, dim) : y * (t - sum_along(y * t, dim));
+  return along.to(result.scalar_type());
+}
+
+// Of both norms; tangents may be undefined. h = (x - mean) rstd.
+at::Tensor norm_tangent(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& of_bias,
+                        c10::SymIntArrayRef normalized_shape, double eps, bool centred) {
+  const at::Tensor x = widened(primal_of(input));
+  const at::DimVector last = range(x.dim() - static_cast<int64_t>(normalized_shape.size()), x.dim());
+  const at::Tensor centre = centred ? x - mean_over(x, last) : x;
+  const at::Tensor r = (mean_over(centre * centre, last) + eps).rsqrt(), h = centre * r;
+  at::Tensor tangent;
+  if (const at::Tensor t = tangent_of(input); t.defined()) {
+    const at::Tensor wide = widened(t), off = centred ? wide - mean_over(wide, last) : wide;
+    tangent = (off - h * mean_over(wide * h, last)) * r;
+    if (weight.defined()) tangent = tangent * widened(primal_of(weight));
+  }
+  if (const at::Tensor t = tangent_of(weight); t.defined()) tangent = added(tangent, h * widened(t));
+  if (of_bias.defined()) tangent = added(tangent, widened(of_bias).expand_symint(x.sym_sizes()));
+  return tangent.to(input.scalar_type());
+}
+
 constexpr char kSoftmax[] = "treduce::softmax", kLogSoftmax[] = "treduce::log_softmax";
 
 template <const char* kName>
 at::Tensor softmax(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim, std::string_view variant) {
   static const auto op = find_op<SoftmaxSchema>(kName);
   const bool records = compute_requires_grad(self);
-  refuse_forward_mode(self, kName);
-  at::Tensor result = below_autograd(op, keys, records, self, dim, variant);
+  const at::Tensor tangent = tangent_of(self);
+  at::Tensor result = below_autograd(op, keys, records || tangent.defined(), self, dim, variant);
   if (records) {
     auto node = make_node<SoftmaxNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
@@ -139,7 +165,10 @@ at::Tensor softmax(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim
     node->log = kName == kLogSoftmax;
     node->variant = std::string(variant);
     torch::autograd::set_history(result, node);
+    set_tangent(result, softmax_tangent(result, tangent, dim, node->log));
     node->output = SavedVariable(result, /*is_output=*/true);
+  } else {
+    set_tangent(result, softmax_tangent(result, tangent, dim, kName == kLogSoftmax));
   }
   return result;
 }
@@ -148,8 +177,8 @@ at::Tensor logsumexp(c10::DispatchKeySet keys, const at::Tensor& self, int64_t d
                      std::string_view variant) {
   static const auto op = find_op<LogSumExpSchema>("treduce::logsumexp");
   const bool records = compute_requires_grad(self);
-  refuse_forward_mode(self, "treduce::logsumexp");
-  at::Tensor result = below_autograd(op, keys, records, self, dim, keepdim, variant);
+  const at::Tensor tangent = tangent_of(self);
+  at::Tensor result = below_autograd(op, keys, records || tangent.defined(), self, dim, keepdim, variant);
   if (records) {
     auto node = make_node<LogSumExpNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(self));
@@ -158,6 +187,10 @@ at::Tensor logsumexp(c10::DispatchKeySet keys, const at::Tensor& self, int64_t d
     node->keepdim = keepdim;
     node->variant = std::string(variant);
     torch::autograd::set_history(result, node);
+  }
+  if (tangent.defined()) {
+    const at::Tensor along = sum_along(ours::softmax(primal_of(self), dim) * tangent, dim);
+    set_tangent(result, keepdim || self.dim() == 0 ? along : along.squeeze(dim));
   }
   return result;
 }
@@ -180,10 +213,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(c10::DispatchKeySet ke
   static const auto op = find_op<LayerNormSchema>("treduce::layer_norm");
   const at::Tensor w = weight.value_or(at::Tensor()), b = bias.value_or(at::Tensor());
   const bool records = compute_requires_grad(input, w, b);
-  for (const at::Tensor& tensor : {input, w, b}) {
-    if (tensor.defined()) refuse_forward_mode(tensor, "treduce::layer_norm");
-  }
-  auto results = below_autograd(op, keys, records, input, normalized_shape, weight, bias, eps, variant);
+  const bool dual = any_defined(tangent_of(input), tangent_of(w), tangent_of(b));
+  auto results = below_autograd(op, keys, records || dual, input, normalized_shape, weight, bias, eps, variant);
   if (records) {
     auto node = make_node<NormNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(input, w, b));
@@ -191,6 +222,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(c10::DispatchKeySet ke
     node->mean = SavedVariable(std::get<1>(results), /*is_output=*/false);
     save_norm(*node, input, normalized_shape, weight, eps, std::get<2>(results), variant);
     torch::autograd::set_history(std::get<0>(results), node);
+  }
+  if (dual) {
+    set_tangent(std::get<0>(results), norm_tangent(input, w, tangent_of(b), normalized_shape, eps, /*centred=*/true));
   }
   return results;
 }
@@ -201,15 +235,18 @@ std::tuple<at::Tensor, at::Tensor> rms_norm(c10::DispatchKeySet keys, const at::
   static const auto op = find_op<RmsNormSchema>("treduce::rms_norm");
   const at::Tensor w = weight.value_or(at::Tensor());
   const bool records = compute_requires_grad(input, w);
-  refuse_forward_mode(input, "treduce::rms_norm");
-  if (w.defined()) refuse_forward_mode(w, "treduce::rms_norm");
-  auto results = below_autograd(op, keys, records, input, normalized_shape, weight, eps, variant);
+  const bool dual = any_defined(tangent_of(input), tangent_of(w));
+  auto results = below_autograd(op, keys, records || dual, input, normalized_shape, weight, eps, variant);
   if (records) {
     auto node = make_node<NormNode>();
     node->set_next_edges(torch::autograd::collect_next_edges(input, w));
     save_norm(*node, input, normalized_shape, weight, eps.value_or(default_eps(input.scalar_type())),
               std::get<1>(results), variant);
     torch::autograd::set_history(std::get<0>(results), node);
+  }
+  if (dual) {
+    const double own = eps.value_or(default_eps(input.scalar_type()));
+    set_tangent(std::get<0>(results), norm_tangent(input, w, at::Tensor(), normalized_shape, own, /*centred=*/false));
   }
   return results;
 }

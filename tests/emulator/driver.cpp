@@ -407,9 +407,8 @@ std::string attention_of(std::istream& line) {
   return run_seeds(line, result, [&] {
     workspace.poison();
     launch_as_prepared(forward.launches, [&] { return attention::launch_forward(p, forward, out, nullptr); });
-    launch_as_prepared(backward.launches, [&] {
-      return attention::launch_backward(p, backward, gradients, workspace.data(), nullptr);
-    });
+    launch_as_prepared(backward.launches,
+                       [&] { return attention::launch_backward(p, backward, gradients, workspace.data(), nullptr); });
   });
 }
 
