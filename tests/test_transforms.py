@@ -1,4 +1,4 @@
-"""torch.func: forward mode, Jacobians and Hessians against torch's own formulas, and vmap with one call for the batch."""
+"""torch.func: forward mode, Jacobians and Hessians against torch's formulas; vmap with one call for the batch."""
 
 import warnings
 

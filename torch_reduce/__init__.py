@@ -37,6 +37,7 @@ from ._invariant import (
 from ._names import MatmulName, OpName, ReductionName, RowName, VectorAddName
 from ._plan import Plan
 from ._plan_products import ProductPlan
+from ._plan_rows import RowPlan
 from ._plans import plan
 from ._variants import Variant, Variants, resolve, variants
 from ._version import __version__
@@ -55,6 +56,7 @@ __all__ = [
     "ProductPlan",
     "ReductionName",
     "RowName",
+    "RowPlan",
     "Variant",
     "Variants",
     "VectorAddName",

@@ -1,4 +1,4 @@
-"""`plan`, of a reduction or of a product."""
+"""`plan`, of a reduction, of a product or of a row operation."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -6,11 +6,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from ._names import MatmulName, ReductionName
+from ._names import MatmulName, ReductionName, RowName
 from ._plan import Plan
 from ._plan import plan as plan_reduction
 from ._plan_products import PRODUCTS, ProductPlan, plan_product
-from ._variants import REDUCTIONS
+from ._plan_rows import RowPlan, plan_rows
+from ._variants import REDUCTIONS, ROW_OPS
 
 
 @overload
@@ -44,15 +45,30 @@ def plan(
 ) -> ProductPlan: ...
 
 
-def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan:
+@overload
+def plan(
+    op: Literal["softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm"],
+    input: Tensor | Sequence[int],
+    along: int | Sequence[int] | None = None,
+    *,
+    variant: RowName = "auto",
+    device: torch.device | str | int | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> RowPlan: ...
+
+
+def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan | RowPlan:
     """What a call does on a GPU: rung, order of additions, launches, workspace, and a bound on its time.
 
     Nothing is launched and no element read, so no GPU is needed. The arguments are checked as those of the call.
 
     Args:
-        op: "sum", "mean", "amax", "amin", "matmul" or "linear".
+        op: "sum", "mean", "amax", "amin", "matmul", "linear", "softmax", "log_softmax", "logsumexp", "layer_norm" or
+            "rms_norm"; norms without weights.
         input: a tensor, on any device (a meta tensor will do), or a shape: then a contiguous tensor of it is meant.
         dim: as for `torch_reduce.sum`; so are dtype, keepdim, block_size and num_blocks.
+        along: of a row operation: dim as for `torch_reduce.softmax`, or normalized_shape as for
+            `torch_reduce.layer_norm`. Default: the last dim.
         other: the second operand of `torch_reduce.matmul`, or the weight of `torch_reduce.linear`: a tensor or a shape.
         bias: of `torch_reduce.linear`: a tensor, or True for one of the right shape.
         variant: as for the op.
@@ -63,7 +79,7 @@ def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan:
         input_dtype: of the elements, where `input` is a shape.
 
     Returns:
-        A `Plan` or a `ProductPlan`; its `str()` is a short text.
+        A `Plan`, a `ProductPlan` or a `RowPlan`; its `str()` is a short text.
 
     Raises:
         ValueError: an unknown op, chip or variant, or whatever else the call itself would refuse as one.
@@ -73,10 +89,12 @@ def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan:
         NotImplementedError: as the call; also a variant that the chip cannot run.
 
     Source:
-        csrc/reduce/prepare.cpp and csrc/matmul/prepare.cpp, which the call itself goes through.
+        csrc/reduce/prepare.cpp, csrc/matmul/prepare.cpp and csrc/rows/prepare.cpp, which the call itself goes through.
     """
     if op in PRODUCTS:
         return plan_product(op, *arguments, **named)
+    if op in ROW_OPS:
+        return plan_rows(op, *arguments, **named)
     if op not in REDUCTIONS:
-        raise ValueError(f"unknown op {op!r}; plans are of {', '.join((*REDUCTIONS, *PRODUCTS))}")
+        raise ValueError(f"unknown op {op!r}; plans are of {', '.join((*REDUCTIONS, *PRODUCTS, *ROW_OPS))}")
     return plan_reduction(op, *arguments, **named)

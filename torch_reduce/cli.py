@@ -36,7 +36,7 @@ from ._tables import (
     titled,
     variants_table,
 )
-from ._variants import OPS, REDUCTIONS, variant_named, variants
+from ._variants import OPS, REDUCTIONS, ROW_OPS, variant_named, variants
 from ._verify import LENGTHS, MATMUL_SHAPES, verify
 from ._version import __version__
 
@@ -134,14 +134,17 @@ def _parser() -> argparse.ArgumentParser:
         "plan", _show_plan, "what a call would do on a GPU: rung, order, launches, workspace, bound; needs none",
         "sum 4096x16384 --dim 1 --dtype bfloat16 --device H200", "mean 32x256x56x56 --dim 0 2 3",
         "sum 2^28 --variant two_pass", "matmul 4096x4096 4096x4096",
-        "linear 64x8192 28672x8192 --dtype bfloat16 --bias",
+        "linear 64x8192 28672x8192 --dtype bfloat16 --bias", "softmax 4096x4096 --dtype bfloat16",
     )  # fmt: skip
-    planning.add_argument("op", help=f"one of {', '.join((*REDUCTIONS, *PRODUCTS))}")
+    planning.add_argument("op", help=f"one of {', '.join((*REDUCTIONS, *PRODUCTS, *ROW_OPS))}")
     planning.add_argument(
         "shapes", nargs="+", type=_sizes, metavar="SHAPE",
         help="of the input: 2^20 or 4096x16384; of a product, of both operands (linear: input, then weight)",
     )  # fmt: skip
-    planning.add_argument("--dim", nargs="+", type=int, metavar="D", help="dims to reduce (default: all)")
+    planning.add_argument(
+        "--dim", nargs="+", type=int, metavar="D",
+        help="dims to reduce (default: all); of softmax and its kin one, of norms none (default: the last)",
+    )  # fmt: skip
     planning.add_argument("--keepdim", action="store_true", help="keep the reduced dims, with size 1")
     planning.add_argument("--dtype", default="float32", help="of the input (default: float32)")
     planning.add_argument("--result-dtype", help="the argument dtype of the call (default: none)")
@@ -332,15 +335,21 @@ def _show_plan(args: argparse.Namespace, console: Console) -> int:
     }  # fmt: skip
     of_products = {"bias": args.bias or None, "tile_size": args.tile_size, "tf32": args.tf32}
     own, others = (of_products, of_reductions) if product else (of_reductions, of_products)
+    if args.op in ROW_OPS:
+        takes_dim = not args.op.endswith("norm") and len(args.dim or ()) < 2
+        own = {"along": args.dim[0]} if takes_dim and args.dim else {}
+        others = of_products | of_reductions | ({"dim": None} if takes_dim else {})
     for name, value in others.items():
         if value not in (None, False):
-            raise ValueError(f"{args.op} takes no {name}")
+            raise ValueError(
+                f"{args.op} takes no {name}" + (" but one" if args.op in ROW_OPS and name == "dim" else "")
+            )
     found = plan(args.op, *args.shapes, variant=args.variant, **options, **own)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in found.rows():
         table.add_row(Text(name, style="bold"), Text(value))
     console.print(table)
-    times = ("memory_us", "arithmetic_us", "bound_us") if product else ("bound_us", "ceiling_us")
+    times = [name for name in ("memory_us", "arithmetic_us", "bound_us", "ceiling_us") if hasattr(found, name)]
     _write_json(args.json, dataclasses.asdict(found) | {name: getattr(found, name) for name in times})
     return 0
 

@@ -42,9 +42,10 @@ constexpr bool takes(DType dtype, int64_t width, int64_t value_width, int capabi
 struct Prepared {
   Launches launches;
   Workspace workspace;
+  int stages = 0;  // of the forward: tiles of keys and values that shared memory holds
 };
 
-Prepared prepare_forward(const Problem& problem);
+Prepared prepare_forward(const Problem& problem, const Chip& chip);
 Prepared prepare_backward(const Problem& problem);
 
 // Both return a cudaError_t; `stream` is a cudaStream_t. `workspace`: as prepared.

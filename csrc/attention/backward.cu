@@ -11,6 +11,13 @@
 namespace treduce::attention {
 namespace {
 
+constexpr int kN = kTile / 8;
+
+template <int kWidth>
+TREDUCE_DEVICE Tile<kWidth> tile_of(ptx::SharedAddress shared, int i) {
+  return {shared + i * Tile<kWidth>::kBytes};
+}
+
 // In place of scores and of gradients of probabilities: probabilities and gradients of scores, without the scale.
 TREDUCE_DEVICE void differentiate(float& s, float& dp, float log_sum, float along) {
   s = elementary::exp_of_nonpositive(s - log_sum);
@@ -22,8 +29,8 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     query_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
                     TREDUCE_GRID_CONSTANT Matrices to, TREDUCE_GRID_CONSTANT forward::LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
-  const auto queries = Tile<kWidth>::of(shared, 0), grads = Tile<kWidth>::of(shared, 1),
-             keys = Tile<kWidth>::of(shared, 2), values = Tile<kWidth>::of(shared, 3);
+  const auto queries = tile_of<kWidth>(shared, 0), grads = tile_of<kWidth>(shared, 1),
+             keys = tile_of<kWidth>(shared, 2), values = tile_of<kWidth>(shared, 3);
   const int64_t tiles = (p.length + kTile - 1) / kTile;
   const Place place(tiles, p.heads);
   const int64_t first = (tiles - 1 - place.tile) * kTile;
@@ -38,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
   const float log_sum[2] = {lines.log_sums[line], lines.log_sums[line + 8]};
   const float along[2] = {lines.along[line], lines.along[line + 8]};
 
-  float result[kWidth / 8][4] = {};
+  float result[1][kWidth / 8][4] = {};
   queries.copy(matrix_of(p.query, place.batch, place.head), p.query.row, first, p.length, p.width);
   grads.copy(matrix_of(out, place.batch, place.head), out.row, first, p.length, p.value_width);
   keys.copy(key, p.key.row, 0, p.keys, p.width);
@@ -47,28 +54,28 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
   for (int64_t k = 0; k < end; k += kTile) {
     ptx::wait_copies<0>();
     __syncthreads();
-    float s[kColumns][4] = {}, dp[kColumns][4] = {};
+    float s[1][kN][4] = {}, dp[1][kN][4] = {};
     if (has_queries) {
-      multiply_lines<T>(dp, grads, warp, values);
-      multiply_lines<T>(s, queries, warp, keys);
+      multiply_lines<T>(dp, grads, warp, values, 0);
+      multiply_lines<T>(s, queries, warp, keys, 0);
     }
     __syncthreads();  // nobody reads these values any more
     if (k + kTile < end) values.copy(value, p.value.row, k + kTile, p.keys, p.value_width);
     if (has_queries) {
-      score<false>(s, scores, query, k, scores.is_whole(query, k));
+      score<false>(s[0], scores, query, k, scores.is_whole(query, k, kTile));
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
+      for (int j = 0; j < kN; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) differentiate(s[j][i], dp[j][i], log_sum[i / 2], along[i / 2]);
+        for (int i = 0; i < 4; ++i) differentiate(s[0][j][i], dp[0][j][i], log_sum[i / 2], along[i / 2]);
       }
-      multiply_held<T>(result, dp, keys);
+      multiply_held<T>(result, dp, keys, 0);
     }
     __syncthreads();  // nor these keys
     if (k + kTile < end) keys.copy(key, p.key.row, k + kTile, p.keys, p.width);
     ptx::commit_copies();
   }
   const float scale[2] = {p.scale, p.scale};
-  store_lines<T, kWidth>(result, scale, to, place.batch, place.head, query, p.length, p.width);
+  store_lines<T, kWidth>(result[0], scale, to, place.batch, place.head, query, p.length, p.width);
 }
 
 template <class T, int kWidth>
@@ -77,9 +84,9 @@ __global__ void __launch_bounds__(kThreads, 2)
                   TREDUCE_GRID_CONSTANT Matrices to_key, TREDUCE_GRID_CONSTANT Matrices to_value,
                   TREDUCE_GRID_CONSTANT forward::LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
-  const auto keys = Tile<kWidth>::of(shared, 0), values = Tile<kWidth>::of(shared, 1);
-  const auto queries = [&](int turn) { return Tile<kWidth>::of(shared, 2 + turn * 2); };
-  const auto grads = [&](int turn) { return Tile<kWidth>::of(shared, 3 + turn * 2); };
+  const auto keys = tile_of<kWidth>(shared, 0), values = tile_of<kWidth>(shared, 1);
+  const auto queries = [&](int turn) { return tile_of<kWidth>(shared, 2 + turn * 2); };
+  const auto grads = [&](int turn) { return tile_of<kWidth>(shared, 3 + turn * 2); };
   const int64_t tiles = (p.keys + kTile - 1) / kTile, query_tiles = (p.length + kTile - 1) / kTile;
   const Place place(tiles, p.heads / p.group);
   const int64_t first = place.tile * kTile;
@@ -97,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     grads(turn).copy(matrix_of(out, place.batch, head_of(step)), out.row, query_of(step), p.length, p.value_width);
   };
 
-  float of_keys[kWidth / 8][4] = {}, of_values[kWidth / 8][4] = {};
+  float of_keys[1][kWidth / 8][4] = {}, of_values[1][kWidth / 8][4] = {};
   keys.copy(matrix_of(p.key, place.batch, place.head), p.key.row, first, p.keys, p.width);
   values.copy(matrix_of(p.value, place.batch, place.head), p.value.row, first, p.keys, p.value_width);
   if (steps > 0) copy(0);
@@ -111,28 +118,28 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int turn = static_cast<int>(step % 2);
     const int64_t head = head_of(step), query = query_of(step);
     const Scores scores(p, place.batch, head);
-    float s[kColumns][4] = {}, dp[kColumns][4] = {};
-    multiply_lines<T>(s, keys, warp, queries(turn));
-    multiply_lines<T>(dp, values, warp, grads(turn));
-    score<true>(s, scores, query, key, scores.is_whole(query, first));
+    float s[1][kN][4] = {}, dp[1][kN][4] = {};
+    multiply_lines<T>(s, keys, warp, queries(turn), 0);
+    multiply_lines<T>(dp, values, warp, grads(turn), 0);
+    score<true>(s[0], scores, query, key, scores.is_whole(query, first, kTile));
     const int64_t line = (place.batch * p.heads + head) * (query_tiles * kTile) + query + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
+    for (int j = 0; j < kN; ++j) {
       const auto log_sum = *reinterpret_cast<const float2*>(lines.log_sums + line + j * 8);
       const auto along = *reinterpret_cast<const float2*>(lines.along + line + j * 8);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        differentiate(s[j][half * 2], dp[j][half * 2], log_sum.x, along.x);
-        differentiate(s[j][half * 2 + 1], dp[j][half * 2 + 1], log_sum.y, along.y);
+        differentiate(s[0][j][half * 2], dp[0][j][half * 2], log_sum.x, along.x);
+        differentiate(s[0][j][half * 2 + 1], dp[0][j][half * 2 + 1], log_sum.y, along.y);
       }
     }
-    multiply_held<T>(of_values, s, grads(turn));
-    multiply_held<T>(of_keys, dp, queries(turn));
+    multiply_held<T>(of_values, s, grads(turn), 0);
+    multiply_held<T>(of_keys, dp, queries(turn), 0);
   }
   ptx::wait_copies<0>();
   const float scale[2] = {p.scale, p.scale}, one[2] = {1, 1};
-  store_lines<T, kWidth>(of_keys, scale, to_key, place.batch, place.head, key, p.keys, p.width);
-  store_lines<T, kWidth>(of_values, one, to_value, place.batch, place.head, key, p.keys, p.value_width);
+  store_lines<T, kWidth>(of_keys[0], scale, to_key, place.batch, place.head, key, p.keys, p.width);
+  store_lines<T, kWidth>(of_values[0], one, to_value, place.batch, place.head, key, p.keys, p.value_width);
 }
 
 }  // namespace
@@ -144,7 +151,7 @@ int launch_backward(const Problem& p, const Prepared& prepared, const Gradients&
   return dispatch_kernel(p, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
-    cudaError_t error = launch(&forward::kernel<T, kWidth>, shape(0), p, g.out, lines);
+    cudaError_t error = launch(&forward::kernel<T, kWidth, kStages>, shape(0), p, g.out, lines);
     if (error == cudaSuccess) error = launch(&query_gradients<T, kWidth>, shape(1), p, g.out, g.query, lines);
     if (error != cudaSuccess) return error;
     return launch(&key_gradients<T, kWidth>, shape(2), p, g.out, g.key, g.value, lines);

@@ -1,11 +1,12 @@
-// Idea: scores never leave registers. A block keeps 64 queries and walks the keys, 64 at a time, from the first on: it multiplies, takes
+// Idea: scores never leave registers. A block keeps 128 queries and walks the keys, 32 at a time, from the first on: it multiplies, takes
 // the running maximum, corrects what it has added so far by it, and adds exp(scores) times values.
 //
 // Order:   a query's result is a function of itself and of the keys that it attends. Keys that are masked behind those change neither
 //          maximum nor sums: their exp is zero and the correction one.
-// Mapping: a warp a fragment of 16 queries. The probabilities of a lane are the operand of its next product: no exchange.
-//          Values are copied while scores are multiplied, the next keys while values are.
-// Bound:   the matrix instruction and shared memory: a warp reads both tiles for its 16 queries.
+// Mapping: a warp two fragments of 16 queries, so that what it reads of keys and values serves both. The probabilities of a lane are the
+//          operand of its next product: no exchange. While 64 keys and values are multiplied, the next are copied; where a GPU has
+//          few blocks, one query each for instance, several such tiles ahead.
+// Bound:   the matrix instruction, and exp beside it.
 // Source:  T. Dao et al., FlashAttention (2022); M. Milakov and N. Gimelshein, Online normalizer calculation for softmax (2018).
 #include "forward.cuh"
 
@@ -13,8 +14,12 @@ namespace treduce::attention {
 
 int launch_forward(const Problem& p, const Prepared& prepared, const Matrices& out, void* stream) {
   return dispatch_kernel(p, [&](auto type, auto width) {
-    return launch(&forward::kernel<decltype(type), decltype(width)::value>,
-                  Launch{prepared.launches[0], static_cast<cudaStream_t>(stream)}, p, out, forward::LineValues{});
+    using T = decltype(type);
+    constexpr int kWidth = decltype(width)::value;
+    const Launch shape{prepared.launches[0], static_cast<cudaStream_t>(stream)};
+    return prepared.stages == kStages
+               ? launch(&forward::kernel<T, kWidth, kStages>, shape, p, out, forward::LineValues{})
+               : launch(&forward::kernel<T, kWidth, kManyStages>, shape, p, out, forward::LineValues{});
   });
 }
 

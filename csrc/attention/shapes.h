@@ -7,8 +7,11 @@
 
 namespace treduce::attention {
 
-constexpr int kTile = 64;                        // queries or keys that a block takes at a time: an order of additions
-constexpr int kThreads = 128;                    // a warp for each 16 lines of a tile
+constexpr int kTile = 64;                    // queries or keys that a block takes at a time: an order of additions
+constexpr int kStep = 32;                    // keys of a step of softmax: likewise
+constexpr int kQueries = 128;                // of a block of the forward
+constexpr int kStages = 2, kManyStages = 4;  // tiles of keys and values in shared memory; where a GPU has few blocks
+constexpr int kThreads = 128;                // a warp for each 16 lines of a tile
 constexpr int kNarrow = 64, kWide = kMostWidth;  // the widths that kernels are compiled for
 
 TREDUCE_HOST_DEVICE constexpr int64_t tile_bytes(int width) { return int64_t{kTile} * width * 2; }

@@ -12,31 +12,25 @@
 
 namespace treduce::attention {
 
-constexpr int kLines = 16;           // of a tile, that a warp multiplies
-constexpr int kColumns = kTile / 8;  // fragments of 8 columns across a tile
+constexpr int kLines = 16;  // of a tile, that a warp multiplies
 constexpr float kNever = -__builtin_inff();
 
-// kTile lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, so that neither a line nor a
+// kTall lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, so that neither a line nor a
 // column of chunks meets a bank twice.
-template <int kWidth>
+template <int kWidth, int kTall = kTile>
 struct Tile {
-  static constexpr int kChunk = 8, kChunks = kWidth / kChunk, kPitch = kWidth * 2;
+  static constexpr int kChunk = 8, kChunks = kWidth / kChunk, kPitch = kWidth * 2, kBytes = kTall * kPitch;
   ptx::SharedAddress begin;
-
-  // The i-th of the tiles in a block's shared memory.
-  TREDUCE_DEVICE static Tile of(ptx::SharedAddress shared, int i) {
-    return {shared + i * static_cast<int>(tile_bytes(kWidth))};
-  }
 
   // Starts the copies of the lines from `line` to `lines`, `width` elements each; what is missing becomes zero.
   TREDUCE_DEVICE void copy(const uint16_t* from, int64_t pitch, int64_t line, int64_t lines, int width) const {
     constexpr int kAtOnce = kThreads / kChunks;
     const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
-    const int left = static_cast<int>(min(lines - line, int64_t{kTile}));
+    const int left = static_cast<int>(min(lines - line, int64_t{kTall}));
     const int bytes = min(max(width - chunk * kChunk, 0), kChunk) * 2;
     const uint16_t* const source = from + (line + first) * pitch + chunk * kChunk;
 #pragma unroll
-    for (int i = 0; i < kTile / kAtOnce; ++i) {
+    for (int i = 0; i < kTall / kAtOnce; ++i) {
       const int r = first + i * kAtOnce;
       ptx::copy_async_part(begin + r * kPitch + (chunk ^ r % 8) * 16, source + int64_t{i} * kAtOnce * pitch,
                            r < left ? bytes : 0);
@@ -52,19 +46,25 @@ struct Tile {
   }
 };
 
-// sums += A B^T: 16 lines of A by the kTile lines of B, along the width.
-template <class T, int kWidth>
-TREDUCE_DEVICE void multiply_lines(float (&sums)[kColumns][4], Tile<kWidth> a, int lines, Tile<kWidth> b) {
+// sums += A B^T: kM times 16 lines of A, from `lines` on, by kN times 8 lines of B, from `columns` on, along the width. Both count in
+// sixteens.
+template <class T, int kM, int kN, int kWidth, int kTallA, int kTallB>
+TREDUCE_DEVICE void multiply_lines(float (&sums)[kM][kN][4], Tile<kWidth, kTallA> a, int lines, Tile<kWidth, kTallB> b,
+                                   int columns) {
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    uint32_t of_a[4];
-    a.template load<false>(of_a, lines, k);
+    uint32_t of_a[kM][4];
 #pragma unroll
-    for (int j = 0; j < kTile / 16; ++j) {
+    for (int m = 0; m < kM; ++m) a.template load<false>(of_a[m], lines + m, k);
+#pragma unroll
+    for (int j = 0; j < kN / 2; ++j) {
       uint32_t of_b[4];
-      b.template load<false>(of_b, j, k);
-      ptx::multiply(T{}, sums[2 * j], of_a, of_b[0], of_b[2]);
-      ptx::multiply(T{}, sums[2 * j + 1], of_a, of_b[1], of_b[3]);
+      b.template load<false>(of_b, columns + j, k);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        ptx::multiply(T{}, sums[m][2 * j], of_a[m], of_b[0], of_b[2]);
+        ptx::multiply(T{}, sums[m][2 * j + 1], of_a[m], of_b[1], of_b[3]);
+      }
     }
   }
 }
@@ -86,20 +86,28 @@ TREDUCE_DEVICE uint32_t word_of(float low, float high) {
 #endif
 }
 
-// sums += P B: P, 16 x kTile, is rounded to T from the registers that hold it as sums.
-template <class T, int kWidth>
-TREDUCE_DEVICE void multiply_held(float (&sums)[kWidth / 8][4], const float (&p)[kColumns][4], Tile<kWidth> b) {
+// sums += P B: kN times 8 lines of B, from `lines` on. P is rounded to T from the registers that hold it as sums.
+template <class T, int kM, int kN, int kWidth>
+TREDUCE_DEVICE void multiply_held(float (&sums)[kM][kWidth / 8][4], const float (&p)[kM][kN][4], Tile<kWidth> b,
+                                  int lines) {
 #pragma unroll
-  for (int k = 0; k < kTile / 16; ++k) {
-    const uint32_t of_p[4] = {word_of<T>(p[2 * k][0], p[2 * k][1]), word_of<T>(p[2 * k][2], p[2 * k][3]),
-                              word_of<T>(p[2 * k + 1][0], p[2 * k + 1][1]),
-                              word_of<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+  for (int k = 0; k < kN / 2; ++k) {
+    uint32_t of_p[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        of_p[m][i] = word_of<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+    }
 #pragma unroll
     for (int j = 0; j < kWidth / 16; ++j) {
       uint32_t of_b[4];
-      b.template load<true>(of_b, k, j);
-      ptx::multiply(T{}, sums[2 * j], of_p, of_b[0], of_b[1]);
-      ptx::multiply(T{}, sums[2 * j + 1], of_p, of_b[2], of_b[3]);
+      b.template load<true>(of_b, lines + k, j);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        ptx::multiply(T{}, sums[m][2 * j], of_p[m], of_b[0], of_b[1]);
+        ptx::multiply(T{}, sums[m][2 * j + 1], of_p[m], of_b[2], of_b[3]);
+      }
     }
   }
 }
@@ -124,9 +132,9 @@ struct Scores {
   TREDUCE_DEVICE Scores(const Problem& p, int64_t batch, int64_t head)
       : p(p), mask(batch * p.mask.batch + head * p.mask.head) {}
 
-  // Whether some of a tile's scores are missing or masked.
-  TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key) const {
-    return p.mask.data == nullptr && key + kTile <= p.keys && !(p.causal && key + kTile - 1 > query);
+  // Whether none of the scores of queries from `query` on by `count` keys from `key` on is missing or masked.
+  TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key, int count) const {
+    return p.mask.data == nullptr && key + count <= p.keys && !(p.causal && key + count - 1 > query);
   }
 
   TREDUCE_DEVICE float scaled(float product) const { return elementary::multiply(product, p.scale); }
@@ -144,19 +152,19 @@ struct Scores {
 
 // The scores of a tile, in place of its products. A thread's four of a fragment: lines g and g + 8, two columns each; lines are queries,
 // or, kByKey, keys. (query, key): of the tile's first that this warp has.
-template <bool kByKey>
-TREDUCE_DEVICE void score(float (&s)[kColumns][4], const Scores& scores, int64_t query, int64_t key, bool whole) {
+template <bool kByKey, int kN>
+TREDUCE_DEVICE void score(float (&s)[kN][4], const Scores& scores, int64_t query, int64_t key, bool whole) {
   const int lane = threadIdx.x % warp::kLanes, line = lane / 4, column = lane % 4 * 2;
   if (whole) {
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
+    for (int j = 0; j < kN; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[j][i] = scores.scaled(s[j][i]);
     }
     return;
   }
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kN; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int l = line + i / 2 * 8, c = j * 8 + column + i % 2;

@@ -92,7 +92,8 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   }
   const Fused fused(call);
   const Tensor out = writable(result);
-  const int error = launch_forward(fused.problem, prepare_forward(fused.problem), written(out), scope.stream());
+  const Prepared prepared = prepare_forward(fused.problem, chip_of(scope.device()));
+  const int error = launch_forward(fused.problem, prepared, written(out), scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of scaled_dot_product_attention");
   settle(out, result);
   return result;

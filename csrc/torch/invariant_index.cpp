@@ -1,23 +1,17 @@
 // Additions into places that an index names: gradients of embeddings, index_add, scatter_add, index_put. What meets in a place is
-// sorted there, in its order, and folded as a tree, neighbours first: no atomics, and nothing depends on the other places.
+// sorted there, in its order, and folded as a tree, neighbours first (../segments): no atomics, and nothing depends on other places.
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cummax.h>
-#include <ATen/ops/div.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/lt.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ne.h>
-#include <ATen/ops/remainder.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
-#include <ATen/ops/sub.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
-#include "composed.h"
 #include "invariant_ops.h"
+#include "reduce_schema.h"
+#include "segments.h"
 
 namespace treduce::invariant {
 namespace {
@@ -26,40 +20,12 @@ using at::Scalar;
 using at::Tensor;
 using Indices = c10::List<std::optional<Tensor>>;
 
-// Sums of the rows of a source (n, width) that have the same index, in the accumulator's dtype; for each of the n rows in sorted
-// order its index and the sum of all that share it.
-struct Segments {
-  Tensor index, sums;
-
-  Segments(const Tensor& unsorted, const Tensor& source) {
-    const int64_t n = unsorted.size(0);
-    Tensor order;
-    std::tie(index, order) = at::sort(unsorted, /*stable=*/true, /*dim=*/0, /*descending=*/false);
-    sums = source.index_select(0, order).to(composed::accumulator(source.scalar_type()));
-    if (n < 2) return;
-    // The place of each row in its segment.
-    const Tensor at = at::arange(n, index.options());
-    Tensor begins = at::zeros({n}, index.options());
-    begins.narrow(0, 1, n - 1)
-        .copy_(at.narrow(0, 1, n - 1).masked_fill(at::eq(index.narrow(0, 1, n - 1), index.narrow(0, 0, n - 1)), 0));
-    begins = std::get<0>(at::cummax(begins, 0));
-    const Tensor place = at::sub(at, begins);
-    for (int64_t step = 1; step < n; step *= 2) {
-      const int64_t rest = n - step;
-      const Tensor apart = at::ne(index.narrow(0, step, rest), index.narrow(0, 0, rest));
-      const Tensor waits = at::ne(at::remainder(place.narrow(0, 0, rest), 2 * step), 0).logical_or_(apart);
-      sums.narrow(0, 0, rest).add_(sums.narrow(0, step, rest).masked_fill(waits.unsqueeze(1), 0));
-    }
-    sums = sums.index_select(0, begins);
-  }
-
-  // Each row of `out` that an index names gets what it held and its sum. Rows that share an index write the same.
-  void add_to(const Tensor& out) const {
-    if (index.size(0) == 0 || sums.numel() == 0) return;
-    const Tensor before = out.index_select(0, index).to(sums.scalar_type());
-    out.index_copy_(0, index, at::add(before, sums).to(out.scalar_type()));
-  }
-};
+// Adds the rows of a source (n, width) to those of `out`, which is contiguous, that an index of each names.
+void add_rows(const Tensor& out, const Tensor& unsorted, const Tensor& source, bool mean = false) {
+  static const auto op = reduce::find_op<segments::AddSchema>("treduce::add_segments_");
+  const auto [index, order] = at::sort(unsorted, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  op.call(out, index, order, source.to(out.scalar_type()).contiguous(), mean);
+}
 
 Tensor wrapped(const Tensor& index, int64_t size) {
   const Tensor wide = index.to(at::kLong);
@@ -70,15 +36,8 @@ Tensor embedding_backward(const Tensor& grad, const Tensor& indices, c10::SymInt
                           bool scale_grad_by_freq) {
   const int64_t rows = num_weights.guard_int(__FILE__, __LINE__), padding = padding_idx.guard_int(__FILE__, __LINE__);
   const int64_t width = grad.size(-1);
-  Segments segments(indices.reshape({-1}).to(at::kLong), grad.reshape({-1, width}));
-  if (scale_grad_by_freq) {
-    const Tensor& sorted = segments.index;
-    const Tensor count = at::sub(at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/true),
-                                 at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/false));
-    segments.sums = at::div(segments.sums, count.unsqueeze(1));
-  }
   const Tensor out = at::zeros({rows, width}, grad.options());
-  segments.add_to(out);
+  add_rows(out, indices.reshape({-1}).to(at::kLong), grad.reshape({-1, width}), scale_grad_by_freq);
   if (padding >= 0) out.select(0, padding).zero_();
   return out;
 }
@@ -88,7 +47,7 @@ Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Ten
   Tensor out = self.movedim(dim, 0).clone(at::MemoryFormat::Contiguous);
   Tensor rows = source.movedim(dim, 0).reshape({index.numel(), -1});
   if (!alpha.equal(1)) rows = at::mul(rows, alpha);
-  Segments(wrapped(index.reshape({-1}), self.size(dim)), rows).add_to(out.reshape({self.size(dim), -1}));
+  if (rows.numel() > 0) add_rows(out.view({self.size(dim), -1}), wrapped(index.reshape({-1}), self.size(dim)), rows);
   return out.movedim(0, dim);
 }
 
@@ -107,7 +66,7 @@ Tensor scatter_add(const Tensor& self, int64_t dim, const Tensor& index, const T
       place = at::add(place, at::mul(at::arange(index.size(d), place.options()), out.stride(d)).reshape(shape));
     }
   }
-  Segments(place.reshape({-1}), source.reshape({-1, 1})).add_to(out.view({-1, 1}));
+  add_rows(out.view({-1, 1}), place.reshape({-1}), source.reshape({-1, 1}));
   return out;
 }
 
@@ -118,13 +77,14 @@ Tensor index_put(const Tensor& self, const Indices& indices, const Tensor& value
       first->scalar_type() != at::kByte) {  // whole rows
     std::vector<int64_t> shape = first->sizes().vec();
     for (int64_t d = 1; d < self.dim(); ++d) shape.push_back(self.size(d));
-    Segments(wrapped(first->reshape({-1}), self.size(0)), values.expand(shape).reshape({first->numel(), -1}))
-        .add_to(out.reshape({self.size(0), -1}));
+    if (out.numel() == 0 || first->numel() == 0) return out;
+    add_rows(out.view({self.size(0), -1}), wrapped(first->reshape({-1}), self.size(0)),
+             values.expand(shape).reshape({first->numel(), -1}));
     return out;
   }
   const Tensor places = at::arange(self.numel(), self.options().dtype(at::kLong)).reshape(self.sizes());
   const Tensor place = at::index(places, indices);
-  Segments(place.reshape({-1}), values.expand(place.sizes()).reshape({-1, 1})).add_to(out.view({-1, 1}));
+  add_rows(out.view({-1, 1}), place.reshape({-1}), values.expand(place.sizes()).reshape({-1, 1}));
   return out;
 }
 

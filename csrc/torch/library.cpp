@@ -46,5 +46,8 @@ TORCH_LIBRARY(treduce, m) {
   m.def("elementary(Tensor self, str function) -> Tensor");
   // Along dim 0 of `values`, to `out`: what the collectives of torch_reduce.distributed add.
   m.def("reduce_ranks_(Tensor(a!) out, Tensor values, str op) -> ()");
+  // Rows of `source` into the rows of `out` that `index`, which ascends, names: what meets is added as a tree, in the order of `order`,
+  // the places of these rows in `source`. mean: their sums are divided by their number.
+  m.def("add_segments_(Tensor(a!) out, Tensor index, Tensor order, Tensor source, bool mean=False) -> ()");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

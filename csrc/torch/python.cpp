@@ -13,11 +13,13 @@
 #include "../matmul/prepare.h"
 #include "../rows/ladder.h"
 #include "../rows/prepare.h"
+#include "../rows/shapes.h"
 #include "functions.h"
 #include "invariant.h"
 #include "matmul.h"
 #include "matmul_composed.h"
 #include "reduce.h"
+#include "rows.h"
 #include "treduce_build.h"
 
 #ifdef TREDUCE_WITH_CUDA
@@ -305,6 +307,46 @@ std::string unit_of(const matmul::Row& row, DType dtype) {
          " on tensor cores";
 }
 
+// As call_plan, of a row operation without weights: along dim `along[0]`, or, of norms, over the last dims, whose sizes are `along`.
+py::dict row_call_plan(const std::string& op, const py::tuple& operand, at::ScalarType type,
+                       const std::vector<int64_t>& along, const std::string& variant,
+                       const std::tuple<int, int>& facts) {
+  const rows::Op which = row_op_named(op);
+  const Planned planned(operand);
+  const at::Tensor self = planned.tensor(type);
+  rows::checked_float(self, op.c_str());
+  const rows::RowDims dims =
+      rows::has_weight(which)
+          ? rows::checked_norm(op.c_str(), self, c10::fromIntArrayRefSlow(along), std::nullopt, std::nullopt)
+          : rows::checked_dim(self, along.at(0));
+  rows::RowCall call(which, variant, self, dims);
+  if (!call.copies(self)) call.request.addresses |= planned.address;
+  const bool a_row = which == rows::Op::logsumexp;
+  std::vector<int64_t> sizes = self.sizes().vec();
+  if (a_row && self.dim() > 0) sizes.erase(sizes.begin() + dims.begin);
+  call.set_output(at::detail::empty_strided_meta(sizes, at::detail::defaultStrides(sizes), type));
+  const Chip chip = chip_from(facts);
+  py::dict d;
+  d["result_shape"] = py::tuple(py::cast(sizes));
+  d["row_count"] = call.request.problem.rows;
+  d["length"] = call.request.problem.length;
+  d["copies"] = call.copies(self);
+  rows::Prepared p;
+  if (!call.is_empty()) {
+    p = rows::prepare(call.request, chip);
+    check(p.refusal);
+  } else {
+    p.rung = call.request.row;
+  }
+  d["rung"] = p.rung->name;
+  d["order"] = p.rung->order;
+  d["order_text"] = p.rung->order_text;
+  d["reads"] = rows::name_of(p.reads);
+  d["warps"] = p.warps;
+  add_launches(d, p);
+  return d;
+}
+
 // As call_plan, of a product; of treduce::linear where `linear`. `here`: what is planned may be called in this process, so this
 // build must have the code. Operands: sizes, strides, address and whether they are lazy.
 py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right, const std::optional<py::tuple>& bias,
@@ -433,6 +475,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("call_plan", torch::wrap_pybind_function(call_plan), py::arg("op"), py::arg("sizes"), py::arg("strides"),
         py::arg("type"), py::arg("address"), py::arg("lazy"), py::arg("variant"), py::arg("dim"), py::arg("keepdim"),
         py::arg("dtype"), py::arg("block_size"), py::arg("num_blocks"), py::arg("chip"));
+  m.def("row_call_plan", torch::wrap_pybind_function(row_call_plan), py::arg("op"), py::arg("operand"),
+        py::arg("dtype"), py::arg("along"), py::arg("variant"), py::arg("facts"));
   m.def("product_plan", torch::wrap_pybind_function(product_plan), py::arg("linear"), py::arg("left"), py::arg("right"),
         py::arg("bias"), py::arg("type"), py::arg("variant"), py::arg("tile_size"), py::arg("tfloat32"),
         py::arg("chip"), py::arg("here"));

@@ -45,6 +45,9 @@ struct RowCall {
   void set_output(const at::Tensor& tensor);      // contiguous, of the first input's sizes, or a value a row
   void add_row_output(const at::Tensor& values);  // contiguous
 
+  // Whether the first input is read from a copy.
+  bool copies(const at::Tensor& first) const { return !held_[0].is_same(first); }
+
   bool is_empty() const { return request.problem.rows == 0 || request.problem.length == 0; }
 
   Request request;

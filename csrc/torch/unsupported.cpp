@@ -23,14 +23,23 @@ constexpr const char* kOps[] = {"sum",
                                 "log_softmax_backward",
                                 "layer_norm_backward",
                                 "rms_norm_backward",
+                                "scaled_dot_product_attention",
+                                "scaled_dot_product_attention_backward",
                                 "elementary",
                                 "reduce_ranks_",
+                                "add_segments_",
                                 "thread_indices_"};
 
 void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
                               " takes dense, unquantised tensors on CPU or CUDA, got one of backend ",
                               keys.highestBackendKey(), " and dispatch key ", keys.highestPriorityTypeId());
+}
+
+void no_nested(const c10::OperatorHandle& op, c10::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              " takes no nested tensors: call it on their values(), or torch's function inside "
+                              "batch_invariant()");
 }
 
 void register_not_dense(torch::Library& m) {
@@ -46,6 +55,10 @@ TORCH_LIBRARY_IMPL(treduce, SparseCsrCUDA, m) { register_not_dense(m); }
 TORCH_LIBRARY_IMPL(treduce, QuantizedCPU, m) { register_not_dense(m); }
 TORCH_LIBRARY_IMPL(treduce, QuantizedCUDA, m) { register_not_dense(m); }
 TORCH_LIBRARY_IMPL(treduce, MkldnnCPU, m) { register_not_dense(m); }
+
+TORCH_LIBRARY_IMPL(treduce, AutogradNestedTensor, m) {
+  for (const char* op : kOps) m.impl(op, torch::CppFunction::makeFromBoxedFunction<&no_nested>());
+}
 
 #ifndef TREDUCE_WITH_CUDA
 namespace {

@@ -402,7 +402,7 @@ std::string attention_of(std::istream& line) {
   gradients.query.data = data + of_out;
   gradients.key.data = data + of_out + of_query;
   gradients.value.data = data + of_out + of_query + of_key;
-  const attention::Prepared forward = attention::prepare_forward(p), backward = attention::prepare_backward(p);
+  const attention::Prepared forward = attention::prepare_forward(p, Chip()), backward = attention::prepare_backward(p);
   Buffer workspace(backward.workspace.bytes());
   return run_seeds(line, result, [&] {
     workspace.poison();

@@ -1,0 +1,80 @@
+"""`torch_reduce.plan` of row operations: what it says, for any chip, and that it says what the call does."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import torch_reduce
+from torch_reduce import _C, _plan_rows, cli
+from torch_reduce._variants import ROW_OPS
+
+
+def plan(*arguments, device="H200", **named):
+    return torch_reduce.plan(*arguments, device=device, **named)
+
+
+def test_what_it_says():
+    p = plan("softmax", (4096, 4096), input_dtype=torch.bfloat16)
+    assert (p.rung, p.row_count, p.length, p.result_shape, p.copies) == (
+        "row_registers",
+        4096,
+        4096,
+        (4096, 4096),
+        False,
+    )
+    assert p.bytes_read == p.bytes_written == 2 * 4096**2 and len(p.launches) == 1
+    assert p.bound_us == pytest.approx(4 * 4096**2 / 4.8e6)
+    assert plan("softmax", (64, 100), 0).length == 64
+    assert plan("logsumexp", (64, 100), -1).result_shape == (64,)
+    assert plan("rms_norm", (64, 10, 20), (10, 20)).length == 200
+    assert plan("layer_norm", (2, 131072)).rung in ("row_cluster", "row_shared")
+    assert plan("layer_norm", (2, 131072), device="A100").rung == "three_pass"
+    assert plan("softmax", torch.empty(8, 3, 5, device="meta").permute(2, 0, 1).movedim(1, 0)[::2], 1).copies in (
+        True,
+        False,
+    )
+    assert not plan("softmax", (0, 8)).launches
+
+
+@pytest.mark.parametrize("op", ROW_OPS)
+def test_text_and_command_line(op, capsys, tmp_path):
+    text = str(plan(op, (300, 1000), variant="three_pass"))
+    assert op in text and "three_pass" in text and "300 of 1,000 elements" in text
+    file = tmp_path / "plan.json"
+    assert cli.main(["plan", op, "300x1000", "--device", "H200", "--json", str(file)]) == 0
+    assert "row_registers" in capsys.readouterr().out
+    written = json.loads(file.read_text())
+    assert set(written) == {f.name for f in dataclasses.fields(_plan_rows.RowPlan)} | {"bound_us"}
+
+
+def test_what_is_refused(capsys):
+    with pytest.raises(IndexError):
+        plan("softmax", (3, 4), 2)
+    with pytest.raises(TypeError, match="takes float32"):
+        plan("softmax", (3, 4), input_dtype=torch.int32)
+    with pytest.raises(ValueError, match="normalized_shape"):
+        plan("layer_norm", (3, 4), (3,))
+    with pytest.raises(ValueError, match="unknown variant"):
+        plan("softmax", (3, 4), variant="fast")
+    with pytest.raises(NotImplementedError):
+        plan("softmax", (3, 4), variant="row_cluster", device="A100")
+    for words in (
+        ["rms_norm", "3x4", "--dim", "1"],
+        ["softmax", "3x4", "--dim", "0", "1"],
+        ["softmax", "3", "--keepdim"],
+    ):
+        assert cli.main(["plan", *words, "--device", "H200"]) != 0
+        assert "takes no" in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("n", [5, 1000, 5000, 131072, 300000])
+def test_it_is_what_is_launched(n):
+    x = torch.randn(7, n, device="cuda", dtype=torch.bfloat16)
+    p = torch_reduce.plan("softmax", x)
+    launched = _C.record_launches(lambda: torch_reduce.softmax(x, -1))
+    assert [(s["grid"], s["block"], s["cluster"]) for s in launched] == [
+        (s.grid, s.block, s.cluster) for s in p.launches
+    ]

@@ -1,0 +1,125 @@
+"""What a row operation would do on a GPU: its rung, its launch, and a bound on its time."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._names import RowName
+from ._plan import Chip, Launch, _by, _dtype_name, chip_named
+from ._plan_products import _as_text, _operand
+from ._variants import ROW_OPS, variant_named
+
+_READS = {
+    "single": "element by element",
+    "adjacent": "element by element, side by side",
+    "shifted": "16-byte loads of unaligned rows",
+    "vectors": "16-byte loads, 8 of 16-bit elements",
+    "wide": "16-byte loads",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """What `plan` finds for a row operation. `str()` of it is a short text."""
+
+    op: str
+    shape: tuple[int, ...]
+    input_dtype: str
+    result_shape: tuple[int, ...]
+    variant: str
+    """The variant asked for."""
+    rung: str
+    """The rung that runs: another one for `auto`."""
+    order: str
+    order_text: str
+    row_count: int
+    length: int
+    """Elements of a row."""
+    reads: str
+    """How elements are read."""
+    copies: bool
+    """Whether the input is copied first; only very irregular layouts need it."""
+    warps: int
+    """Of a block that share a row."""
+    launches: tuple[Launch, ...]
+    chip: Chip
+    bytes_read: int
+    """At least: the input once."""
+    bytes_written: int
+
+    @property
+    def bound_us(self) -> float | None:
+        """The time that the bytes take at the chip's bandwidth. Launch and latency come on top."""
+        bandwidth = self.chip.bandwidth
+        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What the text says, as names and values."""
+        found = [
+            ("call", f"{self.op} of {_by(self.shape)} {self.input_dtype}, variant {self.variant}"),
+            ("result", f"{_by(self.result_shape)} {self.input_dtype}"),
+            ("rung", self.rung),
+            ("order", f"{self.order}: {self.order_text}"),
+            ("rows", f"{self.row_count:,} of {self.length:,} elements"),
+        ]
+        if self.launches:
+            copy = ", from a copy of the input" if self.copies else ""
+            found.append(("reads", _READS[self.reads] + copy))
+            found += [("launches" if not i else "", _as_text(launch)) for i, launch in enumerate(self.launches)]
+        else:
+            found.append(("launches", "none"))
+        found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, at least"))
+        chip = self.chip
+        major, minor = chip.capability
+        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
+        if self.bound_us is not None and chip.bandwidth is not None:
+            found.append(("bound", f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def plan_rows(
+    op: str,
+    input: Tensor | Sequence[int],
+    along: int | Sequence[int] | None = None,
+    *,
+    variant: RowName = "auto",
+    device: torch.device | str | int | Chip | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> RowPlan:
+    """`plan` of the row operations. `along`: dim, or, of norms, normalized_shape; None: the last dim."""
+    if op not in ROW_OPS:
+        raise ValueError(f"unknown row operation {op!r}; there are {', '.join(ROW_OPS)}")
+    if device is None and isinstance(input, Tensor) and input.is_cuda:
+        device = input.device
+    chip = device if isinstance(device, Chip) else chip_named(device)
+    operand = _operand(input)
+    shape = tuple(operand[0])
+    if along is None:
+        along = list(shape[-1:]) if op.endswith("norm") else -1
+    dtype = input.dtype if isinstance(input, Tensor) else input_dtype
+    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
+    sizes = [along] if isinstance(along, int) else list(along)
+    found = _C.row_call_plan(op, operand, dtype, sizes, variant, facts)
+    return RowPlan(
+        op=op,
+        shape=shape,
+        input_dtype=_dtype_name(dtype),
+        variant=variant_named("softmax", variant).name,
+        launches=tuple(Launch(**launch) for launch in found["launches"]),
+        chip=chip,
+        **{
+            name: found[name]
+            for name in (
+                "result_shape", "rung", "order", "order_text", "row_count", "length", "reads", "copies", "warps",
+                "bytes_read", "bytes_written",
+            )
+        },
+    )  # fmt: skip
