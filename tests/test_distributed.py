@@ -535,7 +535,7 @@ def test_repeated_calls(together):
 
 def test_every_op_has_a_rule():
     names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
-    missing = names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_"}
+    missing = names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_", "add_segments_"}
     assert not missing, (
         f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
     )
@@ -724,6 +724,43 @@ def on_ddp(device):
 
 def test_ddp(together):
     together(on_ddp)
+
+
+def on_the_mode(device):
+    """DistributedDataParallel and FSDP2 in batch_invariant: each rank's gradients as it has them alone, and their mean."""
+    from torch.distributed.fsdp import fully_shard
+
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+
+    def model():
+        torch.manual_seed(1)
+        layers = (torch.nn.Linear(24, 40), torch.nn.LayerNorm(40), torch.nn.SiLU(), torch.nn.Linear(40, 8))
+        return torch.nn.Sequential(*layers, torch.nn.Softmax(-1)).to(device)
+
+    inputs = [cases.values(6 * 24, torch.float32, "normal", r, device).view(6, 24) for r in range(ranks)]
+    with torch_reduce.batch_invariant(strict=True):
+        alone = model()
+        each = [torch.autograd.grad(alone(x).square().sum(), tuple(alone.parameters())) for x in inputs]
+        parallel = torch.nn.parallel.DistributedDataParallel(model())
+        sharded = fully_shard(model(), mesh=init_device_mesh(device, (ranks,)))
+        for step in range(2):
+            for wrapped in (parallel, sharded):
+                wrapped.zero_grad()
+                result = wrapped(inputs[rank])
+                assert_same_bits(result, alone(inputs[rank]))
+                result.square().sum().backward()
+                for p, grads in zip(wrapped.parameters(), zip(*each, strict=True), strict=True):
+                    grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+                    expected = torch.stack(grads).double().mean(0).float()
+                    if ranks == 2:  # the order of two is no matter
+                        assert_same_bits(grad, (grads[0] + grads[1]) / 2, f"{type(wrapped).__name__}, step {step}")
+                    torch.testing.assert_close(grad, expected)
+
+
+def test_the_mode(together):
+    if together.ranks == 4:
+        pytest.skip("2 and 3 ranks have run it")
+    together(on_the_mode)
 
 
 # Training on any number of ranks.

@@ -50,7 +50,12 @@ FAMILIES = {
     "elementwise": ADD_VARIANTS,
     "rows": ROW_VARIANTS,
 }
-WITHOUT_RUNGS = ("test_thread_indices", "test_attention", "test_the_driver_refuses_what_it_does_not_know")
+WITHOUT_RUNGS = (
+    "test_thread_indices",
+    "test_attention",
+    "test_segments",
+    "test_the_driver_refuses_what_it_does_not_know",
+)
 
 
 def rungs_of(items):
@@ -834,7 +839,7 @@ def test_row_operation(driver, stored, op, variant):
 # ---- attention ----
 
 
-def attention(driver, store, operands, mask=None, causal=False, seeds=(1, 2)):
+def attention(driver, store, operands, mask=None, causal=False, seeds=(1,)):
     """Results and gradients of query, key and value, by the kernels; the same bits from every run."""
     q, k, v, g = operands
     batch, heads, length, width = q.shape
@@ -852,9 +857,8 @@ def attention(driver, store, operands, mask=None, causal=False, seeds=(1, 2)):
 
 # heads, heads of keys, length, keys, width, value width
 ATTENTION = {
-    "one tile": (2, 2, 20, 30, 64, 64),
     "groups": (4, 2, 70, 70, 24, 40),
-    "wide": (1, 1, 65, 130, 128, 72),
+    "wide": (1, 1, 20, 130, 128, 72),
     "more queries than keys": (1, 1, 130, 66, 16, 16),
 }
 
@@ -865,7 +869,8 @@ def test_attention(driver, stored, case, mask):
     heads, shared, length, keys, width, value_width = ATTENTION[case]
     dtype = torch.float16 if mask in ("none", "bool") else torch.bfloat16
     shapes = [(heads, length, width), (shared, keys, width), (shared, keys, value_width), (heads, length, value_width)]
-    operands = [torch.randn(2, *shape, dtype=torch.float64).to(dtype) for shape in shapes]
+    batch = 2 if case == "wide" else 1
+    operands = [torch.randn(batch, *shape, dtype=torch.float64).to(dtype) for shape in shapes]
     masks = {"bool": torch.rand(length, keys) > 0.4, "float32": torch.randn(length, keys)}
     if mask == "bool":
         masks["bool"][3] = False
@@ -886,3 +891,27 @@ def test_attention(driver, stored, case, mask):
         alone = [operands[0][:, :, n - 1 : n], *(x[:, :, :n] for x in operands[1:3]), operands[3][:, :, n - 1 : n]]
         result, *_ = attention(driver, stored, alone)
         assert_same_bits(result, actual[0][:, :, n - 1 : n])
+
+
+# ---- rows that meet in a place ----
+
+
+@pytest.mark.parametrize("dtype", ROW_DTYPES, ids=dtype_name)
+def test_segments(driver, stored, dtype):
+    batch = []
+    for count, width, places, shift, mean in (
+        (1, 4, 3, 0, 0),
+        (50, 8, 60, 0, 1),
+        (70, 12, 3, 1, 0),
+        (41, 5, 7, 0, 0),
+        (37, 4, 1, 0, 1),
+    ):
+        index = torch.randint(0, places, (count,))
+        source, before = torch.randn(count, width).to(dtype), torch.randn(places, width).to(dtype)
+        ascending, order = index.sort(stable=True)
+        expected = before.clone()
+        torch.ops.treduce.add_segments_(expected, ascending, order, source, bool(mean))
+        words = ["segments", dtype_name(dtype), count, width, places, mean, shift]
+        words += map(stored, (ascending, order, source, before))
+        batch.append(Case(words, expected))
+    check(driver, batch)

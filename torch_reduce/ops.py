@@ -1,6 +1,7 @@
 """The ops as typed functions: thin wrappers of `torch.ops.treduce.*`, which do the work and the checks.
 
-All run on CPU and CUDA tensors, under autograd to second order, in `torch.compile`, `torch.export` and CUDA graphs. For
+All run on CPU and CUDA tensors, under autograd to second order and in forward mode, in `torch.func`'s transforms (vmap
+makes one call for the batch), in `torch.compile`, `torch.export` and CUDA graphs; nested tensors are refused. For
 every deterministic variant the order of additions depends only on the number of elements that are added and, for the
 whole-tensor rungs, on the dtype and the sizes that the caller names. So a reduction gives the same bits on every run,
 stream and GPU model and on the CPU, alone or in a batch; for products see `matmul`.
@@ -332,9 +333,10 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`softmax(scale * query @ key.mT + mask) @ value`, as `torch.nn.functional.scaled_dot_product_attention`.
 
-    Composed of our products and softmax, a piece of the queries at a time: memory is linear in the length, forward and
-    backward. Scores and probabilities are float32 (float64 for float64); probabilities are rounded to the dtype of
-    `value` before they multiply it. Under `torch.autocast` operands are cast as torch's are.
+    Memory is linear in the length, forward and backward. Scores and probabilities are float32 (float64 for float64);
+    probabilities are rounded to the dtype of `value` before they multiply it. float16 and bfloat16 of widths of up to
+    128 run on CUDA in kernels that keep no score (compute capability 8.0); all else is composed of our products and
+    softmax, a piece of the queries at a time. Under `torch.autocast` operands are cast as torch's are.
 
     Args:
         query: (..., heads, length, width), of 2 to 4 dims; float16, bfloat16, float32 or float64.
@@ -349,12 +351,13 @@ def scaled_dot_product_attention(
 
     Returns:
         A tensor (..., heads, length, value width) of the dtype of the query. A query that attends no key gets zeros.
-        The gradients have no derivative of their own.
+        It is laid out in memory as the query. The gradients have no derivative of their own, and it has no forward
+        mode.
 
     Raises:
         ValueError: sizes that do not fit, `attn_mask` together with `is_causal`, or dropout.
         TypeError: a dtype that is not listed above, or several.
-        NotImplementedError: a mask that requires a gradient, or a second derivative.
+        NotImplementedError: a mask that requires a gradient, a second derivative, or a tangent.
 
     Determinism:
         A query has the same bits alone and in any batch, and whatever keys that it does not attend stand after those
@@ -363,7 +366,7 @@ def scaled_dot_product_attention(
         that is masked before others (a sliding window) counts. On CUDA the bits are those of one kind of chip.
 
     Source:
-        csrc/torch/attention.cpp.
+        csrc/attention, and csrc/torch/attention.cpp, which composes.
     """
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 

@@ -9,6 +9,7 @@
 //   rows OP VARIANT DTYPE PROCESSORS CAPABILITY OUTER INNER LENGTH EPS INPUTS (OFFSET OUTER_STRIDE INNER_STRIDE ELEMENT_STRIDE INPUT)...
 //         WEIGHT BIAS ROW_VALUES ROW_VALUES SEED...
 //   attention DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS none|bool|float32 MASK SEED...
+//   segments DTYPE COUNT WIDTH PLACES DIVIDE OFFSET INDEX ORDER SOURCE OUT SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //   launches CASE
 //
@@ -47,6 +48,7 @@
 #include "../../csrc/reduce/rung.h"
 #include "../../csrc/rows/ladder.h"
 #include "../../csrc/rows/rung.h"
+#include "../../csrc/segments/segments.h"
 #include "cuda_runtime.h"
 
 namespace {
@@ -412,6 +414,26 @@ std::string attention_of(std::istream& line) {
   });
 }
 
+std::string add_segments(std::istream& line) {
+  segments::Request r;
+  r.dtype = checked_dtype(next<std::string>(line));
+  for (int64_t* field : {&r.count, &r.width, &r.places}) *field = next<int64_t>(line);
+  r.divide = next<int>(line) != 0;
+  const int64_t offset = next<int64_t>(line) * size_of(r.dtype);
+  Buffer index = read_input(next<std::string>(line)), order = read_input(next<std::string>(line)),
+         source = read_input(next<std::string>(line), offset), before = read_input(next<std::string>(line));
+  Buffer out(r.places * r.width * size_of(r.dtype));
+  r.index = reinterpret_cast<const int64_t*>(index.data());
+  r.order = reinterpret_cast<const int64_t*>(order.data());
+  r.source = source.data() + offset;
+  r.out = out.data();
+  const segments::Prepared prepared = segments::prepare(r);
+  return run_seeds(line, out, [&] {
+    memcpy(out.data(), before.data(), r.places * r.width * size_of(r.dtype));
+    launch_as_prepared(prepared.launches, [&] { return segments::launch_add(r, prepared, nullptr); });
+  });
+}
+
 std::string thread_indices(std::istream& line) {
   lessons::ThreadGrid grid{};
   for (int64_t* field : {&grid.grid_x, &grid.grid_y, &grid.block_x, &grid.block_y}) *field = next<int64_t>(line);
@@ -434,6 +456,7 @@ std::string run_case(std::istream& line) {
   if (op == "vector_add") return addition(line);
   if (op == "rows") return row_operation(line);
   if (op == "attention") return attention_of(line);
+  if (op == "segments") return add_segments(line);
   if (op == "thread_indices") return thread_indices(line);
   if (op == "matmul") return matrix_product(line);
   return reduction(op_named(op), line);
