@@ -20,6 +20,7 @@ import torch.distributed as dist
 from bits import assert_same_bits
 from ranks import Ranks
 from torch.distributed import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -727,9 +728,7 @@ def test_ddp(together):
 
 
 def on_the_mode(device):
-    """DistributedDataParallel and FSDP2 in batch_invariant: each rank's gradients as it has them alone, and their mean."""
-    from torch.distributed.fsdp import fully_shard
-
+    """DistributedDataParallel and FSDP2 in batch_invariant: a rank's results as alone, and the mean of gradients."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
 
     def model():

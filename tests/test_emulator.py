@@ -855,21 +855,22 @@ def attention(driver, store, operands, mask=None, causal=False, seeds=(1,)):
     return [part.view(like.shape) for part, like in zip(parts, (g, q, k, v), strict=True)]
 
 
-# heads, heads of keys, length, keys, width, value width
+# heads, heads of keys, length, keys, width, value width, and the mask
 ATTENTION = {
-    "groups": (4, 2, 70, 70, 24, 40),
-    "wide": (1, 1, 20, 130, 128, 72),
-    "more queries than keys": (1, 1, 130, 66, 16, 16),
+    "groups": (4, 2, 40, 70, 24, 40, "causal"),
+    "wide": (1, 1, 20, 130, 128, 72, "none"),
+    "more queries than keys": (1, 1, 130, 40, 16, 16, "causal"),
+    "bool": (2, 1, 20, 70, 16, 24, "bool"),
+    "float32": (2, 2, 20, 40, 64, 8, "float32"),
 }
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float32"])
 @pytest.mark.parametrize("case", ATTENTION)
-def test_attention(driver, stored, case, mask):
-    heads, shared, length, keys, width, value_width = ATTENTION[case]
+def test_attention(driver, stored, case):
+    heads, shared, length, keys, width, value_width, mask = ATTENTION[case]
     dtype = torch.float16 if mask in ("none", "bool") else torch.bfloat16
     shapes = [(heads, length, width), (shared, keys, width), (shared, keys, value_width), (heads, length, value_width)]
-    batch = 2 if case == "wide" else 1
+    batch = 2 if mask == "bool" else 1
     operands = [torch.randn(batch, *shape, dtype=torch.float64).to(dtype) for shape in shapes]
     masks = {"bool": torch.rand(length, keys) > 0.4, "float32": torch.randn(length, keys)}
     if mask == "bool":
