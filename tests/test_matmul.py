@@ -208,6 +208,19 @@ def test_the_number_of_threads_changes_nothing(one_thread_or_two):
         assert_same_bits(result, results[0])
 
 
+@every_dtype((*FLOATS, torch.int32))
+def test_few_rows_or_columns_have_the_bits_of_many(dtype):
+    """The CPU reads B where it lies for few rows, and takes a column for a row."""
+    for k, n in ((300, 1), (77, 40), (513, 1100)):
+        a, b = operands(20, k, n, dtype)
+        whole = product(a, b, None)
+        for what, left, right in layouts(a, b):
+            for rows in (1, 2, 3, 4, 5, 8, 9):
+                assert_same_bits(product(left[:rows], right, None), whole[:rows], f"{rows} rows, {what}")
+                columns = product(right.t(), left[:rows].t(), None)
+                assert_same_bits(columns, whole[:rows].t().contiguous(), f"{rows} columns, {what}")
+
+
 def test_every_instruction_set_of_the_cpu_gives_the_same_bits():
     found = {name: products for name, (products, *_) in digests().items()}
     assert set(found) == {"best", "avx2", "baseline"} and len(set(found.values())) == 1, found

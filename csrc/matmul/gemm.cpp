@@ -4,11 +4,13 @@
 // Mapping: a task owns a block of outputs. Along k it goes in steps that fit the cache: it packs its part of A and of B
 //          so that the tile reads both from front to back, widened to the accumulator's type, then runs all its tiles.
 //          Between two steps the accumulators wait in scratch, unrounded, so the steps change no bit.
+//          Few rows read B where it lies, if its rows are contiguous: packing would not be shared by enough of them.
 // Note:    the same body is compiled for several instruction sets, and one is picked when the program runs. Each has a
 //          fused multiply-add or calls the C library's, which is slower and gives the same bits.
 #include "gemm.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <utility>
@@ -38,6 +40,11 @@ struct Baseline {
 
 constexpr int64_t kTaskRows = 96;  // a multiple of every kRows, also when halved twice
 constexpr int64_t kTaskColumns = 256;
+// So few rows read B where it lies, if its rows are contiguous: packing would cost more than it saves.
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kTaskColumnsOfFewRows = 1024;  // longer pieces of the rows of B
+constexpr int64_t kStepsOfFewRows = 128;
+constexpr int kPrefetchBytes = 256;
 constexpr int64_t kDepth = 256;
 constexpr int64_t kSmallTask = 1 << 20;  // multiply-adds; cutting further costs more than an idle core
 
@@ -77,25 +84,221 @@ struct Lines {
   int64_t line_stride, depth_stride, count;
 };
 
-// Copies steps begin <= p < begin + depth into panels of kWidth lines, each depth x kWidth, the last filled up with
-// zeros.
-template <int kWidth, class T>
-TREDUCE_INLINE void pack(const Lines<T>& lines, int64_t begin, int64_t depth, Acc<T>* panel) {
-  for (int64_t first = 0; first < lines.count; first += kWidth, panel += kWidth * depth) {
-    const T* from = lines.data + first * lines.line_stride + begin * lines.depth_stride;
-    const int64_t width = std::min<int64_t>(kWidth, lines.count - first);
-    if (width == kWidth && lines.line_stride == 1) {
-      for (int64_t p = 0; p < depth; ++p) {
-        for (int l = 0; l < kWidth; ++l) {
-          panel[p * kWidth + l] = static_cast<Acc<T>>(from[p * lines.depth_stride + l]);
+// Squares of words, a row a vector.
+template <class Isa, class Word>
+struct Square {
+  static constexpr int kSide = Isa::kVectorBytes / sizeof(Word);
+  typedef Word Vector __attribute__((vector_size(Isa::kVectorBytes)));
+
+  // Rows become columns: each step exchanges two quarters of the squares of side 2 * kStep.
+  template <int kStep = 1>
+  TREDUCE_INLINE static void transpose(Vector* rows) {
+    exchange<kStep>(rows, std::make_integer_sequence<int, kSide>{});
+    if constexpr (2 * kStep < kSide) transpose<2 * kStep>(rows);
+  }
+
+ private:
+  template <int kStep, int... kLane>
+  TREDUCE_INLINE static void exchange(Vector* rows, std::integer_sequence<int, kLane...>) {
+    constexpr Vector kUpper = {Word(kLane & kStep ? kSide + kLane - kStep : kLane)...};
+    constexpr Vector kLower = {Word(kLane & kStep ? kSide + kLane : kLane + kStep)...};
+#pragma GCC unroll 16
+    for (int i = 0; i < kSide; ++i) {
+      if (i & kStep) continue;
+      const Vector upper = rows[i], lower = rows[i + kStep];
+      rows[i] = __builtin_shuffle(upper, lower, kUpper);
+      rows[i + kStep] = __builtin_shuffle(upper, lower, kLower);
+    }
+  }
+};
+
+// The e-th element of a word, widened.
+template <class T, class Word>
+TREDUCE_INLINE Acc<T> element_of(Word word, int e) {
+  if constexpr (sizeof(T) == sizeof(Word)) {
+    return bit_cast<T>(word);
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return bit_cast<float>(e == 0 ? word << 16 : word & 0xffff0000u);
+  } else {
+    return static_cast<Acc<T>>(bit_cast<T>(static_cast<uint16_t>(word >> (16 * e))));
+  }
+}
+
+// pack for a full panel of lines that are contiguous along k: as many steps as whole squares of words have; a word has the elements of
+// one step or of several. Returns how many.
+template <class Isa, int kWidth, class T>
+TREDUCE_INLINE int64_t pack_squares(const T* from, int64_t line_stride, int64_t depth, Acc<T>* panel) {
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using S = Square<Isa, Word>;
+  constexpr int kSide = S::kSide, kInWord = sizeof(Word) / sizeof(T), kSteps = kSide * kInWord;
+  if constexpr (kWidth % kSide != 0 || !std::is_floating_point_v<Acc<T>>) {
+    return 0;
+  } else {
+    const int64_t whole = depth / kSteps * kSteps;
+    for (int first = 0; first < kWidth; first += kSide) {
+      for (int64_t p = 0; p < whole; p += kSteps) {
+        typename S::Vector rows[kSide];
+        for (int i = 0; i < kSide; ++i) {
+          const T* const line = from + (first + i) * line_stride + p;
+          std::memcpy(&rows[i], line, sizeof(rows[i]));
+          __builtin_prefetch(line + kPrefetchBytes / sizeof(T));
+        }
+        S::transpose(rows);
+        for (int j = 0; j < kSide; ++j) {
+          Word words[kSide];
+          std::memcpy(words, &rows[j], sizeof(words));
+          for (int e = 0; e < kInWord; ++e) {
+            Acc<T>* to = panel + (p + j * kInWord + e) * kWidth + first;
+            for (int l = 0; l < kSide; ++l) {
+              to[l] = element_of<T>(words[l], e);
+            }
+          }
         }
       }
-      continue;
     }
-    if (width < kWidth) std::fill_n(panel, kWidth * depth, Acc<T>(0));
+    return whole;
+  }
+}
+
+// Copies steps begin <= p < begin + depth into panels of kWidth lines, each depth x kWidth, the last filled up with
+// zeros.
+template <class Isa, int kWidth, class T>
+TREDUCE_INLINE void pack(const Lines<T>& lines, int64_t begin, int64_t depth, Acc<T>* panels) {
+  const T* const from = lines.data + begin * lines.depth_stride;
+  const int64_t full = lines.count / kWidth * kWidth;
+  if (lines.line_stride == 1) {  // a step after another: so many lines side by side are read at once
+    for (int64_t p = 0; p < depth; ++p) {
+      for (int64_t first = 0; first < full; first += kWidth) {
+        for (int l = 0; l < kWidth; ++l) {
+          panels[first * depth + p * kWidth + l] = static_cast<Acc<T>>(from[first + p * lines.depth_stride + l]);
+        }
+      }
+    }
+  }
+  for (int64_t first = lines.line_stride == 1 ? full : 0; first < lines.count; first += kWidth) {
+    const int64_t width = std::min<int64_t>(kWidth, lines.count - first);
+    Acc<T>* const panel = panels + first * depth;
+    const T* const line = from + first * lines.line_stride;
+    int64_t done = 0;
+    if (width < kWidth) {
+      std::fill_n(panel, kWidth * depth, Acc<T>(0));
+    } else if (lines.depth_stride == 1) {
+      done = pack_squares<Isa, kWidth>(line, lines.line_stride, depth, panel);
+    }
     for (int64_t l = 0; l < width; ++l) {
-      for (int64_t p = 0; p < depth; ++p) {
-        panel[p * kWidth + l] = static_cast<Acc<T>>(from[l * lines.line_stride + p * lines.depth_stride]);
+      for (int64_t p = done; p < depth; ++p) {
+        panel[p * kWidth + l] = static_cast<Acc<T>>(line[l * lines.line_stride + p * lines.depth_stride]);
+      }
+    }
+  }
+}
+
+// c += a b for one row: `depth` steps of it, and kVectors vectors of each row of B, which lie `stride` elements apart.
+template <class Isa, int kVectors, class T, class A>
+TREDUCE_INLINE void update_row(const A* __restrict a, const T* __restrict b, int64_t stride, int64_t depth,
+                               A* __restrict c) {
+  constexpr int kLanes = Isa::kVectorBytes / sizeof(A);
+  A acc[kVectors][kLanes];
+  std::copy_n(c, kVectors * kLanes, &acc[0][0]);
+  for (int64_t p = 0; p < depth; ++p) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 1
+      for (int l = 0; l < kLanes; ++l) {
+        acc[v][l] = multiply_add(a[p], static_cast<A>(b[p * stride + v * kLanes + l]), acc[v][l]);
+      }
+    }
+  }
+  std::copy_n(&acc[0][0], kVectors * kLanes, c);
+}
+
+// The same for kRows rows and every column, where columns lie side by side: kSteps rows of B are read from front to back. Rows of
+// a and of c lie a_stride and c_stride apart; past the last one that is there, that is taken again.
+template <class Isa, int kRows, int kSteps, class T>
+TREDUCE_INLINE void update_in_place(const Acc<T>* __restrict a, int64_t a_stride, const T* __restrict b,
+                                    int64_t b_stride, int64_t rows, int64_t columns, Acc<T>* __restrict c,
+                                    int64_t c_stride) {
+  using A = Acc<T>;
+  constexpr int kLanes = Isa::kVectorBytes / sizeof(A);
+  const A* from[kRows];
+  A* to[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = std::min<int64_t>(r, rows - 1);
+    from[r] = a + row * a_stride;
+    to[r] = c + row * c_stride;
+  }
+  int64_t x = 0;
+  for (; x + kLanes <= columns; x += kLanes) {
+    A acc[kRows][kLanes];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) std::copy_n(to[r] + x, kLanes, acc[r]);
+#pragma GCC unroll 16
+    for (int p = 0; p < kSteps; ++p) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+        for (int l = 0; l < kLanes; ++l) {
+          acc[r][l] = multiply_add(from[r][p], static_cast<A>(b[p * b_stride + x + l]), acc[r][l]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) std::copy_n(acc[r], kLanes, to[r] + x);
+  }
+  for (; x < columns; ++x) {
+    A acc[kRows];
+    for (int r = 0; r < kRows; ++r) acc[r] = to[r][x];
+    for (int p = 0; p < kSteps; ++p) {
+      for (int r = 0; r < kRows; ++r) acc[r] = multiply_add(from[r][p], static_cast<A>(b[p * b_stride + x]), acc[r]);
+    }
+    for (int r = 0; r < kRows; ++r) to[r][x] = acc[r];
+  }
+}
+template <class Isa, int kRows, class T>
+TREDUCE_INLINE void update_in_place(const Acc<T>* a, int64_t rows, const Lines<T>& b, int64_t depth, Acc<T>* c,
+                                    int64_t c_stride) {
+  constexpr int kSteps = 8;
+  int64_t p = 0;
+  for (; p + kSteps <= depth; p += kSteps) {
+    for (int64_t i = 0; i < rows; i += kRows) {
+      update_in_place<Isa, kRows, kSteps>(a + i * depth + p, depth, b.data + p * b.depth_stride, b.depth_stride,
+                                          rows - i, b.count, c + i * c_stride, c_stride);
+    }
+  }
+  for (; p < depth; ++p) {
+    for (int64_t i = 0; i < rows; i += kRows) {
+      update_in_place<Isa, kRows, 1>(a + i * depth + p, depth, b.data + p * b.depth_stride, b.depth_stride, rows - i,
+                                     b.count, c + i * c_stride, c_stride);
+    }
+  }
+}
+
+// A single output.
+template <class T>
+TREDUCE_INLINE void update_one(const Acc<T>* a, const Lines<T>& b, int64_t depth, Acc<T>* c) {
+  Acc<T> sum = *c;
+  for (int64_t p = 0; p < depth; ++p) sum = multiply_add(a[p], static_cast<Acc<T>>(b.data[p * b.depth_stride]), sum);
+  *c = sum;
+}
+
+// The same where columns lie apart, for rows of one panel: each panel of B is read from front to back, a few steps at a time, so
+// that memory is waited for while the last are multiplied. Of one row, `a` holds it; of several it is their panel. Sums lie in
+// panels.
+template <class Isa, class T>
+TREDUCE_INLINE void update_by_panels(const Acc<T>* a, bool one_row, const Lines<T>& b, int64_t depth, Acc<T>* packed,
+                                     Acc<T>* c) {
+  using Tile = RegisterTile<Isa, Acc<T>>;
+  constexpr int kColumns = Tile::kColumns;
+  for (int64_t first = 0; first < b.count; first += kColumns) {
+    const Lines<T> columns = {b.data + first * b.line_stride, b.line_stride, b.depth_stride,
+                              std::min<int64_t>(kColumns, b.count - first)};
+    for (int64_t begin = 0; begin < depth; begin += kStepsOfFewRows) {
+      const int64_t steps = std::min(kStepsOfFewRows, depth - begin);
+      pack<Isa, kColumns>(columns, begin, steps, packed);
+      if (one_row) {
+        update_row<Isa, Isa::kVectors>(a + begin, packed, kColumns, steps, c + first);
+      } else {
+        Tile::update(a + begin * Tile::kRows, packed, steps, c + first * Tile::kRows);
       }
     }
   }
@@ -125,10 +328,12 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
   const int64_t rows_padded = round_up(gemm.task_rows, Tile::kRows);
   const int64_t columns_padded = round_up(gemm.task_columns, Tile::kColumns);
   const int64_t depth_most = std::min(p.k, kDepth);
-  const Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded);
+  const int64_t few = p.m <= kFewRows ? std::max<int64_t>(p.m, Tile::kRows) : 0;  // rows of A, all of k
+  const Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + few * p.k);
   A* const packed_a = scratch.data();
   A* const packed_b = packed_a + rows_padded * depth_most;
   A* const sums = packed_b + columns_padded * depth_most;
+  A* const rows_of_a = sums + rows_padded * columns_padded;
 
   for (int64_t task = begin_task; task < end_task; ++task) {
     const int64_t across = gemm.tasks_across(), down = gemm.tasks_down();
@@ -140,17 +345,44 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
     const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
 
-    const int64_t panels_a = ceil_div(rows, Tile::kRows);
-    const int64_t panels_b = ceil_div(columns, Tile::kColumns);
-    std::fill_n(sums, panels_a * panels_b * Tile::kSize, A(0));
-    for (int64_t begin = 0; begin < p.k; begin += kDepth) {
+    // Sums lie in panels as wide as a tile, each of whole tiles; in place, a row after another.
+    const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
+    // Of floats; integers, which are rare here, have fewer kernels.
+    constexpr bool kRounds = std::is_floating_point_v<A>;
+    const bool one_row = kRounds && p.m == 1;
+    const bool in_place = kRounds && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
+    const bool by_panels = kRounds && !in_place && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
+    const int64_t sum_panel = in_place || one_row ? Tile::kColumns : panels_a * Tile::kSize;
+    const int64_t sum_row = in_place ? columns_padded : Tile::kColumns;
+    std::fill_n(sums, in_place ? rows * columns_padded : panels_b * sum_panel, A(0));
+    if constexpr (kRounds) {
+      if (in_place || one_row) {
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t q = 0; q < p.k; ++q) {
+            rows_of_a[i * p.k + q] = static_cast<A>(a.data[i * a.line_stride + q * a.depth_stride]);
+          }
+        }
+      } else if (by_panels) {
+        pack<Isa, Tile::kRows>(a, 0, p.k, rows_of_a);
+      }
+      if (in_place && one_row) {
+        update_in_place<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_place) {
+        update_in_place<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (one_row && columns == 1) {
+        update_one(rows_of_a, b, p.k, sums);
+      } else if (by_panels) {
+        update_by_panels<Isa>(rows_of_a, one_row, b, p.k, packed_b, sums);
+      }
+    }
+    for (int64_t begin = 0; begin < p.k && !in_place && !by_panels; begin += kDepth) {
       const int64_t depth = std::min(kDepth, p.k - begin);
-      pack<Tile::kRows>(a, begin, depth, packed_a);
-      pack<Tile::kColumns>(b, begin, depth, packed_b);
+      pack<Isa, Tile::kRows>(a, begin, depth, packed_a);
+      pack<Isa, Tile::kColumns>(b, begin, depth, packed_b);
       for (int64_t y = 0; y < panels_b; ++y) {
         for (int64_t x = 0; x < panels_a; ++x) {
           Tile::update(packed_a + x * Tile::kRows * depth, packed_b + y * Tile::kColumns * depth, depth,
-                       sums + (y * panels_a + x) * Tile::kSize);
+                       sums + y * sum_panel + x * Tile::kSize);
         }
       }
     }
@@ -159,10 +391,10 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
       A widened[Tile::kColumns];  // the bias, once for all rows
       const A* const addends = bias == nullptr ? nullptr : widened;
       for (int64_t j = 0; bias != nullptr && j < width; ++j) {
-        widened[j] = static_cast<A>(bias[column + y * Tile::kColumns + j]);
+        widened[j] = static_cast<A>(bias[(column + y * Tile::kColumns + j) * gemm.bias_step]);
       }
       for (int64_t i = 0; i < rows; ++i) {
-        const A* from = sums + y * panels_a * Tile::kSize + i * Tile::kColumns;
+        const A* from = sums + y * sum_panel + i * sum_row;
         Result<T>* to = c + i * p.n + y * Tile::kColumns;
         for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
       }
@@ -187,11 +419,24 @@ __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))) voi
 }
 #endif
 
+// A column of outputs lies in memory as a row does. An element's products are the same the other way round.
+Problem transposed(Problem p) {
+  std::swap(p.m, p.n);
+  std::swap(p.a_row, p.b_column);
+  std::swap(p.a_column, p.b_row);
+  std::swap(p.a_batch, p.b_batch);
+  return p;
+}
+
 }  // namespace
 
 Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b, void* c, const void* bias,
                int threads) {
-  Gemm gemm{problem, dtype, a, b, c, bias, std::min(problem.m, kTaskRows), std::min(problem.n, kTaskColumns)};
+  const bool transpose = problem.n == 1 && problem.m > 1;
+  const Problem p = transpose ? transposed(problem) : problem;
+  if (transpose) std::swap(a, b);
+  const int64_t most_columns = p.m <= kFewRows ? kTaskColumnsOfFewRows : kTaskColumns;
+  Gemm gemm{p, dtype, a, b, c, bias, transpose ? 0 : 1, std::min(p.m, kTaskRows), std::min(p.n, most_columns)};
   while (gemm.tasks() < 2 * threads && gemm.multiply_adds_a_task() > kSmallTask) {
     if (gemm.task_columns > 64) {
       gemm.task_columns /= 2;

@@ -14,6 +14,7 @@ struct Gemm {
   const void* b;
   void* c;
   const void* bias;  // see with_bias: n elements side by side, or null
+  int bias_step;     // 0: one element for all columns
   int64_t task_rows, task_columns;
 
   int64_t tasks_down() const { return ceil_div(problem.m, task_rows); }
