@@ -154,7 +154,7 @@ def on_nodes(device):
 
         return found
 
-    names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes", "_of_chunks")
+    names = ("_of_elements", "_of_one_node", "_of_parts_of_runs", "_of_packed_nodes", "_of_blocks")
     every = {name: counted(getattr(_sharded, name)) for name in names}
     shapes = (
         (8192,),
@@ -176,14 +176,26 @@ def on_nodes(device):
         for n in (1_200_007, 1024 * 1203):
             x = cases.values(n, torch.float32, "wide", device=device)
             assert_placed(torch_reduce.sum(placed(x, mesh, Shard(0))), torch_reduce.sum(x), f"{n}")
-    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, MOST_CUT=-1, _of_chunks=every["_of_chunks"]):
-        before = ways["_of_chunks"]
-        for shape, dtype in (((300_001,), torch.float32), ((150_001, 2), torch.bfloat16), ((1500, 3), torch.float64)):
+    long = (
+        ((300_001,), torch.float32),
+        ((300_001,), torch.bfloat16),
+        ((1024 * 301,), torch.float32),
+        ((150_001, 2), torch.bfloat16),
+        ((140_000, 3), torch.float32),
+        ((1500, 3), torch.float64),
+        ((5001, 16), torch.float32),
+        ((5001, 8), torch.float16),
+    )
+    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, MOST_SENT=0, _of_blocks=every["_of_blocks"]):
+        before = ways["_of_blocks"]
+        for shape, dtype in long:
             x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
             for op in ("sum", "mean"):
                 actual = getattr(torch_reduce, op)(placed(x, mesh, Shard(0)), 0)
-                assert_placed(actual, getattr(torch_reduce, op)(x, 0), f"{op} {dtype} {shape}, chunk by chunk")
-        assert ways["_of_chunks"] == before + 6
+                assert_placed(actual, getattr(torch_reduce, op)(x, 0), f"{op} {dtype} {shape}, block by block")
+        assert ways["_of_blocks"] == before + 2 * len(long)
+        across = cases.values(1501 * 6, torch.float32, "wide", device=device).view(6, 1501).t()
+        assert_placed(torch_reduce.sum(placed(across, mesh, Shard(0)), 0), torch_reduce.sum(across, 0), "across")
     few = {name for name in names[1:] if not ways[name]}
     assert not few - ({"_of_parts_of_runs", "_of_one_node"} if mesh.size() == 3 else set()), ways
 
@@ -536,7 +548,9 @@ def test_repeated_calls(together):
 
 def test_every_op_has_a_rule():
     names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
-    missing = names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_", "add_segments_"}
+    missing = (
+        names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_", "add_segments_", "sum_to_", "fold_parts_"}
+    )
     assert not missing, (
         f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
     )
@@ -633,6 +647,29 @@ def on_collectives(device):
 
 def test_collectives(together):
     together(on_collectives)
+
+
+def on_registered_memory(device):
+    """What goes through memory that NCCL knows, on one stream after another."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for dtype, op, count in itertools.product(
+        (torch.float32, torch.bfloat16, torch.int64), ("sum", "max"), (1, 300_007, _exchange.REGISTERED_MOST // 8)
+    ):
+        each = [cases.values(count, dtype, "wide", r, device) for r in range(ranks)]
+        arguments = {"dtype": dtype} if op == "sum" else {}
+        expected = (torch_reduce.sum if op == "sum" else torch_reduce.amax)(torch.stack(each), 0, **arguments)
+        with limits(_exchange, REGISTERED_LEAST=1):
+            assert _exchange.registered(each[0], dist.group.WORLD) is not None
+            for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
+                with torch.cuda.stream(stream):  # what the others made is there: they are compared on the host
+                    results = [treduce.all_reduce(each[rank].clone(), op) for _ in range(2)]
+                    for x in results:
+                        assert_same_bits(x, expected, f"{dtype} {op} {count}")
+
+
+@pytest.mark.cuda
+def test_registered_memory(nccl):
+    nccl.run(2, on_registered_memory, device="cuda")
 
 
 def on_graphs(device):
@@ -858,6 +895,41 @@ def test_ranks_are_reduced_in_place(op, device):
     for wrong in (values[0, :-1], torch.zeros(300, 2, dtype=dtype, device=device)[:, 0]):
         with pytest.raises(ValueError, match="writes to a contiguous tensor of shape"):
             torch.ops.treduce.reduce_ranks_(wrong, values, "amax")
+
+
+JOINED = {
+    (905, 119, 64): "columns, most of them in the first tensor",
+    (512, 512, 64): "as many",
+    (119, 905, 64): "as one tensor, of a copy",
+    (905, 119, 3): "columns that fit no vector",
+    (900, 100, 1): "one column",
+    (2000, 96, 40): "more than a chunk",
+    (3, 2, 5): "short columns",
+    (1, 1, 7): "one entry",
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+def test_two_tensors_are_summed_as_one(dtype, device):
+    for (first, second, columns), what in JOINED.items():
+        for shift in (0, 1):  # where vectors are aligned, and where they are not
+            values = cases.values((first + second) * columns, dtype, "wide", device=device).view(-1, columns)
+            parts = [
+                torch.cat([part.new_zeros(shift), part.reshape(-1)])[shift:].view(-1, columns)
+                for part in (values[:first], values[first:])
+            ]
+            out = torch.zeros(2, columns, dtype=_tree.accumulator(dtype), device=device)
+            expected = torch_reduce.sum(values, 0, dtype=out.dtype)
+            for order in (parts, [part.t().contiguous().t() for part in parts]):
+                torch.ops.treduce.sum_to_(out[1], *order, 0)
+                assert_same_bits(out[1], expected, f"{dtype} {what}, {shift}")
+            torch.ops.treduce.sum_to_(out[1], values, None, 0)
+            assert_same_bits(out[1], expected, f"{dtype} {what}, one tensor")
+            assert not out[0].any()
+    x = torch.zeros(4, 3, device=device)
+    for second, dim in ((torch.zeros(4, 2, device=device), 0), (x, 1)):
+        with pytest.raises(ValueError, match="differ along dim 0 alone"):
+            torch.ops.treduce.sum_to_(x[0], x, second, dim)
 
 
 def test_many_ranks():

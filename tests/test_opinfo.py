@@ -10,7 +10,7 @@ import torch_reduce
 
 pytest.importorskip("expecttest", reason="torch's own tests import it")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402  (after that check)
+from torch.testing._internal.common_methods_invocations import op_db
 
 
 def addmm(added, a, b, *, beta=1, alpha=1):

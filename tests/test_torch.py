@@ -99,6 +99,19 @@ def test_opcheck_of_reduce_ranks(device):
     torch.library.opcheck(ops.reduce_ranks_.default, (out, values, "mean"))
 
 
+def test_opcheck_of_sum_to(device):
+    out, values = torch.zeros(3, 5, device=device), torch.randn(4, 3, 5, device=device)
+    torch.library.opcheck(ops.sum_to_.default, (out, values, None, 0))
+    torch.library.opcheck(ops.sum_to_.default, (out, values, values[:2], 0))
+
+
+def test_opcheck_of_fold_parts(device):
+    out, values = torch.zeros(3, device=device), torch.randn(2, 8, 3, device=device)
+    parts = torch.tensor([[3, 0, 2, 0, 1], [2, 1, 0, 4, 0]], dtype=torch.int32, device=device)
+    torch.library.opcheck(ops.fold_parts_.default, (out, values, parts, None))
+    torch.library.opcheck(ops.fold_parts_.default, (out, values, parts, 7))
+
+
 # Fake tensors: what the Meta kernels say must be what the real kernels do.
 
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,25 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
                                                                       int64_t);
 using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view);
+using FoldParts = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<int64_t>);
+using SumTo = void(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t);
 
-// (ranks, ...): `input` of each rank. On CUDA it runs on the current stream.
-at::Tensor gather(const at::Tensor& input, const Group& group) {
-  c10::SmallVector<int64_t, 6> sizes{group->getSize()};
-  sizes.append(input.sizes().begin(), input.sizes().end());
-  at::Tensor result = at::empty(sizes, input.options());
+constexpr int64_t kLanes = reduce::Pairwise::kLanes;
+
+// To `result`, (ranks, ...): `input` of each rank. On CUDA it runs on the current stream.
+void gather_to(const at::Tensor& result, const at::Tensor& input, const Group& group) {
   // gloo wants tensors of as many dims.
   at::Tensor out = result.view({-1}), in = input.view({-1});
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("c10d::_allgather_base_", "").typed<Gather>();
   const auto work = std::get<1>(op.call(out, in, group, /*asyncOp=*/false, c10d::kUnsetTimeout.count()));
   if (work) work->wait();
+}
+
+at::Tensor gather(const at::Tensor& input, const Group& group) {
+  c10::SmallVector<int64_t, 6> sizes{group->getSize()};
+  sizes.append(input.sizes().begin(), input.sizes().end());
+  at::Tensor result = at::empty(sizes, input.options());
+  gather_to(result, input, group);
   return result;
 }
 
@@ -82,69 +91,107 @@ at::Tensor grouped(const at::Tensor& x, int64_t begin, int64_t count, int64_t le
                       with_outputs({length * step, step}, x.strides().slice(1)), x.storage_offset() + begin * step);
 }
 
-// A tree of neighbours along dim 0, whose size is at most one chunk's lanes, or a multiple of it.
-at::Tensor fold(at::Tensor values) {
-  constexpr int64_t kLanes = reduce::Pairwise::kLanes;
+// A tree of neighbours along dim 0, until one chunk's lanes are left at most. Zeros at the end change nothing.
+at::Tensor lanes_of(at::Tensor values) {
   while (values.size(0) > kLanes) {
+    if (const int64_t over = values.size(0) % kLanes; over > 0) {
+      values = at::cat({values, values.new_zeros(with_outputs({kLanes - over}, values.sizes().slice(1)))});
+    }
     values = sum_along(values.view(with_outputs({-1, kLanes}, values.sizes().slice(1))), 1);
   }
-  return sum_along(values, 0);
+  return values;
 }
 
-// What a rank sends of a run that is cut anywhere, and how all put it together: torch_reduce/distributed/_sharded.py decides.
+at::Tensor fold(const at::Tensor& values) { return sum_along(lanes_of(values), 0); }
+
+void sum_to(const at::Tensor& out, const at::Tensor& first, int64_t along,
+            const std::optional<at::Tensor>& second = std::nullopt) {
+  static const auto op = reduce::find_op<SumTo>("treduce::sum_to_");
+  op.call(out, first, second, along);
+}
+
+// What a rank sends of a run that is cut anywhere, for fold_parts_: torch_reduce/distributed/_sharded.py decides.
 struct Packed {
-  std::vector<int64_t> nodes;  // begin, count and length of groups of entries: a node each
-  std::vector<int64_t> ends;   // begin and length of entries that are sent as they are
-  at::Tensor padding;          // zeros behind them, so that messages are equally long
-  at::Tensor blocks;           // of what came: the entries of the blocks that ranks cut
-  int64_t cut;                 // so many blocks
-  at::Tensor order;            // of what came, then the blocks' nodes: the run's nodes in order
+  std::vector<int64_t> nodes;    // begin, count and length of groups of entries: a node each
+  std::vector<int64_t> ends;     // begin and length of entries that are sent as they are
+  int64_t most;                  // entries of a message
+  at::Tensor parts;              // what each rank sends
+  std::optional<int64_t> count;  // of the elements, for a mean
 };
 
-at::Tensor packed_sum(const at::Tensor& x, const Packed& p, const Group& group) {
-  const at::ScalarType acc = p.padding.scalar_type();
+at::Tensor packed_sum(const at::Tensor& x, const Packed& p, at::ScalarType acc, at::ScalarType dtype,
+                      const Group& group) {
   const at::IntArrayRef outputs = x.sizes().slice(1);
-  std::vector<at::Tensor> message;
+  const at::Tensor message = at::empty(with_outputs({p.most}, outputs), x.options().dtype(acc));
+  int64_t at = 0;
   for (size_t i = 0; i < p.nodes.size(); i += 3) {
-    message.push_back(sum_along(grouped(x, p.nodes[i], p.nodes[i + 1], p.nodes[i + 2]), 1, acc));
+    sum_to(message.narrow(0, at, p.nodes[i + 1]), grouped(x, p.nodes[i], p.nodes[i + 1], p.nodes[i + 2]), 1);
+    at += p.nodes[i + 1];
   }
-  for (size_t i = 0; i < p.ends.size(); i += 2) message.push_back(x.narrow(0, p.ends[i], p.ends[i + 1]));
-  message.push_back(p.padding.expand(with_outputs({-1}, outputs)));
-  at::Tensor values = gather(at::cat(message), group).flatten(0, 1);
-  if (p.cut > 0) {
-    const at::Tensor cut = values.index_select(0, p.blocks).view(with_outputs({p.cut, -1}, outputs));
-    values = at::cat({values, sum_along(cut, 1)});
+  for (size_t i = 0; i < p.ends.size(); i += 2) {
+    message.narrow(0, at, p.ends[i + 1]).copy_(x.narrow(0, p.ends[i], p.ends[i + 1]));
+    at += p.ends[i + 1];
   }
-  return fold(values.index_select(0, p.order));
+  const at::Tensor result = at::empty(outputs, x.options().dtype(dtype).memory_format(std::nullopt));
+  static const auto fold = reduce::find_op<FoldParts>("treduce::fold_parts_");
+  fold.call(result, gather(message, group), p.parts, p.count);
+  return result;
 }
 
-// The same where only the rank of a chunk gets the elements that others have of it.
-struct Chunks {
+// The same in blocks of a power of two of chunks. A block belongs to the rank that has its first entry, which gets of the others
+// what it lacks: elements of a chunk that is cut, and behind them nodes of chunks. Then every message is nodes of blocks.
+struct Blocks {
+  int64_t length;                   // entries of a block
   int64_t head;                     // so many entries belong to a rank before
-  int64_t rest;                     // so many begin a chunk that others have entries of, or the last one
-  std::vector<int64_t> take, give;  // entries, from and to each rank
-  at::Tensor padding, order;        // as above
+  int64_t elements;                 // so many of what is taken
+  std::vector<int64_t> take, give;  // from and to each rank
+  int64_t most;                     // nodes that a rank has
+  int64_t all;                      // that all have
+  std::optional<at::Tensor> order;  // of what came, where there is something between the nodes
 };
 
-at::Tensor chunks_sum(const at::Tensor& x, const Chunks& c, const Group& group) {
+at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, const Group& group) {
   constexpr int64_t kChunk = reduce::Pairwise::kChunk;
-  const at::ScalarType acc = c.padding.scalar_type();
   const at::IntArrayRef outputs = x.sizes().slice(1);
+  const auto in_acc = x.options().dtype(acc);
   int64_t taken = 0;
-  for (const int64_t entries : c.take) taken += entries;
-  at::Tensor received = at::empty(with_outputs({taken}, outputs), x.options());
-  at::Tensor sent = x.narrow(0, 0, c.head).contiguous();
-  std::vector<int64_t> take = c.take, give = c.give;              // the call wants references
-  const auto work = exchange(received, sent, take, give, group);  // beside the sums of whole chunks
-  std::vector<at::Tensor> message;
-  const int64_t end = x.size(0) - c.rest;
-  if (end > c.head) message.push_back(sum_along(grouped(x, c.head, (end - c.head) / kChunk, kChunk), 1, acc));
-  work->wait();
-  if (c.rest > 0) {
-    message.push_back(sum_along(at::cat({x.narrow(0, end, c.rest), received}), 0, acc).unsqueeze(0));
+  for (const int64_t entries : b.take) taken += entries;
+  const int64_t whole = (x.size(0) - b.head) / b.length, end = b.head + whole * b.length, rest = x.size(0) - end;
+
+  const int64_t head_elements = b.head % kChunk;
+  at::Tensor sent = x.narrow(0, 0, head_elements);
+  if (b.length > kChunk) {
+    sent = sent.to(acc);
+    if (b.head > head_elements) {
+      sent = at::cat({sent, sum_along(grouped(x, head_elements, b.head / kChunk, kChunk), 1, acc)});
+    }
   }
-  message.push_back(c.padding.expand(with_outputs({-1}, outputs)));
-  return fold(gather(at::cat(message), group).flatten(0, 1).index_select(0, c.order));
+  sent = sent.contiguous();
+  at::Tensor received = at::empty(with_outputs({taken}, outputs), sent.options());
+  std::vector<int64_t> take = b.take, give = b.give;              // the call wants references
+  const auto work = exchange(received, sent, take, give, group);  // beside the sums of whole blocks
+  at::Tensor message = at::empty(with_outputs({b.most}, outputs), in_acc);
+  if (whole > 0) sum_to(message.narrow(0, 0, whole), grouped(x, b.head, whole, b.length), 1);
+  const at::Tensor tail = x.narrow(0, end, rest);
+  if (rest > 0 && taken == 0) sum_to(message.select(0, whole), tail, 0);  // the run ends here
+  if (taken == 0 || b.length == kChunk) {
+    work->wait();
+    if (taken > 0) sum_to(message.select(0, whole), tail, 0, received);
+  } else {
+    const int64_t chunks = rest / kChunk, cut = rest % kChunk;
+    const int64_t more = taken - b.elements;
+    const at::Tensor nodes = at::empty(with_outputs({chunks + (cut > 0) + more}, outputs), in_acc);
+    if (chunks > 0) sum_to(nodes.narrow(0, 0, chunks), grouped(tail, 0, chunks, kChunk), 1);
+    work->wait();
+    if (cut > 0) {
+      const at::Tensor elements = received.narrow(0, 0, b.elements);
+      sum_to(nodes.select(0, chunks), tail.narrow(0, chunks * kChunk, cut), 0, elements);
+    }
+    if (more > 0) nodes.narrow(0, chunks + (cut > 0), more).copy_(received.narrow(0, b.elements, more));
+    sum_to(message.select(0, whole), lanes_of(nodes), 0);
+  }
+  at::Tensor values = gather(message, group).flatten(0, 1);
+  return fold(b.order.has_value() ? values.index_select(0, *b.order) : values.narrow(0, 0, b.all));
 }
 
 void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_view name) {
@@ -155,6 +202,11 @@ void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_v
 const at::Tensor& tensor_of(PyObject* object) {
   TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a Tensor");
   return THPVariable_Unpack(object);
+}
+
+at::ScalarType dtype_of_object(PyObject* object) {
+  TORCH_CHECK_TYPE(THPDtype_Check(object), "expected a dtype");
+  return reinterpret_cast<THPDtype*>(object)->scalar_type;
 }
 
 std::string text_of(PyObject* object) {
@@ -174,6 +226,8 @@ PyObject* computed(Compute compute) {
   at::Tensor result;
   {
     const WithoutLock unlocked;
+    // The result is new, and what leads to it is nobody's: nothing to record, and every call and view costs less.
+    const at::AutoDispatchBelowADInplaceOrView unrecorded;
     result = compute();
   }
   return THPVariable_Wrap(std::move(result));
@@ -197,10 +251,7 @@ PyObject* gather_and_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t co
   const at::Tensor& input = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]), name = text_of(arguments[2]);
   std::optional<at::ScalarType> dtype;
-  if (arguments[3] != Py_None) {
-    TORCH_CHECK_TYPE(THPDtype_Check(arguments[3]), "expected a dtype");
-    dtype = reinterpret_cast<THPDtype*>(arguments[3])->scalar_type;
-  }
+  if (arguments[3] != Py_None) dtype = dtype_of_object(arguments[3]);
   const int64_t entries = PyLong_AsLongLong(arguments[4]);
   return computed([&] {
     at::Tensor values = gather(input, c10d::resolve_process_group(group));
@@ -218,39 +269,52 @@ std::vector<int64_t> numbers_of(PyObject* object) {
   return numbers;
 }
 
-// (entries, name of the group, and what Packed has)
+// (entries, name of the group, what Packed has, dtypes of a node and of the result)
 PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 8);
+  check_count(count, 9);
   const at::Tensor& x = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
-  const Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]),        tensor_of(arguments[4]),
-                      tensor_of(arguments[5]),  PyLong_AsLongLong(arguments[6]), tensor_of(arguments[7])};
-  return computed([&] { return packed_sum(x, packed, c10d::resolve_process_group(group)); });
+  Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]), PyLong_AsLongLong(arguments[4]),
+                tensor_of(arguments[5]), std::nullopt};
+  if (arguments[6] != Py_None) packed.count = PyLong_AsLongLong(arguments[6]);
+  const at::ScalarType acc = dtype_of_object(arguments[7]), dtype = dtype_of_object(arguments[8]);
+  return computed([&] { return packed_sum(x, packed, acc, dtype, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
 
-// (entries, name of the group, and what Chunks has)
-PyObject* chunks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+// (entries, name of the group, what Blocks has, dtype of a node)
+PyObject* blocks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 8);
+  check_count(count, 11);
   const at::Tensor& x = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
-  const Chunks chunks{PyLong_AsLongLong(arguments[2]), PyLong_AsLongLong(arguments[3]), numbers_of(arguments[4]),
-                      numbers_of(arguments[5]),        tensor_of(arguments[6]),         tensor_of(arguments[7])};
-  return computed([&] { return chunks_sum(x, chunks, c10d::resolve_process_group(group)); });
+  const auto number = [&](int i) { return static_cast<int64_t>(PyLong_AsLongLong(arguments[i])); };
+  Blocks blocks{number(2), number(3), number(4), numbers_of(arguments[5]), numbers_of(arguments[6]),
+                number(7), number(8)};
+  if (arguments[9] != Py_None) blocks.order = tensor_of(arguments[9]);
+  const at::ScalarType acc = dtype_of_object(arguments[10]);
+  return computed([&] { return blocks_sum(x, blocks, acc, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
 
-// (tensor, name of the group, op): all gather the whole tensor, reduce it over the ranks, and write it.
+// (tensor, name of the group, op, room or None): all gather the whole tensor, in `room` (ranks, ...), reduce it over the ranks,
+// and write it.
 PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 3);
+  check_count(count, 4);
   const at::Tensor& tensor = tensor_of(arguments[0]);
-  const std::string group = text_of(arguments[1]), name = text_of(arguments[2]);
+  const std::string name = text_of(arguments[1]), op = text_of(arguments[2]);
+  const at::Tensor room = arguments[3] == Py_None ? at::Tensor() : tensor_of(arguments[3]);
   {
     const WithoutLock unlocked;
-    reduce_ranks(tensor, gather(tensor, c10d::resolve_process_group(group)), name);
+    const Group group = c10d::resolve_process_group(name);
+    if (room.defined()) {
+      const at::Tensor mine = room.select(0, group->getRank());
+      mine.copy_(tensor);
+      gather_to(room, mine, group);
+    }
+    reduce_ranks(tensor, room.defined() ? room : gather(tensor, group), op);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -281,7 +345,7 @@ PyMethodDef method(const char* name, Function* function) {
 PyMethodDef gathered_method() { return method("gathered", gathered); }
 PyMethodDef gather_and_reduce_method() { return method("gather_and_reduce", gather_and_reduce); }
 PyMethodDef packed_sum_method() { return method("packed_sum", packed_sum_function); }
-PyMethodDef chunks_sum_method() { return method("chunks_sum", chunks_sum_function); }
+PyMethodDef blocks_sum_method() { return method("blocks_sum", blocks_sum_function); }
 PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }
 PyMethodDef reduce_ranks_method() { return method("reduce_ranks", reduce_ranks_function); }
 

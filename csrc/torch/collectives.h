@@ -8,7 +8,7 @@ namespace treduce {
 PyMethodDef gathered_method();
 PyMethodDef gather_and_reduce_method();
 PyMethodDef packed_sum_method();
-PyMethodDef chunks_sum_method();
+PyMethodDef blocks_sum_method();
 PyMethodDef all_reduce_method();
 PyMethodDef reduce_ranks_method();
 

@@ -139,7 +139,7 @@ PyMethodDef* functions() {
                                 gathered_method(),
                                 gather_and_reduce_method(),
                                 packed_sum_method(),
-                                chunks_sum_method(),
+                                blocks_sum_method(),
                                 all_reduce_method(),
                                 reduce_ranks_method(),
                                 {nullptr, nullptr, 0, nullptr}};

@@ -49,5 +49,9 @@ TORCH_LIBRARY(treduce, m) {
   // Rows of `source` into the rows of `out` that `index`, which ascends, names: what meets is added as a tree, in the order of `order`,
   // the places of these rows in `source`. mean: their sums are divided by their number.
   m.def("add_segments_(Tensor(a!) out, Tensor index, Tensor order, Tensor source, bool mean=False) -> ()");
+  // What ranks sent of a run that they cut (values, parts: see reduce/parts.h) as its sum, or, of `count` elements, its mean.
+  m.def("fold_parts_(Tensor(a!) out, Tensor values, Tensor parts, int? count=None) -> ()");
+  // Along `dim` of `first` or, along dim 0, of its entries and then those of `second`, to `out`.
+  m.def("sum_to_(Tensor(a!) out, Tensor first, Tensor? second, int dim) -> ()");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }

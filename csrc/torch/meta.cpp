@@ -34,6 +34,16 @@ void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::str
   reduce::check_call(call.op, values, call.arguments);
 }
 
+void sum_to_meta(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
+  const reduce::SumTo call(out, dim);
+  reduce::check_call(reduce::Op::sum, first, call.arguments);
+  if (second.has_value()) reduce::check_joined(first, *second, dim);
+}
+
+void fold_parts_meta(const at::Tensor& out, const at::Tensor& values, const at::Tensor&, std::optional<int64_t>) {
+  reduce::check_types_of_parts(out, values);
+}
+
 at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                        std::optional<int64_t> tile_size) {
   const DType dtype = matmul::checked_operands({&self, &other});
@@ -70,6 +80,8 @@ TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   m.impl("amax", extremum_meta<reduce::Op::amax>);
   m.impl("amin", extremum_meta<reduce::Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_meta);
+  m.impl("sum_to_", sum_to_meta);
+  m.impl("fold_parts_", fold_parts_meta);
   m.impl("matmul", matmul_meta);
   m.impl("linear", linear_meta);
   m.impl("vector_add", vector_add_meta);

@@ -213,6 +213,64 @@ RanksToOne::RanksToOne(const at::Tensor& out, std::string_view name)
   TORCH_CHECK_VALUE(false, "reduce_ranks_ takes op sum, mean, amax or amin, got '", name, "'");
 }
 
+SumTo::SumTo(const at::Tensor& out, int64_t along)
+    : dim(along), arguments{"auto",       at::OptionalIntArrayRef(at::IntArrayRef(&dim, 1)),
+                            false,        out.scalar_type(),
+                            std::nullopt, std::nullopt,
+                            &out} {}
+
+void check_joined(const at::Tensor& first, const at::Tensor& second, int64_t dim) {
+  TORCH_CHECK_VALUE(
+      dim == 0 && first.dim() > 0 && first.dim() == second.dim() &&
+          first.sym_sizes().slice(1) == second.sym_sizes().slice(1) && first.device() == second.device(),
+      "sum_to_ takes two tensors of one device that differ along dim 0 alone, and sums along it; got shapes ",
+      first.sym_sizes(), " and ", second.sym_sizes(), " on ", first.device(), " and ", second.device(), ", along dim ",
+      dim);
+}
+
+void check_types_of_parts(const at::Tensor& out, const at::Tensor& values) {
+  const at::ScalarType type = values.scalar_type(), result = out.scalar_type();
+  TORCH_CHECK_TYPE((type == at::kFloat && (result == at::kFloat || result == at::kHalf || result == at::kBFloat16)) ||
+                       (type == at::kDouble && result == at::kDouble),
+                   "fold_parts_ takes float32 and gives it or a 16-bit float, or float64; got ", type, " and ", result);
+}
+
+void check_parts(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts) {
+  check_types_of_parts(out, values);
+  constexpr int64_t kFields = sizeof(Part) / sizeof(int32_t);
+  TORCH_CHECK_VALUE(
+      values.dim() >= 2 && values.numel() > 0 && values.is_contiguous() && out.is_contiguous() &&
+          out.sizes() == values.sizes().slice(2) && parts.scalar_type() == at::kInt && parts.is_contiguous() &&
+          values.size(0) <= kMostParts && parts.sizes() == at::IntArrayRef({values.size(0), kFields}) &&
+          values.device() == parts.device() && values.device() == out.device(),
+      "fold_parts_ takes contiguous values of up to ", kMostParts, " ranks and an int32 row of 5 for each, got shapes ",
+      values.sizes(), ", ", parts.sizes(), " to ", out.sizes());
+}
+
+Result result_of_parts(const at::Tensor& out, std::optional<int64_t> count) {
+  return {out.mutable_data_ptr(), *dtype_of(out.scalar_type()), count.has_value(), count.value_or(1)};
+}
+
+// Entries behind the last of the first tensor lie in the second: to kernels a dim more, whose stride leads from one to the other.
+bool Reduction::join(const at::Tensor& second) {
+  Geometry& g = call.request.geometry;
+  const at::Tensor& first = *input;
+  const int64_t size = first.element_size();
+  const auto address = reinterpret_cast<int64_t>(first.const_data_ptr());
+  const int64_t apart = reinterpret_cast<int64_t>(second.const_data_ptr()) - address;
+  if (finished || call.request.copied_from > 0 || second.numel() == 0 || first.scalar_type() != second.scalar_type() ||
+      second.size(0) > first.size(0) || first.strides() != second.strides() || is_lazy(second) || apart % size != 0 ||
+      g.length != first.size(0) || g.length < 2 || g.reduced.count != 1) {
+    return false;
+  }
+  g.reduced.count = 2;
+  g.reduced.size[1] = g.reduced.size[0];
+  g.reduced.stride[1] = g.reduced.stride[0];
+  set_extents(g.reduced, 0, 2, apart / size);
+  g.length += second.size(0);
+  return true;
+}
+
 Reduction::Reduction(Op op, const at::Tensor& self, const Arguments& arguments)
     : call(check_call(op, self, arguments)), input(c10::MaybeOwned<at::Tensor>::borrowed(self)) {
   const auto copy = [&](at::Tensor made) { input = c10::MaybeOwned<at::Tensor>::owned(std::move(made)); };

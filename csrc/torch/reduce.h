@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "../reduce/ladder.h"
+#include "../reduce/parts.h"
 #include "../reduce/prepare.h"
 #include "checks.h"
 #include "reduce_dims.h"
@@ -32,6 +33,29 @@ struct RanksToOne {
   int64_t dim = 0;
   Arguments arguments;
 };
+
+// sum_to_: the arguments of a sum along `dim` to `out`.
+struct SumTo {
+  SumTo(const at::Tensor& out, int64_t along);
+  SumTo(const SumTo&) = delete;
+
+  int64_t dim;
+  Arguments arguments;
+};
+
+// What sum_to_ checks of two tensors whose entries along dim 0 are one run.
+void check_joined(const at::Tensor& first, const at::Tensor& second, int64_t dim);
+
+// What fold_parts_ checks: dtypes; and (ranks, most, outputs...) and (ranks, 5) to (outputs...).
+void check_types_of_parts(const at::Tensor& out, const at::Tensor& values);
+void check_parts(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts);
+Result result_of_parts(const at::Tensor& out, std::optional<int64_t> count);
+template <class Acc>
+Parts<Acc> parts_of(const at::Tensor& values, const at::Tensor& parts) {
+  const int64_t of_ranks = values.size(0) * values.size(1);
+  return {values.const_data_ptr<Acc>(), static_cast<const Part*>(parts.const_data_ptr()),
+          static_cast<int>(values.size(0)), values.size(1), values.numel() / of_ranks};
+}
 
 // A call, checked. Sizes may be symbolic.
 struct Checked {
@@ -62,6 +86,9 @@ struct Reduction {
   Reduction(Op op, const at::Tensor& self, const Arguments& arguments);
 
   const Request& request() const { return call.request; }
+
+  // Goes on, along dim 0, in `second`. False where one geometry does not reach both: they must be copied together.
+  bool join(const at::Tensor& second);
 
   Checked call;
   c10::MaybeOwned<at::Tensor> input;  // `self`, or a copy

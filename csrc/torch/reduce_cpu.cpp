@@ -1,5 +1,6 @@
 // The reductions on the CPU: checks, then the plan of a classic rung (plan_cpu.h), or the order of the others
 // (pairwise_cpu.h, exact_cpu.h).
+#include <ATen/ops/cat.h>
 #include <torch/library.h>
 
 #include "../reduce/exact_cpu.h"
@@ -51,6 +52,23 @@ void reduce_ranks_cpu(const at::Tensor& out, const at::Tensor& values, std::stri
   }
 }
 
+void sum_to_cpu(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
+  const SumTo call(out, dim);
+  if (second.has_value()) check_joined(first, *second, dim);
+  reduce_cpu<Op::sum>(second.has_value() ? at::cat({first, *second}) : first, call.arguments);
+}
+
+void fold_parts_cpu(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts,
+                    std::optional<int64_t> count) {
+  check_parts(out, values, parts);
+  const Result result = result_of_parts(out, count);
+  if (values.scalar_type() == at::kFloat) {
+    fold_parts_on_cpu(parts_of<float>(values, parts), result);
+  } else {
+    fold_parts_on_cpu(parts_of<double>(values, parts), result);
+  }
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CPU, m) {
@@ -59,6 +77,8 @@ TORCH_LIBRARY_IMPL(treduce, CPU, m) {
   m.impl("amax", extremum_cpu<Op::amax>);
   m.impl("amin", extremum_cpu<Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_cpu);
+  m.impl("sum_to_", sum_to_cpu);
+  m.impl("fold_parts_", fold_parts_cpu);
 }
 
 }  // namespace treduce::reduce

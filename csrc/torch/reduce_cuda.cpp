@@ -1,5 +1,6 @@
 // The reductions on CUDA: device guard, stream, workspace, counters.
 #include <ATen/Context.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -30,18 +31,21 @@ void launch(const Reduction& reduction, const Prepared& prepared, const at::Tens
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + row.name);
 }
 
-template <Op kOp>
-at::Tensor reduce_cuda(const at::Tensor& self, const Arguments& arguments) {
-  const CudaScope scope(self.device());
-  Reduction reduction(kOp, self, arguments);
-  if (reduction.finished) return reduction.output;
+void run(Op op, const Reduction& reduction, const at::Tensor& self, cudaStream_t stream) {
   const Prepared prepared = prepare(reduction.request(), chip_of(self.get_device()));
   check(prepared.refusal);
   if (!prepared.deterministic && at::globalContext().deterministicAlgorithms()) {
     at::globalContext().alertNotDeterministic(
-        c10::str("treduce::", name_of(kOp), " with variant '", prepared.rung->name, "'"));
+        c10::str("treduce::", name_of(op), " with variant '", prepared.rung->name, "'"));
   }
-  launch(reduction, prepared, self, scope.stream());
+  launch(reduction, prepared, self, stream);
+}
+
+template <Op kOp>
+at::Tensor reduce_cuda(const at::Tensor& self, const Arguments& arguments) {
+  const CudaScope scope(self.device());
+  Reduction reduction(kOp, self, arguments);
+  if (!reduction.finished) run(kOp, reduction, self, scope.stream());
   return std::move(reduction.output);
 }
 
@@ -68,6 +72,33 @@ void reduce_ranks_cuda(const at::Tensor& out, const at::Tensor& values, std::str
   }
 }
 
+void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
+  const SumTo call(out, dim);
+  if (!second.has_value()) {
+    reduce_cuda<Op::sum>(first, call.arguments);
+    return;
+  }
+  check_joined(first, *second, dim);
+  const CudaScope scope(first.device());
+  Reduction reduction(Op::sum, first, call.arguments);
+  if (reduction.join(*second)) {
+    run(Op::sum, reduction, first, scope.stream());
+  } else {
+    reduce_cuda<Op::sum>(at::cat({first, *second}), call.arguments);
+  }
+}
+
+void fold_parts_cuda(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts,
+                     std::optional<int64_t> count) {
+  check_parts(out, values, parts);
+  const CudaScope scope(values.device());
+  const Result result = result_of_parts(out, count);
+  const int error = values.scalar_type() == at::kFloat
+                        ? launch_parts(parts_of<float>(values, parts), result, scope.stream())
+                        : launch_parts(parts_of<double>(values, parts), result, scope.stream());
+  check_cuda(static_cast<cudaError_t>(error), "the launch of fold_parts_");
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
@@ -76,6 +107,8 @@ TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
   m.impl("amax", extremum_cuda<Op::amax>);
   m.impl("amin", extremum_cuda<Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_cuda);
+  m.impl("sum_to_", sum_to_cuda);
+  m.impl("fold_parts_", fold_parts_cuda);
 }
 
 }  // namespace treduce::reduce

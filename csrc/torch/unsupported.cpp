@@ -28,6 +28,8 @@ constexpr const char* kOps[] = {"sum",
                                 "elementary",
                                 "reduce_ranks_",
                                 "add_segments_",
+                                "sum_to_",
+                                "fold_parts_",
                                 "thread_indices_"};
 
 void not_dense(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack*) {

@@ -102,11 +102,16 @@ def _reduce(tensor: Tensor, reduction: str, group: ProcessGroup) -> None:
     ranks, count, itemsize = group.size(), tensor.numel(), tensor.element_size()
     if count == 0:
         return
+    memory = _exchange.registered(tensor, group) if _exchange.is_sent(tensor) else None
+    if memory is not None:
+        _C.all_reduce(tensor, group.group_name, reduction, memory.like(tensor, ranks))
+        memory.read.record()
+        return
     unit = ranks * max(PIECE // itemsize, 1)
     shared = 0 if _exchange.in_one_exchange(count * itemsize, ranks) else count // unit * unit
     if not shared:
         if _exchange.is_sent(tensor) and ranks <= _tree.LANES:
-            _C.all_reduce(tensor, group.group_name, reduction)
+            _C.all_reduce(tensor, group.group_name, reduction, None)
         else:
             tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
         return

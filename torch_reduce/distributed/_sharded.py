@@ -204,7 +204,7 @@ def prepared(op: str, part: Tensor, elements: Elements, dtype: torch.dtype, mesh
     """`ordered`, for parts that are all like `part`."""
     if len(elements.cuts) == 1:
         call = _Call(op, elements, dtype, mesh, part)
-        for way in (_of_elements, _of_one_node, _of_parts_of_runs, _of_packed_nodes, _of_chunks):
+        for way in (_of_elements, _of_one_node, _of_parts_of_runs, _of_packed_nodes, _of_blocks):
             run = way(call)
             if run is not None:
                 return run
@@ -311,19 +311,20 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
     return run
 
 
-# Chunks in a block, at least; and blocks, at most, which two more sums fold.
+# Chunks in a block, at least; and blocks, at most.
 FEWEST_CHUNKS = 16
-MOST_BLOCKS = _tree.LANES**2
-# Bytes of the elements and nodes of the blocks that ranks cut, with zeros between them.
-MOST_CUT = 1 << 22
+MOST_BLOCKS = 1024
+# Bytes of all messages, which one block of threads reads for each output.
+MOST_SENT = 1 << 22
+MOST_RANKS = 128  # kMostParts
 
 
 def _of_packed_nodes(call: _Call) -> _Run | None:
     """A run that is cut anywhere: one exchange of nodes and of the elements of cut chunks.
 
     The run is divided in blocks of a power of two of chunks. A rank sends one node for each block that it has wholly;
-    of those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts together the blocks
-    that were cut: a chunk's node stands where its first element would, before zeros, which change nothing.
+    of those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts these together, in
+    one launch (csrc/reduce/parts.h).
     """
     e, ranks = call.elements, call.ranks
     chunk, length = _tree.CHUNK, sum(call.sizes)
@@ -346,11 +347,12 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
     ]
     if (
         e.runs > 1
+        or ranks > MOST_RANKS
         or not _exchange.is_sendable(call.acc)
         or any(first > last or begin == end for begin, _, first, last, _, end in bounds)
     ):
         return None
-    # A message: nodes of blocks, of the chunks before them and after, elements before and after, and a zero.
+    # A message: nodes of blocks, of the chunks before them and after, elements before and after.
     counts = [
         (
             _tree.groups(last - first, block),
@@ -361,37 +363,10 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         )
         for begin, head, first, last, tail, end in bounds
     ]
-    most = max(map(sum, counts)) + 1
-    cut = [r for r in range(ranks - 1) if starts[r + 1] % block]
-    of_outputs = call.outputs * call.acc.itemsize
-    if len(cut) * block * of_outputs > MOST_CUT or not _exchange.in_one_exchange(most * of_outputs, ranks):
+    most = max(map(sum, counts))
+    if ranks * most * call.outputs * call.acc.itemsize > MOST_SENT:
         return None
 
-    zero = ranks * most - 1  # the last message ends with one
-    blocks = torch.full((len(cut), per_block, chunk), zero)
-    for number, r in enumerate(cut):
-        begin_of_block = bounds[r][3]
-        whole, heads, tails, before, after = counts[r]
-        at = r * most + whole + heads
-        blocks[number, :tails, 0] = torch.arange(at, at + tails)
-        flat = blocks[number].view(-1)
-        if after:
-            here, at = bounds[r][4] - begin_of_block, at + tails + before
-            flat[here : here + after] = torch.arange(at, at + after)
-        whole, heads, tails, before, after = counts[r + 1]
-        at = (r + 1) * most + whole
-        first_chunk = (bounds[r + 1][1] - begin_of_block) // chunk
-        blocks[number, first_chunk : first_chunk + heads, 0] = torch.arange(at, at + heads)
-        here, at = starts[r + 1] - begin_of_block, at + heads + tails
-        flat[here : here + before] = torch.arange(at, at + before)
-
-    order = []
-    for r, (whole, *_) in enumerate(counts):
-        order += range(r * most, r * most + whole)
-        if r in cut:
-            order.append(ranks * most + cut.index(r))
-    if len(order) > _tree.LANES:
-        order += [zero] * (-len(order) % _tree.LANES)
     _, head, first, last, tail, end = (position - starts[call.rank] for position in bounds[call.rank])
     whole, rest = divmod(last - first, block)
     # Begin, count and length of what one sum makes nodes of; then begin and length of what is sent as it is.
@@ -399,44 +374,51 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
     nodes += [(head, (first - head) // chunk, chunk), (last, (tail - last) // chunk, chunk)]
     nodes = tuple(itertools.chain(*(group for group in nodes if group[1] and group[2])))
     ends = tuple(itertools.chain(*(part for part in ((0, head), (tail, end - tail)) if part[1])))
-    device = call.device
-    blocks, order = blocks.view(-1).to(device), torch.tensor(order).to(device)
-    padding = torch.zeros(most - sum(counts[call.rank]), *[1] * call.kept, dtype=call.acc, device=device)
+    parts = torch.tensor(counts, dtype=torch.int32).to(call.device)
+    facts = (nodes, ends, most, parts, e.count if call.op == "mean" else None, call.acc, call.dtype)
 
     def run(part: Tensor) -> Tensor:
-        x = call.converted(call.of_run(part))
-        total = _C.packed_sum(x, call.group_name, nodes, ends, padding, blocks, len(cut), order)
-        return call.finished(total)
+        return _C.packed_sum(call.converted(call.of_run(part)), call.group_name, *facts)
 
     return run
 
 
-def _of_chunks(call: _Call) -> _Run | None:
-    """A run that is cut anywhere, of many outputs: elements go to the chunk's rank alone, then nodes to all."""
-    groups = _Groups(tuple(call.sizes), _tree.CHUNK, call.rank)
-    size, most = call.outputs * call.acc.itemsize, max(groups.counts) + 1
-    of_all = sum(groups.counts)
+def _of_blocks(call: _Call) -> _Run | None:
+    """A run that is cut anywhere, and long: a block that ranks cut is put together by its first rank, beside its sums.
+
+    The run is divided in at most `LANES` blocks of a power of two of chunks. A rank sends what it has of a block that
+    begins before it: the elements of the chunk that is cut, and a node for each other chunk. Then all gather nodes of
+    blocks, and one more sum folds them.
+    """
+    length, chunks = sum(call.sizes), 1
+    while length > chunks * _tree.CHUNK * _tree.LANES:
+        chunks *= 2
+    block = chunks * _tree.CHUNK
+    groups = _Groups(tuple(call.sizes), block, call.rank)
+    counts, heads = groups.counts, groups.heads
+    of_neighbours = all(counts) and not any(heads[r] and groups.owners[r] != r - 1 for r in range(1, call.ranks))
+    most = max(counts)
     if (
         call.elements.runs > 1
         or call.elements.unit >= _tree.CHUNK
-        or of_all > MOST_BLOCKS
-        or of_all * size > _exchange.MANY
         or not (_exchange.is_sendable(call.acc) and _exchange.is_sendable(call.given))
-        or not _exchange.in_one_exchange(most * size, call.ranks)
+        or not (chunks == 1 or of_neighbours)
+        or not _exchange.in_one_exchange(most * call.outputs * call.acc.itemsize, call.ranks)
     ):
         return None
-    head = groups.heads[call.rank]
-    take, give = map(tuple, groups.exchanged)
-    order = [r * most + node for r, count in enumerate(groups.counts) for node in range(count)]
-    if of_all > _tree.LANES:
-        order += [call.ranks * most - 1] * (-of_all % _tree.LANES)  # a message ends with a zero
-    order = torch.tensor(order).to(call.device)
-    padding = torch.zeros(most - groups.counts[call.rank], *[1] * call.kept, dtype=call.acc, device=call.device)
+    take, give = groups.exchanged
+    taken_elements = sum(take) if chunks == 1 else sum(n % _tree.CHUNK for n in take)
+    if chunks > 1:
+        take, give = ([n % _tree.CHUNK + n // _tree.CHUNK for n in entries] for entries in (take, give))
+    order = None
+    if any(count < most for count in counts[:-1]):
+        order = [r * most + node for r, count in enumerate(counts) for node in range(count)]
+        order = torch.tensor(order).to(call.device)
+    facts = (block, heads[call.rank], taken_elements, tuple(take), tuple(give), most, sum(counts), order, call.acc)
 
     def run(part: Tensor) -> Tensor:
         x = call.converted(call.of_run(part))
-        rest = (len(x) - head) % _tree.CHUNK
-        return call.finished(_C.chunks_sum(x, call.group_name, head, rest, take, give, padding, order))
+        return call.finished(_C.blocks_sum(x, call.group_name, *facts))
 
     return run
 
