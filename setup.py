@@ -185,7 +185,7 @@ def make_extension():
         sources += sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cu"))
         cuda["library_dirs"] = [str(d) for d in (TOOLKIT / "lib64", TOOLKIT / "lib") if d.is_dir()]
         cuda["libraries"] = ["cudart_static", "rt", "dl", "pthread"]
-        # Compressed, kernels take a quarter of the space; the driver unpacks a file's when the first of them is launched.
+        # Compressed, kernels take a quarter of the space; the driver unpacks a file's when one of them is launched.
         extra["nvcc"] = ["-O3", "-Xcompiler=-fvisibility=hidden", "-Xfatbin=-compress-all", *gencode(names)]
         if torch.version.cuda is None:
             # A CPU-only torch asks nvcc for no dependency files, so a changed header must change the command instead.
