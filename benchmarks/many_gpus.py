@@ -31,7 +31,8 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int | None], ...] = (
     ((1 << 20,), 0, None),
     ((1 << 24,), 0, None),
     ((1 << 28,), 0, None),
-    (((1 << 28) + 4321,), 0, None),  # a chunk is cut
+    (((1 << 24) + 4321,), 0, None),  # a chunk is cut
+    (((1 << 28) + 4321,), 0, None),
     ((16384, 16384), 0, 0),
     ((16384, 16384), 1, 1),
     ((16384, 16384), 0, 1),  # each rank has whole rows
