@@ -11,7 +11,7 @@
 namespace treduce::attention {
 namespace {
 
-constexpr int kN = kTile / 8;
+constexpr int kN = kStep / 8;  // fragments of 8 columns that a warp has of scores at a time
 
 template <int kWidth>
 TREDUCE_DEVICE Tile<kWidth> tile_of(ptx::SharedAddress shared, int i) {
@@ -25,7 +25,7 @@ TREDUCE_DEVICE void differentiate(float& s, float& dp, float log_sum, float alon
 }
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
+__global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
     query_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
                     TREDUCE_GRID_CONSTANT Matrices to, TREDUCE_GRID_CONSTANT forward::LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
@@ -54,24 +54,26 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
   for (int64_t k = 0; k < end; k += kTile) {
     ptx::wait_copies<0>();
     __syncthreads();
-    float s[1][kN][4] = {}, dp[1][kN][4] = {};
     if (has_queries) {
-      multiply_lines<T>(dp, grads, warp, values, 0);
-      multiply_lines<T>(s, queries, warp, keys, 0);
-    }
-    __syncthreads();  // nobody reads these values any more
-    if (k + kTile < end) values.copy(value, p.value.row, k + kTile, p.keys, p.value_width);
-    if (has_queries) {
-      score<false>(s[0], scores, query, k, scores.is_whole(query, k, kTile));
+#pragma unroll 1
+      for (int step = 0; step < kTile; step += kStep) {
+        float s[1][kN][4] = {}, dp[1][kN][4] = {};
+        multiply_lines<T>(dp, grads, warp, values, step / 16);
+        multiply_lines<T>(s, queries, warp, keys, step / 16);
+        score<false>(s[0], scores, query, k + step, scores.is_whole(query, k + step, kStep));
 #pragma unroll
-      for (int j = 0; j < kN; ++j) {
+        for (int j = 0; j < kN; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) differentiate(s[0][j][i], dp[0][j][i], log_sum[i / 2], along[i / 2]);
+          for (int i = 0; i < 4; ++i) differentiate(s[0][j][i], dp[0][j][i], log_sum[i / 2], along[i / 2]);
+        }
+        multiply_held<T>(result, dp, keys, step / 16);
       }
-      multiply_held<T>(result, dp, keys, 0);
     }
-    __syncthreads();  // nor these keys
-    if (k + kTile < end) keys.copy(key, p.key.row, k + kTile, p.keys, p.width);
+    __syncthreads();  // nobody reads this tile any more
+    if (k + kTile < end) {
+      keys.copy(key, p.key.row, k + kTile, p.keys, p.width);
+      values.copy(value, p.value.row, k + kTile, p.keys, p.value_width);
+    }
     ptx::commit_copies();
   }
   const float scale[2] = {p.scale, p.scale};
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
 }
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     key_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
                   TREDUCE_GRID_CONSTANT Matrices to_key, TREDUCE_GRID_CONSTANT Matrices to_value,
                   TREDUCE_GRID_CONSTANT forward::LineValues lines) {
@@ -118,23 +120,26 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int turn = static_cast<int>(step % 2);
     const int64_t head = head_of(step), query = query_of(step);
     const Scores scores(p, place.batch, head);
-    float s[1][kN][4] = {}, dp[1][kN][4] = {};
-    multiply_lines<T>(s, keys, warp, queries(turn), 0);
-    multiply_lines<T>(dp, values, warp, grads(turn), 0);
-    score<true>(s[0], scores, query, key, scores.is_whole(query, first, kTile));
     const int64_t line = (place.batch * p.heads + head) * (query_tiles * kTile) + query + lane % 4 * 2;
+#pragma unroll 1
+    for (int at = 0; at < kTile; at += kStep) {
+      float s[1][kN][4] = {}, dp[1][kN][4] = {};
+      multiply_lines<T>(s, keys, warp, queries(turn), at / 16);
+      multiply_lines<T>(dp, values, warp, grads(turn), at / 16);
+      score<true>(s[0], scores, query + at, key, scores.is_whole(query + at, first, kTile));
 #pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const auto log_sum = *reinterpret_cast<const float2*>(lines.log_sums + line + j * 8);
-      const auto along = *reinterpret_cast<const float2*>(lines.along + line + j * 8);
+      for (int j = 0; j < kN; ++j) {
+        const auto log_sum = *reinterpret_cast<const float2*>(lines.log_sums + line + at + j * 8);
+        const auto along = *reinterpret_cast<const float2*>(lines.along + line + at + j * 8);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        differentiate(s[0][j][half * 2], dp[0][j][half * 2], log_sum.x, along.x);
-        differentiate(s[0][j][half * 2 + 1], dp[0][j][half * 2 + 1], log_sum.y, along.y);
+        for (int half = 0; half < 2; ++half) {
+          differentiate(s[0][j][half * 2], dp[0][j][half * 2], log_sum.x, along.x);
+          differentiate(s[0][j][half * 2 + 1], dp[0][j][half * 2 + 1], log_sum.y, along.y);
+        }
       }
+      multiply_held<T>(of_values, s, grads(turn), at / 16);
+      multiply_held<T>(of_keys, dp, queries(turn), at / 16);
     }
-    multiply_held<T>(of_values, s, grads(turn), 0);
-    multiply_held<T>(of_keys, dp, queries(turn), 0);
   }
   ptx::wait_copies<0>();
   const float scale[2] = {p.scale, p.scale}, one[2] = {1, 1};
