@@ -1,6 +1,9 @@
 """batch_invariant: what torch reduces is ours inside it, has torch's values, and does not see the batch."""
 
+import importlib
 import re
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -10,6 +13,7 @@ from bits import assert_same_bits
 from torch.nn import functional
 
 import torch_reduce
+from torch_reduce import _invariant
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 BATCH = 7
@@ -378,6 +382,31 @@ def test_meta_tensors_and_the_report_of_nothing():
         assert torch.empty(3, 4, device="meta").prod(1).shape == (3,)
         assert torch.empty(3, 4, device="meta").sum(1).shape == (3,)
     assert str(mode.report()) == "no op that reduces ran in batch_invariant"
+
+
+def test_what_waits_for_an_import(tmp_path, monkeypatch):
+    (tmp_path / "imported_late.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    called = []
+    _invariant.WhenImported("imported_late", lambda: called.append(sys.modules["imported_late"].value))
+    before = len(sys.meta_path)
+    module = importlib.import_module("imported_late")
+    assert called == [module.value] and len(sys.meta_path) == before - 1
+    del sys.modules["imported_late"]
+    importlib.import_module("imported_late")
+    assert called == [1]
+
+
+@pytest.mark.slow
+def test_the_first_compilation_of_a_process_inside():
+    code = """
+import torch, torch_reduce
+x = torch.randn(300, 777)
+f = lambda x: x.softmax(-1).sum(-1) * 2
+with torch_reduce.batch_invariant(strict=True):
+    assert torch.equal(torch.compile(f)(x), f(x))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_compiled_functions_run_uncompiled():

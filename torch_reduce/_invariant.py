@@ -5,6 +5,10 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -64,19 +68,50 @@ def _since(before: dict[str, tuple[int, int, int]]) -> InvariantReport:
     return InvariantReport(found)
 
 
+class WhenImported(MetaPathFinder):
+    """Calls `then` when a module has been imported that is not there yet."""
+
+    def __init__(self, module: str, then: Callable[[], None]) -> None:
+        self._module, self._then = module, then
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
 class _Eager:
     """torch.compile's functions run uncompiled while a thread is in the mode: inductor has its own sums, and exp."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inside = 0
         self._stance: Any = None
+        self._waits = False
 
     def enter(self) -> None:
         with self._lock:
             self._inside += 1
-            # Who has not imported it has compiled nothing.
-            if self._stance is None and "torch._dynamo" in sys.modules:
+            if "torch._dynamo" in sys.modules:
+                self._force()
+            elif not self._waits:  # importing it takes seconds, and most who enter never compile
+                self._waits = True
+                WhenImported("torch._dynamo", self._force)
+
+    def _force(self) -> None:
+        with self._lock:
+            if self._inside > 0 and self._stance is None:
                 self._stance = torch.compiler.set_stance("force_eager")
 
     def leave(self) -> None:
