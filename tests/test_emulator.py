@@ -906,6 +906,8 @@ def test_segments(driver, stored, dtype):
         (70, 12, 3, 1, 0),
         (41, 5, 7, 0, 0),
         (37, 4, 1, 0, 1),
+        (300, 5, 2, 0, 0),
+        (333, 8, 3, 0, 1),
     ):
         index = torch.randint(0, places, (count,))
         source, before = torch.randn(count, width).to(dtype), torch.randn(places, width).to(dtype)

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
   const float log_sum[2] = {lines.log_sums[line], lines.log_sums[line + 8]};
   const float along[2] = {lines.along[line], lines.along[line + 8]};
 
-  float result[1][kWidth / 8][4] = {};
+  float result[kWidth / 8][4] = {};
   queries.copy(matrix_of(p.query, place.batch, place.head), p.query.row, first, p.length, p.width);
   grads.copy(matrix_of(out, place.batch, place.head), out.row, first, p.length, p.value_width);
   keys.copy(key, p.key.row, 0, p.keys, p.width);
@@ -57,16 +57,16 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
     if (has_queries) {
 #pragma unroll 1
       for (int step = 0; step < kTile; step += kStep) {
-        float s[1][kN][4] = {}, dp[1][kN][4] = {};
+        float s[kN][4] = {}, dp[kN][4] = {};
         multiply_lines<T>(dp, grads, warp, values, step / 16);
         multiply_lines<T>(s, queries, warp, keys, step / 16);
-        score<false>(s[0], scores, query, k + step, scores.is_whole(query, k + step, kStep));
+        score<false>(s, scores, query, k + step, scores.is_whole(query, k + step, kStep));
 #pragma unroll
         for (int j = 0; j < kN; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) differentiate(s[0][j][i], dp[0][j][i], log_sum[i / 2], along[i / 2]);
+          for (int i = 0; i < 4; ++i) differentiate(s[j][i], dp[j][i], log_sum[i / 2], along[i / 2]);
         }
-        multiply_held<T>(result, dp, keys, step / 16);
+        multiply_held<T, 4>(result, dp, keys, step / 16);
       }
     }
     __syncthreads();  // nobody reads this tile any more
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
     ptx::commit_copies();
   }
   const float scale[2] = {p.scale, p.scale};
-  store_lines<T, kWidth>(result[0], scale, to, place.batch, place.head, query, p.length, p.width);
+  store_lines<T, kWidth>(result, scale, to, place.batch, place.head, query, p.length, p.width);
 }
 
 template <class T, int kWidth>
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     grads(turn).copy(matrix_of(out, place.batch, head_of(step)), out.row, query_of(step), p.length, p.value_width);
   };
 
-  float of_keys[1][kWidth / 8][4] = {}, of_values[1][kWidth / 8][4] = {};
+  float of_keys[kWidth / 8][4] = {}, of_values[kWidth / 8][4] = {};
   keys.copy(matrix_of(p.key, place.batch, place.head), p.key.row, first, p.keys, p.width);
   values.copy(matrix_of(p.value, place.batch, place.head), p.value.row, first, p.keys, p.value_width);
   if (steps > 0) copy(0);
@@ -123,28 +123,28 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     const int64_t line = (place.batch * p.heads + head) * (query_tiles * kTile) + query + lane % 4 * 2;
 #pragma unroll 1
     for (int at = 0; at < kTile; at += kStep) {
-      float s[1][kN][4] = {}, dp[1][kN][4] = {};
+      float s[kN][4] = {}, dp[kN][4] = {};
       multiply_lines<T>(s, keys, warp, queries(turn), at / 16);
       multiply_lines<T>(dp, values, warp, grads(turn), at / 16);
-      score<true>(s[0], scores, query + at, key, scores.is_whole(query + at, first, kTile));
+      score<true>(s, scores, query + at, key, scores.is_whole(query + at, first, kTile));
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         const auto log_sum = *reinterpret_cast<const float2*>(lines.log_sums + line + at + j * 8);
         const auto along = *reinterpret_cast<const float2*>(lines.along + line + at + j * 8);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          differentiate(s[0][j][half * 2], dp[0][j][half * 2], log_sum.x, along.x);
-          differentiate(s[0][j][half * 2 + 1], dp[0][j][half * 2 + 1], log_sum.y, along.y);
+          differentiate(s[j][half * 2], dp[j][half * 2], log_sum.x, along.x);
+          differentiate(s[j][half * 2 + 1], dp[j][half * 2 + 1], log_sum.y, along.y);
         }
       }
-      multiply_held<T>(of_values, s, grads(turn), at / 16);
-      multiply_held<T>(of_keys, dp, queries(turn), at / 16);
+      multiply_held<T, 2>(of_values, s, grads(turn), at / 16);
+      multiply_held<T, 2>(of_keys, dp, queries(turn), at / 16);
     }
   }
   ptx::wait_copies<0>();
   const float scale[2] = {p.scale, p.scale}, one[2] = {1, 1};
-  store_lines<T, kWidth>(of_keys[0], scale, to_key, place.batch, place.head, key, p.keys, p.width);
-  store_lines<T, kWidth>(of_values[0], one, to_value, place.batch, place.head, key, p.keys, p.value_width);
+  store_lines<T, kWidth>(of_keys, scale, to_key, place.batch, place.head, key, p.keys, p.width);
+  store_lines<T, kWidth>(of_values, one, to_value, place.batch, place.head, key, p.keys, p.value_width);
 }
 
 }  // namespace

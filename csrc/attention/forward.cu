@@ -1,11 +1,11 @@
-// Idea: scores never leave registers. A block keeps 128 queries and walks the keys, 32 at a time, from the first on: it multiplies, takes
+// Idea: scores never leave registers. A block keeps 96 queries and walks the keys, 32 at a time, from the first on: it multiplies, takes
 // the running maximum, corrects what it has added so far by it, and adds exp(scores) times values.
 //
 // Order:   a query's result is a function of itself and of the keys that it attends. Keys that are masked behind those change neither
 //          maximum nor sums: their exp is zero and the correction one.
-// Mapping: a warp two fragments of 16 queries, so that what it reads of keys and values serves both. The probabilities of a lane are the
-//          operand of its next product: no exchange. While 64 keys and values are multiplied, the next are copied; where a GPU has
-//          few blocks, one query each for instance, several such tiles ahead.
+// Mapping: a warp a fragment of 16 queries. The probabilities of a lane are the operand of its next product: no exchange. While keys
+//          and values are multiplied, the next are copied; where a GPU has few blocks, one query each for instance, several steps
+//          ahead.
 // Bound:   the matrix instruction, and exp beside it.
 // Source:  T. Dao et al., FlashAttention (2022); M. Milakov and N. Gimelshein, Online normalizer calculation for softmax (2018).
 #include "forward.cuh"

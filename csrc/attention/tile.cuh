@@ -22,16 +22,18 @@ struct Tile {
   static constexpr int kChunk = 8, kChunks = kWidth / kChunk, kPitch = kWidth * 2, kBytes = kTall * kPitch;
   ptx::SharedAddress begin;
 
-  // Starts the copies of the lines from `line` to `lines`, `width` elements each; what is missing becomes zero.
+  // Starts the copies of the lines from `line` to `lines`, `width` elements each; what is missing becomes zero. By kCount threads.
+  template <int kCount = kThreads>
   TREDUCE_DEVICE void copy(const uint16_t* from, int64_t pitch, int64_t line, int64_t lines, int width) const {
-    constexpr int kAtOnce = kThreads / kChunks;
+    constexpr int kAtOnce = kCount / kChunks;
     const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
     const int left = static_cast<int>(min(lines - line, int64_t{kTall}));
     const int bytes = min(max(width - chunk * kChunk, 0), kChunk) * 2;
     const uint16_t* const source = from + (line + first) * pitch + chunk * kChunk;
 #pragma unroll
-    for (int i = 0; i < kTall / kAtOnce; ++i) {
+    for (int i = 0; i < (kTall + kAtOnce - 1) / kAtOnce; ++i) {
       const int r = first + i * kAtOnce;
+      if (kTall % kAtOnce != 0 && r >= kTall) break;
       ptx::copy_async_part(begin + r * kPitch + (chunk ^ r % 8) * 16, source + int64_t{i} * kAtOnce * pitch,
                            r < left ? bytes : 0);
     }
@@ -46,25 +48,26 @@ struct Tile {
   }
 };
 
-// sums += A B^T: kM times 16 lines of A, from `lines` on, by kN times 8 lines of B, from `columns` on, along the width. Both count in
-// sixteens.
-template <class T, int kM, int kN, int kWidth, int kTallA, int kTallB>
-TREDUCE_DEVICE void multiply_lines(float (&sums)[kM][kN][4], Tile<kWidth, kTallA> a, int lines, Tile<kWidth, kTallB> b,
+// sums += A B^T: 16 lines of A by kN times 8 lines of B, from `columns` on, along the width. Both count in sixteens. While fragments are
+// multiplied the next are loaded.
+template <class T, int kN, int kWidth, int kTallA, int kTallB>
+TREDUCE_DEVICE void multiply_lines(float (&sums)[kN][4], Tile<kWidth, kTallA> a, int lines, Tile<kWidth, kTallB> b,
                                    int columns) {
+  uint32_t of_a[2][4], of_b[2][kN / 2][4];
+  const auto load = [&](int k) {
+    a.template load<false>(of_a[k % 2], lines, k);
+#pragma unroll
+    for (int j = 0; j < kN / 2; ++j) b.template load<false>(of_b[k % 2][j], columns + j, k);
+  };
+  load(0);
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    uint32_t of_a[kM][4];
-#pragma unroll
-    for (int m = 0; m < kM; ++m) a.template load<false>(of_a[m], lines + m, k);
+    if (k + 1 < kWidth / 16) load(k + 1);
 #pragma unroll
     for (int j = 0; j < kN / 2; ++j) {
-      uint32_t of_b[4];
-      b.template load<false>(of_b, columns + j, k);
-#pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        ptx::multiply(T{}, sums[m][2 * j], of_a[m], of_b[0], of_b[2]);
-        ptx::multiply(T{}, sums[m][2 * j + 1], of_a[m], of_b[1], of_b[3]);
-      }
+      const uint32_t (&words)[4] = of_b[k % 2][j];
+      ptx::multiply(T{}, sums[2 * j], of_a[k % 2], words[0], words[2]);
+      ptx::multiply(T{}, sums[2 * j + 1], of_a[k % 2], words[1], words[3]);
     }
   }
 }
@@ -86,28 +89,33 @@ TREDUCE_DEVICE uint32_t word_of(float low, float high) {
 #endif
 }
 
-// sums += P B: kN times 8 lines of B, from `lines` on. P is rounded to T from the registers that hold it as sums.
-template <class T, int kM, int kN, int kWidth>
-TREDUCE_DEVICE void multiply_held(float (&sums)[kM][kWidth / 8][4], const float (&p)[kM][kN][4], Tile<kWidth> b,
+// sums += P B: kN times 8 lines of B, from `lines` on. P is rounded to T from the registers that hold it as sums. kAtOnce: fragments of B
+// that are loaded while as many are multiplied.
+template <class T, int kAtOnce, int kN, int kWidth, int kTall>
+TREDUCE_DEVICE void multiply_held(float (&sums)[kWidth / 8][4], const float (&p)[kN][4], Tile<kWidth, kTall> b,
                                   int lines) {
+  constexpr int kAcross = kWidth / 16 / kAtOnce, kSteps = kN / 2 * kAcross;
+  uint32_t of_b[2][kAtOnce][4];
+  const auto load = [&](int step) {
 #pragma unroll
-  for (int k = 0; k < kN / 2; ++k) {
-    uint32_t of_p[kM][4];
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        of_p[m][i] = word_of<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
+    for (int j = 0; j < kAtOnce; ++j) {
+      b.template load<true>(of_b[step % 2][j], lines + step / kAcross, step % kAcross * kAtOnce + j);
     }
+  };
+  load(0);
 #pragma unroll
-    for (int j = 0; j < kWidth / 16; ++j) {
-      uint32_t of_b[4];
-      b.template load<true>(of_b, lines + k, j);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step + 1 < kSteps) load(step + 1);
+    const int k = step / kAcross;
+    const uint32_t of_p[4] = {word_of<T>(p[2 * k][0], p[2 * k][1]), word_of<T>(p[2 * k][2], p[2 * k][3]),
+                              word_of<T>(p[2 * k + 1][0], p[2 * k + 1][1]),
+                              word_of<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-        ptx::multiply(T{}, sums[m][2 * j], of_p[m], of_b[0], of_b[1]);
-        ptx::multiply(T{}, sums[m][2 * j + 1], of_p[m], of_b[2], of_b[3]);
-      }
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int column = 2 * (step % kAcross * kAtOnce + j);
+      const uint32_t (&words)[4] = of_b[step % 2][j];
+      ptx::multiply(T{}, sums[column], of_p, words[0], words[1]);
+      ptx::multiply(T{}, sums[column + 1], of_p, words[2], words[3]);
     }
   }
 }

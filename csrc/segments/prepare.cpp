@@ -1,12 +1,7 @@
 #include "../common/round.h"
-#include "segments.h"
+#include "shapes.h"
 
 namespace treduce::segments {
-namespace {
-
-constexpr int kBlock = 256;
-
-}  // namespace
 
 Prepared prepare(const Request& r) {
   Prepared prepared;
@@ -15,9 +10,16 @@ Prepared prepare(const Request& r) {
   if (r.width % widest == 0 && addresses % static_cast<uint64_t>(widest * size_of(r.dtype)) == 0) {
     prepared.vector = widest;
   }
-  LaunchShape& shape = prepared.launches.add({"add segments"});
-  shape.grid = ceil_div(r.count * (r.width / prepared.vector), kBlock);
-  shape.block = kBlock;
+  const int64_t groups = r.width / prepared.vector;
+  LaunchShape& runs = prepared.launches.add({"add short runs"});
+  runs.grid = ceil_div(r.count * groups, kBlock);
+  runs.block = kBlock;
+  if (r.count > kLong) {
+    LaunchShape& others = prepared.launches.add({"add long runs"});
+    others.grid = ceil_div(r.count, kLong) * ceil_div(groups, kLanes);
+    others.block = kLanes;
+    others.block_y = kTeams;
+  }
   return prepared;
 }
 

@@ -1,0 +1,12 @@
+// What prepare and the kernels must agree on.
+#pragma once
+
+#include "segments.h"
+
+namespace treduce::segments {
+
+constexpr int kBlock = 256;              // threads that take short runs
+constexpr int kLong = 64;                // rows: of a longer run, several teams add a part each
+constexpr int kLanes = 32, kTeams = 32;  // of a block that takes a long run; a lane has a few neighbouring columns
+
+}  // namespace treduce::segments
