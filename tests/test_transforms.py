@@ -157,6 +157,6 @@ def test_vmap_of_attention(rank, masked):
 
 
 def test_every_op_has_a_rule():
-    inside = {"elementary", "reduce_ranks_", "add_segments_", "thread_indices_"}  # nobody differentiates or maps these
+    # Nobody maps the functions that elementary shows to tests, nor the ops that write into a tensor.
     ops = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
-    assert set(_vmap.RULES) == ops - inside
+    assert set(_vmap.RULES) == {op for op in ops if not op.endswith("_")} - {"elementary"}
