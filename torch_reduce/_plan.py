@@ -107,7 +107,7 @@ class Schedule:
     counters: int
     """Counters of finished blocks, in global memory."""
     copies: bool
-    """Whether the input is copied first; only very irregular layouts need it."""
+    """Whether the input is copied first: only very irregular layouts need it, and dtypes that no kernel reads."""
     shapes: tuple[Launch, ...] = ()
     """The launches, one by one."""
     regions: tuple[Region, ...] = ()

@@ -53,9 +53,10 @@ def sum(
 
     Args:
         input: a dense tensor of any shape and strides; float32, float64, float16, bfloat16, int8, uint8, int16, int32,
-            int64, bool, and, for `"auto"` and the rungs along dims, float8_e4m3fn, float8_e5m2, complex64 and
-            complex128. It is read in place, whatever its strides, unless more than six reduced or six kept dims are
-            left after dims that are contiguous with each other are joined: then it is copied first.
+            int64, bool, and, for `"auto"` and the rungs along dims, 8-bit floats, complex numbers, uint16, uint32 and
+            uint64. It is read in place, whatever its strides, unless more than six reduced or six kept dims are left
+            after dims that are contiguous with each other are joined: then it is copied first; so are the last three
+            and the 8-bit floats but float8_e4m3fn and float8_e5m2, converted.
         dim: the dim or dims to sum along, in any order, negative ones from the end. None, `()` and `[]`: all of them.
         keepdim: whether the reduced dims stay, with size 1.
         dtype: of the result. Each element is converted as it is read, as `input.to(dtype)` would. The rungs that
@@ -164,7 +165,8 @@ def amax(
     """The largest element of all or along dims, as `torch.amax(input, dim, keepdim)`.
 
     Args:
-        input: as for `sum`, but not complex. It needs at least one element for each of the result.
+        input: as for `sum`, but not complex, uint16, uint32 or uint64. It needs at least one element for each of the
+            result.
         dim: the dim or dims to reduce, in any order, negative ones from the end. `()`, `[]` and None: all of them.
         keepdim: as for `sum`.
         variant: as for `sum`.

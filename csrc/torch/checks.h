@@ -30,6 +30,11 @@ inline void check(const Refusal& refusal) {
   C10_THROW_ERROR(ValueError, refusal.sentence);
 }
 
+// The same where no chip is meant: what some chips do not run is run here.
+inline void check_sentence(const Refusal& refusal) {
+  if (!refusal.by_chip) check(refusal);
+}
+
 inline std::optional<DType> dtype_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat: return DType::float32;

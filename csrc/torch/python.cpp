@@ -19,6 +19,7 @@
 #include "matmul.h"
 #include "matmul_composed.h"
 #include "reduce.h"
+#include "reduce_stand_in.h"
 #include "rows.h"
 #include "treduce_build.h"
 
@@ -235,9 +236,11 @@ py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, con
   if (lazy) self = at::_neg_view(self);
   at::OptionalIntArrayRef dims;
   if (dim.has_value()) dims = at::IntArrayRef(*dim);
-  reduce::Reduction reduction(reduction_named(op), self, {variant, dims, keepdim, dtype, block_size, num_blocks});
+  const reduce::StandIn stand_in(reduction_named(op), self, {variant, dims, keepdim, dtype, block_size, num_blocks});
+  reduce::Reduction reduction(reduction_named(op), stand_in.self(), stand_in.arguments());
   reduce::Request& r = reduction.call.request;
-  const bool copies = !reduction.input->is_same(self);
+  // Parts of complex numbers lie where these lie.
+  const bool copies = !reduction.input->is_same(self) && !reduction.input->is_alias_of(self);
   r.address = copies ? 0 : address;
   const reduce::Prepared p = reduce::prepare(r, chip_from(chip));
   check(p.refusal);
@@ -245,8 +248,9 @@ py::dict call_plan(const std::string& op, const std::vector<int64_t>& sizes, con
   d["order"] = r.row->order;
   d["order_text"] = r.row->order_text;
   d["deterministic"] = p.deterministic;
-  d["result_shape"] = py::tuple(py::cast(reduction.output.sizes().vec()));
-  d["result_dtype"] = name_of(r.target);
+  const at::Tensor result = stand_in.finished(reduction.output);
+  d["result_shape"] = py::tuple(py::cast(result.sizes().vec()));
+  d["result_dtype"] = result.scalar_type() == at::kComplexHalf ? "complex32" : name_of(r.target);
   d["rung"] = p.rung->name;
   d["copies"] = copies;
   d["length"] = r.geometry.length;

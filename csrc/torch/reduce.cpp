@@ -173,7 +173,8 @@ Checked check_call(Op op, const at::Tensor& self, const Arguments& a) {
   const at::ScalarType type = self.scalar_type();
   const std::optional<DType> dtype = dtype_of(type);
   TORCH_CHECK_TYPE(dtype.has_value(), "treduce::", name_of(op), " takes ", kBasic,
-                   ", float8_e4m3fn, float8_e5m2, complex64 and complex128, got ", type);
+                   ", 8-bit floats, complex64 and complex128",
+                   is_extremum(op) ? "" : ", and uint16, uint32, uint64 and complex32", "; got ", type);
   Checked c;
   Request& r = c.request;
   r.op = op;

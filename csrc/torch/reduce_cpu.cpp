@@ -7,15 +7,22 @@
 #include "../reduce/pairwise_cpu.h"
 #include "../reduce/plan_cpu.h"
 #include "reduce.h"
+#include "reduce_stand_in.h"
 
 namespace treduce::reduce {
 namespace {
 
 template <Op kOp>
 at::Tensor reduce_cpu(const at::Tensor& self, const Arguments& arguments) {
+  if (dtype_of(self.scalar_type()) == std::nullopt) {
+    const StandIn stand_in(kOp, self, arguments);
+    if (stand_in.is_other()) return stand_in.finished(reduce_cpu<kOp>(stand_in.self(), stand_in.arguments()));
+  }
   Reduction reduction(kOp, self, arguments);
   if (reduction.finished) return reduction.output;
   const Request& r = reduction.request();
+  // A rung refuses here what it refuses on a GPU; `auto` takes everything.
+  if (r.row->schedule != nullptr) check_sentence(prepare(r, Chip()).refusal);
   const void* const input = reduction.input->const_data_ptr();
   const Result result{reduction.output.mutable_data_ptr(), r.target, kOp == Op::mean, r.geometry.length};
   if (!r.row->along_dims) {

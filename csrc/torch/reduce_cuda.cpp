@@ -7,6 +7,7 @@
 #include "../reduce/rung.h"
 #include "cuda_device.h"
 #include "reduce.h"
+#include "reduce_stand_in.h"
 
 namespace treduce::reduce {
 namespace {
@@ -44,6 +45,10 @@ void run(Op op, const Reduction& reduction, const at::Tensor& self, cudaStream_t
 template <Op kOp>
 at::Tensor reduce_cuda(const at::Tensor& self, const Arguments& arguments) {
   const CudaScope scope(self.device());
+  if (dtype_of(self.scalar_type()) == std::nullopt) {
+    const StandIn stand_in(kOp, self, arguments);
+    if (stand_in.is_other()) return stand_in.finished(reduce_cuda<kOp>(stand_in.self(), stand_in.arguments()));
+  }
   Reduction reduction(kOp, self, arguments);
   if (!reduction.finished) run(kOp, reduction, self, scope.stream());
   return std::move(reduction.output);
