@@ -47,14 +47,27 @@ def pytest_xdist_make_scheduler(config, log):
     return ByGroup(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    if item.get_closest_marker("cuda"):
-        if NO_CUDA is not None:
-            pytest.skip(NO_CUDA)
-        if WORKERS:
-            # They measure the GPU's memory, fill it, and capture graphs.
-            pytest.skip("tests on a GPU run in one process: `pytest -m cuda` without workers, as `make test` does")
+def why_not_on_gpu(config):
+    if NO_CUDA is not None:
+        return NO_CUDA
+    if getattr(config.option, "dist", "no") != "no" or WORKERS:
+        # They measure the GPU's memory, fill it, and capture graphs.
+        return "they run in one process: `pytest -m cuda` without workers, as `make test` does next"
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what needs a GPU, before it costs time: it is more than half of all."""
+    if why_not_on_gpu(config) is not None:
+        left_out = [item for item in items if item.get_closest_marker("cuda")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    reason = why_not_on_gpu(config)
+    if reason is not None:
+        terminalreporter.write_line(f"left out: tests that need a GPU (marked cuda): {reason}")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

@@ -46,7 +46,10 @@ class Ranks:
     """So many processes, each with a rank."""
 
     def __init__(self, most, backend):
-        context = multiprocessing.get_context("spawn")
+        # A server imports torch once and forks them; where GPUs are used, each imports its own.
+        context = multiprocessing.get_context("spawn" if backend == "nccl" else "forkserver")
+        if backend != "nccl":
+            context.set_forkserver_preload(["torch.distributed.tensor", "torch_reduce.distributed", "pytest"])
         self.folder = tempfile.TemporaryDirectory()
         self.answers = context.Queue()
         self.orders = [context.Queue() for _ in range(most)]

@@ -1,5 +1,6 @@
 """Building and installing: the mistakes that people make end in a sentence, and a wheel works away from its sources."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -26,7 +27,27 @@ def setup(root, *arguments, cwd=None, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-VERSION = ("setup.py", "--version")
+STUB_OF_TORCH = """
+import types
+__version__ = {version!r}
+version, cuda = types.SimpleNamespace(cuda=None), types.SimpleNamespace(device_count=lambda: 0)
+"""
+STUB_OF_EXTENSIONS = """
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext as BuildExtension
+def CppExtension(name, sources, **arguments):
+    return Extension(name, sources)
+"""
+
+
+@pytest.fixture(scope="module")
+def ask(root, tmp_path_factory):
+    """Calls setup.py with the little that it needs of torch: all of torch takes seconds to import."""
+    folder = tmp_path_factory.mktemp("stub")
+    (folder / "torch" / "utils").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text(STUB_OF_TORCH.format(version=torch.__version__))
+    (folder / "torch" / "utils" / "cpp_extension.py").write_text(STUB_OF_EXTENSIONS)
+    return functools.partial(setup, root, "setup.py", "--version", PYTHONPATH=str(folder))
 
 
 def own_lines(text):
@@ -53,24 +74,24 @@ def pypi_toolkit():
     return any(Path(sysconfig.get_path("purelib")).glob("nvidia/cu1*/bin/nvcc"))
 
 
-def test_cpu_only_on_request(root, only_a_compiler):
-    status, _out, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", PATH=only_a_compiler)
+def test_cpu_only_on_request(ask, only_a_compiler):
+    status, _out, err = ask(TORCH_REDUCE_CUDA="0", PATH=only_a_compiler)
     assert status == 0, err
     assert "building for the CPU alone (TORCH_REDUCE_CUDA=0)" in err
 
 
 @pytest.mark.skipif(pypi_toolkit(), reason="PyPI's nvcc is installed beside torch")
-def test_no_nvcc(root, only_a_compiler):
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="1", PATH=only_a_compiler)
+def test_no_nvcc(ask, only_a_compiler):
+    status, _, err = ask(TORCH_REDUCE_CUDA="1", PATH=only_a_compiler)
     (line,) = own_lines(err)
     assert status != 0 and "no nvcc was found" in line and "pip install" in line and "Traceback" not in err
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="auto", PATH=only_a_compiler)
+    status, _, err = ask(TORCH_REDUCE_CUDA="auto", PATH=only_a_compiler)
     (line,) = own_lines(err)
     assert status == 0 and "no nvcc found: building for the CPU alone" in line and "pip install" in line
 
 
-def test_a_wrong_setting(root, only_a_compiler):
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="yes", PATH=only_a_compiler)
+def test_a_wrong_setting(ask, only_a_compiler):
+    status, _, err = ask(TORCH_REDUCE_CUDA="yes", PATH=only_a_compiler)
     assert status != 0 and own_lines(err) == ["torch_reduce: TORCH_REDUCE_CUDA must be auto, 0 or 1, got 'yes'"]
 
 
@@ -82,46 +103,44 @@ def fake_toolkit(folder, release):
     return home
 
 
-def test_a_toolkit_too_old(root, tmp_path):
+def test_a_toolkit_too_old(ask, tmp_path):
     home = fake_toolkit(tmp_path, "12.0")
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="1", CUDA_HOME=str(home), PATH=str(tmp_path))
+    status, _, err = ask(TORCH_REDUCE_CUDA="1", CUDA_HOME=str(home), PATH=str(tmp_path))
     (line,) = own_lines(err)
     assert status != 0 and "12.0" in line and "12.8 or later" in line and "Traceback" not in err
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="auto", CUDA_HOME=str(home), PATH=str(tmp_path))
+    status, _, err = ask(TORCH_REDUCE_CUDA="auto", CUDA_HOME=str(home), PATH=str(tmp_path))
     (line,) = own_lines(err)
     assert status == 0 and "12.0" in line and "building for the CPU alone" in line
 
 
-def test_a_toolkit_that_will_do(root, tmp_path):
+def test_a_toolkit_that_will_do(ask, tmp_path):
     home = fake_toolkit(tmp_path, "12.9")
     arguments = {"TORCH_REDUCE_CUDA": "1", "CUDA_HOME": str(home), "PATH": str(tmp_path)}
-    status, _, err = setup(root, *VERSION, TORCH_CUDA_ARCH_LIST="8.0;9.0a+PTX", **arguments)
+    status, _, err = ask(TORCH_CUDA_ARCH_LIST="8.0;9.0a+PTX", **arguments)
     (line,) = own_lines(err)
     assert status == 0 and "CUDA 12.9" in line and "8.0" in line and "9.0a+PTX" in line
-    status, _, err = setup(root, *VERSION, TORCH_CUDA_ARCH_LIST="Hopper", **arguments)
+    status, _, err = ask(TORCH_CUDA_ARCH_LIST="Hopper", **arguments)
     assert status != 0 and "'Hopper'" in own_lines(err)[-1] and "Traceback" not in err
 
 
-def test_a_cuda_home_without_nvcc(root, tmp_path, only_a_compiler):
-    status, _, err = setup(
-        root, *VERSION, TORCH_REDUCE_CUDA="1", CUDA_HOME=str(tmp_path / "none"), PATH=only_a_compiler
-    )
+def test_a_cuda_home_without_nvcc(ask, tmp_path, only_a_compiler):
+    status, _, err = ask(TORCH_REDUCE_CUDA="1", CUDA_HOME=str(tmp_path / "none"), PATH=only_a_compiler)
     line = own_lines(err)[-1]
     assert status != 0 and "none" in line and "nvcc" in line and "Traceback" not in err
 
 
-def test_no_compiler(root, tmp_path):
+def test_no_compiler(ask, tmp_path):
     (tmp_path / "bin").mkdir()
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", PATH=str(tmp_path / "bin"))
+    status, _, err = ask(TORCH_REDUCE_CUDA="0", PATH=str(tmp_path / "bin"))
     (line,) = own_lines(err)
     assert status != 0 and "no C++ compiler" in line and "install g++" in line
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", CXX="no-such-compiler")
+    status, _, err = ask(TORCH_REDUCE_CUDA="0", CXX="no-such-compiler")
     assert status != 0 and "no-such-compiler" in own_lines(err)[-1]
 
 
-def test_a_compiler_too_old(root, tmp_path):
+def test_a_compiler_too_old(ask, tmp_path):
     old = tool(tmp_path / "bin", "g++-7", "exit 1")
-    status, _, err = setup(root, *VERSION, TORCH_REDUCE_CUDA="0", CXX=str(old))
+    status, _, err = ask(TORCH_REDUCE_CUDA="0", CXX=str(old))
     (line,) = own_lines(err)
     assert status != 0 and "g++-7" in line and "C++" in line and torch.__version__ in line and "install g++" in line
 
@@ -129,7 +148,7 @@ def test_a_compiler_too_old(root, tmp_path):
 def test_no_torch(root, tmp_path):
     """What an isolated build sees: setuptools, and no torch."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    status, _, err = setup(root, *VERSION, PYTHONPATH=str(tmp_path), TORCH_REDUCE_CUDA="0")
+    status, _, err = setup(root, "setup.py", "--version", PYTHONPATH=str(tmp_path), TORCH_REDUCE_CUDA="0")
     assert status != 0 and "install torch first" in err and "--no-build-isolation" in err and "Traceback" not in err
 
 
@@ -181,6 +200,27 @@ sys.exit(torch_reduce.cli.main(["verify", "--op", "sum", "--n", "100", "--dtype"
 """
 
 
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+# A compiler that takes the objects of this build, made of the same sources; those that depend on how they are built
+# (treduce_build.h) it compiles, unoptimised.
+TAKES_OBJECTS = """\
+for a; do
+  case "$last" in -o) to=$a;; -MF) list=$a;; esac
+  case "$a" in {source}/csrc/*.cpp) file=$a;; esac
+  last=$a
+done
+relative=${{file#{source}/}}
+for made in {root}/build/temp.*/${{relative%.cpp}}.o; do
+  if [ -n "$file" ] && [ "$made" -nt "{root}/$relative" ] && ! grep -q treduce_build.h "$file"; then
+    cp "$made" "$to" && : > "$list" && exit
+  fi
+done
+exec c++ "$@" -O0 -g0"""
+
+
 @pytest.mark.slow
 def test_a_wheel_works_away_from_its_sources(root, tmp_path):
     """sdist, a wheel of it for the CPU alone, the wheel installed into an empty folder, and imported from there."""
@@ -194,10 +234,10 @@ def test_a_wheel_works_away_from_its_sources(root, tmp_path):
     (source,) = (tmp_path / "packed").iterdir()
     for name in ("Makefile", "tests/conftest.py", "tests/emulator/driver.cpp", "docs/ladder.md", "benchmarks/run.py"):
         assert (source / name).exists()
+    assert files_of(source / "csrc") == files_of(root / "csrc")
     for path in source.glob("csrc/**/*.cu"):
         path.unlink()  # a build for the CPU needs none of them
-    # Unoptimised: half the time, and no bit may depend on it.
-    compiler = tool(tmp_path / "bin", "compiler", 'exec c++ "$@" -O0 -g0')
+    compiler = tool(tmp_path / "bin", "compiler", *TAKES_OBJECTS.format(root=root, source=source).splitlines())
     pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
     offline = ("--no-deps", "--no-index")
     build = (*pip, "wheel", "--no-build-isolation", *offline, "--wheel-dir", str(tmp_path / "wheels"), ".")

@@ -22,10 +22,10 @@
 // (LENGTH, KEYS), which all batches and heads share; its file may be "none".
 //
 // INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
-// behind a 16-byte boundary; 0 for a size means the variant's own. Every seed is run twice with the same counters, as a
-// captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
+// behind a 16-byte boundary; 0 for a size means the variant's own. What has counters is run twice for every seed with
+// the same ones, as a captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
 // and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a case
-// in place of the bytes. What is launched must be what was prepared, in every case. What the emulator and the
+// in place of the bytes, and runs nothing. What is launched must be what was prepared, in every case. What the emulator and the
 // sanitizers find ends the process: nothing in the memory can be trusted then.
 #include <cstdio>
 #include <cstring>
@@ -119,13 +119,13 @@ Buffer read_input(const std::string& path, int64_t offset_bytes = 0) {
   return buffer;
 }
 
-// Runs `once` twice for every seed that is left on the line and returns what stands in `result` after each.
+// Runs `once` for every seed that is left on the line, twice where there are counters; returns what stands in `result` after each.
 template <class Once>
-std::string run_seeds(std::istream& line, Buffer& result, Once once) {
+std::string run_seeds(std::istream& line, Buffer& result, Once once, int64_t counters = 0) {
   std::string runs;
   for (uint64_t seed; line >> seed;) {
     emulator::seed(seed);
-    for (int repeat = 0; repeat < 2; ++repeat) {
+    for (int repeat = 0; repeat < (counters > 0 ? 2 : 1); ++repeat) {
       result.poison();
       once();
       runs += " " + result.hex();
@@ -186,13 +186,14 @@ std::string run_reduction(const reduce::Request& request, const Chip& chip, std:
   const std::unique_ptr<unsigned[]> counters(new unsigned[prepared.counters]());
   const reduce::Call call = make_call(request, prepared, reinterpret_cast<const void*>(request.address), result.data(),
                                       workspace.data(), counters.get(), nullptr);
-  return run_seeds(line, result, [&] {
+  const auto once = [&] {
     workspace.poison();  // stale partials of the same input would be the right ones
     launch_as_prepared(prepared.launches, [&] { return row.launcher(call); });
     for (int64_t c = 0; c < prepared.counters; ++c) {
       if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
     }
-  });
+  };
+  return run_seeds(line, result, once, prepared.counters);
 }
 
 std::string reduction(reduce::Op op, std::istream& line) {
@@ -449,6 +450,10 @@ std::string thread_indices(std::istream& line) {
 std::string run_case(std::istream& line) {
   const auto op = next<std::string>(line);
   if (op == "launches") {
+    struct NothingRuns {
+      NothingRuns() { emulator::runs_kernels() = false; }
+      ~NothingRuns() { emulator::runs_kernels() = true; }
+    } nothing_runs;
     run_case(line);
     return launched_words();
   }

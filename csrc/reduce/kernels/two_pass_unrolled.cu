@@ -1,7 +1,7 @@
 // Idea: the grid-stride loop and the unrolled tree together: a fixed number of blocks, of a size that the compiler knows.
 //
 // After:   two_pass_last_warp; the same additions, hence the same bits.
-// Mapping: as before; a switch on the host picks one of eleven kernels, for blocks of 1 to 1024 threads.
+// Mapping: as before; a switch on the host picks one of six kernels, for blocks of 1 to 32, of 64, ... and of 1024 threads.
 // Bound:   latency: one load of one element in flight a thread. And the number of blocks, which must be capped near what the chip
 //          holds at once: with n / T blocks the loop runs once, and this rung is slower than unrolled, which at least adds a pair.
 // Next:    warp_shuffle runs the tree in registers.
@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<
     Acc value = slot[t];
 #pragma unroll
     for (int s = kBlock >= 64 ? 32 : kBlock / 2; s > 0; s /= 2) {
+      if (kBlock == warp::kLanes && s >= static_cast<int>(blockDim.x)) continue;  // a block of less than a warp
       if (t < s) value = O::combine(value, slot[t + s]);
       __syncwarp();
       if (t < s) slot[t] = value;
@@ -64,12 +65,7 @@ struct Kernels {
       case 256: return &kernel<O, In, 256>;
       case 128: return &kernel<O, In, 128>;
       case 64: return &kernel<O, In, 64>;
-      case 32: return &kernel<O, In, 32>;
-      case 16: return &kernel<O, In, 16>;
-      case 8: return &kernel<O, In, 8>;
-      case 4: return &kernel<O, In, 4>;
-      case 2: return &kernel<O, In, 2>;
-      default: return &kernel<O, In, 1>;
+      default: return &kernel<O, In, 32>;
     }
   }
 };
