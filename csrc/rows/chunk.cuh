@@ -325,7 +325,7 @@ struct Chunk {
                                    Place place) {
     const Begin begin(p, row, first);
     when_whole(place, [&](auto whole) {
-      const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.out.element_stride;
+      [[maybe_unused]] const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.out.element_stride;
 #pragma unroll
       for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
