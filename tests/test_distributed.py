@@ -185,6 +185,8 @@ def on_nodes(device):
         ((1500, 3), torch.float64),
         ((5001, 16), torch.float32),
         ((5001, 8), torch.float16),
+        ((5400, 8), torch.float32),
+        ((9800, 4), torch.bfloat16),
     )
     with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, MOST_SENT=0, _of_blocks=every["_of_blocks"]):
         before = ways["_of_blocks"]

@@ -138,12 +138,13 @@ at::Tensor packed_sum(const at::Tensor& x, const Packed& p, at::ScalarType acc, 
   return result;
 }
 
-// The same in blocks of a power of two of chunks. A block belongs to the rank that has its first entry, which gets of the others
-// what it lacks: elements of a chunk that is cut, and behind them nodes of chunks. Then every message is nodes of blocks.
+// The same in blocks of a power of two of chunks. A block that ranks cut belongs to one of them, which gets of the others what it
+// lacks: elements of a chunk that is cut, and behind them nodes of chunks. Then every message is nodes of blocks.
 struct Blocks {
-  int64_t length;                   // entries of a block
-  int64_t head;                     // so many entries belong to a rank before
-  int64_t elements;                 // so many of what is taken
+  int64_t length;               // entries of a block
+  int64_t head, tail;           // so many entries of the blocks that the begin and the end cut
+  bool gives_head, gives_tail;  // to a rank before, and to one after; where blocks are chunks
+  int64_t before, elements;     // so many of what is taken come from ranks before; so many of the others are elements
   std::vector<int64_t> take, give;  // from and to each rank
   int64_t most;                     // nodes that a rank has
   int64_t all;                      // that all have
@@ -156,30 +157,31 @@ at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, 
   const auto in_acc = x.options().dtype(acc);
   int64_t taken = 0;
   for (const int64_t entries : b.take) taken += entries;
-  const int64_t whole = (x.size(0) - b.head) / b.length, end = b.head + whole * b.length, rest = x.size(0) - end;
+  const int64_t end = x.size(0) - b.tail, whole = (end - b.head) / b.length, after = taken - b.before;
+  const at::Tensor head = x.narrow(0, 0, b.head), tail = x.narrow(0, end, b.tail);
 
-  const int64_t head_elements = b.head % kChunk;
-  at::Tensor sent = x.narrow(0, 0, head_elements);
+  at::Tensor sent = b.gives_tail ? tail : head.narrow(0, 0, b.gives_head ? b.head % kChunk : 0);
   if (b.length > kChunk) {
     sent = sent.to(acc);
-    if (b.head > head_elements) {
-      sent = at::cat({sent, sum_along(grouped(x, head_elements, b.head / kChunk, kChunk), 1, acc)});
-    }
+    const int64_t elements = b.head % kChunk, chunks = b.head / kChunk;
+    if (chunks > 0) sent = at::cat({sent, sum_along(grouped(x, elements, chunks, kChunk), 1, acc)});
+  } else if (b.gives_head && b.gives_tail) {
+    sent = at::cat({head, tail});
   }
   sent = sent.contiguous();
   at::Tensor received = at::empty(with_outputs({taken}, outputs), sent.options());
   std::vector<int64_t> take = b.take, give = b.give;              // the call wants references
   const auto work = exchange(received, sent, take, give, group);  // beside the sums of whole blocks
   at::Tensor message = at::empty(with_outputs({b.most}, outputs), in_acc);
-  if (whole > 0) sum_to(message.narrow(0, 0, whole), grouped(x, b.head, whole, b.length), 1);
-  const at::Tensor tail = x.narrow(0, end, rest);
-  if (rest > 0 && taken == 0) sum_to(message.select(0, whole), tail, 0);  // the run ends here
-  if (taken == 0 || b.length == kChunk) {
+  const int64_t first = b.before > 0, last = first + whole;
+  if (whole > 0) sum_to(message.narrow(0, first, whole), grouped(x, b.head, whole, b.length), 1);
+  if (b.tail > 0 && after == 0 && !b.gives_tail) sum_to(message.select(0, last), tail, 0);  // the run ends here
+  if (after == 0 || b.length == kChunk) {
     work->wait();
-    if (taken > 0) sum_to(message.select(0, whole), tail, 0, received);
+    if (b.before > 0) sum_to(message.select(0, 0), received.narrow(0, 0, b.before), 0, head);
+    if (after > 0) sum_to(message.select(0, last), tail, 0, received.narrow(0, b.before, after));
   } else {
-    const int64_t chunks = rest / kChunk, cut = rest % kChunk;
-    const int64_t more = taken - b.elements;
+    const int64_t chunks = b.tail / kChunk, cut = b.tail % kChunk, more = taken - b.elements;
     const at::Tensor nodes = at::empty(with_outputs({chunks + (cut > 0) + more}, outputs), in_acc);
     if (chunks > 0) sum_to(nodes.narrow(0, 0, chunks), grouped(tail, 0, chunks, kChunk), 1);
     work->wait();
@@ -188,7 +190,7 @@ at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, 
       sum_to(nodes.select(0, chunks), tail.narrow(0, chunks * kChunk, cut), 0, elements);
     }
     if (more > 0) nodes.narrow(0, chunks + (cut > 0), more).copy_(received.narrow(0, b.elements, more));
-    sum_to(message.select(0, whole), lanes_of(nodes), 0);
+    sum_to(message.select(0, last), lanes_of(nodes), 0);
   }
   at::Tensor values = gather(message, group).flatten(0, 1);
   return fold(b.order.has_value() ? values.index_select(0, *b.order) : values.narrow(0, 0, b.all));
@@ -286,14 +288,23 @@ PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t 
 // (entries, name of the group, what Blocks has, dtype of a node)
 PyObject* blocks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 11);
+  check_count(count, 15);
   const at::Tensor& x = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
   const auto number = [&](int i) { return static_cast<int64_t>(PyLong_AsLongLong(arguments[i])); };
-  Blocks blocks{number(2), number(3), number(4), numbers_of(arguments[5]), numbers_of(arguments[6]),
-                number(7), number(8)};
-  if (arguments[9] != Py_None) blocks.order = tensor_of(arguments[9]);
-  const at::ScalarType acc = dtype_of_object(arguments[10]);
+  Blocks blocks{number(2),
+                number(3),
+                number(4),
+                number(5) != 0,
+                number(6) != 0,
+                number(7),
+                number(8),
+                numbers_of(arguments[9]),
+                numbers_of(arguments[10]),
+                number(11),
+                number(12)};
+  if (arguments[13] != Py_None) blocks.order = tensor_of(arguments[13]);
+  const at::ScalarType acc = dtype_of_object(arguments[14]);
   return computed([&] { return blocks_sum(x, blocks, acc, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }

@@ -84,6 +84,12 @@ void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::opti
     return;
   }
   check_joined(first, *second, dim);
+  if (const int64_t longer = second->size(0) - first.size(0); longer > 0 && first.size(0) > 0) {
+    // The first must not be the shorter one: it gets half of what it lacks, the rest is read where it lies.
+    const int64_t copied = (longer + 1) / 2;
+    const at::Tensor begin = at::cat({first, second->narrow(0, 0, copied)});
+    return sum_to_cuda(out, begin, second->narrow(0, copied, second->size(0) - copied), dim);
+  }
   const CudaScope scope(first.device());
   Reduction reduction(Op::sum, first, call.arguments);
   if (reduction.join(*second)) {

@@ -384,37 +384,50 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
 
 
 def _of_blocks(call: _Call) -> _Run | None:
-    """A run that is cut anywhere, and long: a block that ranks cut is put together by its first rank, beside its sums.
+    """A run that is cut anywhere, and long: a block that ranks cut is put together by one of them, beside its sums.
 
-    The run is divided in at most `LANES` blocks of a power of two of chunks. A rank sends what it has of a block that
-    begins before it: the elements of the chunk that is cut, and a node for each other chunk. Then all gather nodes of
-    blocks, and one more sum folds them.
+    The run is divided in at most `LANES` blocks of a power of two of chunks. A block belongs to the rank that has its
+    first entry, and a block of one chunk to the rank that has most of it. The others send that rank what they have of
+    the block: the elements of the chunk that is cut, and a node for each other chunk. Then all gather nodes of blocks,
+    and one more sum folds them.
     """
     length, chunks = sum(call.sizes), 1
     while length > chunks * _tree.CHUNK * _tree.LANES:
         chunks *= 2
     block = chunks * _tree.CHUNK
     groups = _Groups(tuple(call.sizes), block, call.rank)
-    counts, heads = groups.counts, groups.heads
-    of_neighbours = all(counts) and not any(heads[r] and groups.owners[r] != r - 1 for r in range(1, call.ranks))
+    counts, heads, ranks, rank = list(groups.counts), groups.heads, call.ranks, call.rank
+    of_neighbours = all(counts) and not any(heads[r] and groups.owners[r] != r - 1 for r in range(1, ranks))
+    tails = [(size - head) % block for size, head in zip(call.sizes, heads, strict=True)]
+    # Whether the chunk that the begin of a rank cuts belongs to that rank.
+    keeps = [chunks == 1 and of_neighbours and r > 0 and heads[r] > tails[r - 1] > 0 for r in range(ranks)] + [False]
+    for r in range(1, ranks):
+        if keeps[r]:
+            counts[r - 1], counts[r] = counts[r - 1] - 1, counts[r] + 1
     most = max(counts)
     if (
         call.elements.runs > 1
         or call.elements.unit >= _tree.CHUNK
         or not (_exchange.is_sendable(call.acc) and _exchange.is_sendable(call.given))
         or not (chunks == 1 or of_neighbours)
-        or not _exchange.in_one_exchange(most * call.outputs * call.acc.itemsize, call.ranks)
+        or not _exchange.in_one_exchange(most * call.outputs * call.acc.itemsize, ranks)
     ):
         return None
     take, give = groups.exchanged
-    taken_elements = sum(take) if chunks == 1 else sum(n % _tree.CHUNK for n in take)
+    if keeps[rank]:
+        take[rank - 1], give[rank - 1] = tails[rank - 1], 0
+    if keeps[rank + 1]:
+        take[rank + 1], give[rank + 1] = 0, tails[rank]
+    elements = sum(n % _tree.CHUNK for n in take)
     if chunks > 1:
         take, give = ([n % _tree.CHUNK + n // _tree.CHUNK for n in entries] for entries in (take, give))
     order = None
     if any(count < most for count in counts[:-1]):
         order = [r * most + node for r, count in enumerate(counts) for node in range(count)]
         order = torch.tensor(order).to(call.device)
-    facts = (block, heads[call.rank], taken_elements, tuple(take), tuple(give), most, sum(counts), order, call.acc)
+    gives = heads[rank] > 0 and not keeps[rank], keeps[rank + 1]
+    taken = sum(take[:rank]), elements, tuple(take), tuple(give)
+    facts = (block, heads[rank], tails[rank], *gives, *taken, most, sum(counts), order, call.acc)
 
     def run(part: Tensor) -> Tensor:
         x = call.converted(call.of_run(part))
