@@ -39,6 +39,7 @@ SHAPES: tuple[tuple[tuple[int, ...], int, int | None], ...] = (
     ((16384, 16384), 0, None),
     ((16384, 16384), 1, None),
     ((10001, 16384), 0, 0),  # a chunk of each column is cut
+    ((10500, 16384), 0, 0),  # the second rank has more of it
     ((65536, 1024), 0, 0),
 )
 
