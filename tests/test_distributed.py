@@ -934,6 +934,53 @@ def test_two_tensors_are_summed_as_one(dtype, device):
             torch.ops.treduce.sum_to_(x[0], x, second, dim)
 
 
+def parts_of_a_run(x, cuts, chunks):
+    """What ranks send of `x`, which they cut at `cuts`, in blocks of so many chunks; and how much of each kind."""
+    block, messages, parts = chunks * _tree.CHUNK, [], []
+    for begin, end in itertools.pairwise([0, *cuts, len(x)]):
+        whole = -(-begin // block) * block, end if end == len(x) else end // block * block
+        inner = -(-begin // _tree.CHUNK) * _tree.CHUNK, end if end == len(x) else end // _tree.CHUNK * _tree.CHUNK
+
+        def nodes(begin, end, length):
+            return [torch_reduce.sum(x[i : min(i + length, end)], 0) for i in range(begin, end, length)]
+
+        kinds = [
+            nodes(*whole, block),
+            nodes(inner[0], whole[0], _tree.CHUNK),
+            nodes(whole[1], inner[1], _tree.CHUNK),
+            list(x[begin : inner[0]]),
+            list(x[inner[1] : end]),
+        ]
+        parts.append([len(kind) for kind in kinds])
+        messages.append(torch.stack(list(itertools.chain(*kinds))))
+    values = torch.full((len(parts), max(map(len, messages)), *x.shape[1:]), math.nan, dtype=x.dtype, device=x.device)
+    for room, message in zip(values, messages, strict=True):
+        room[: len(message)] = message
+    return values, torch.tensor(parts, dtype=torch.int32, device=x.device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_parts_are_folded(dtype, device):
+    for length, cuts, chunks, columns in (
+        (9000, (), 2, 1),
+        (9001, (3000, 6100), 2, 3),
+        (40_000, (5000, 9217, 20_480, 30_001), 4, 2),
+        (300_000, (111_111,), 16, 1),
+        (40_000, tuple(range(2049, 40_000, 2049)), 2, 1),
+    ):
+        x = cases.values(length * columns, dtype, "wide", device=device).view(length, columns)
+        values, parts = parts_of_a_run(x, cuts, chunks)
+        out = torch.zeros(columns, dtype=dtype, device=device)
+        torch.ops.treduce.fold_parts_(out, values, parts, None)
+        assert_same_bits(out, torch_reduce.sum(x, 0), f"{length} cut at {cuts}")
+        torch.ops.treduce.fold_parts_(out, values, parts, length)
+        assert_same_bits(out, torch_reduce.mean(x, 0), f"mean of {length} cut at {cuts}")
+    with pytest.raises(ValueError, match="an int32 row of 5 for each"):
+        torch.ops.treduce.fold_parts_(out, values, parts[1:], None)
+    with pytest.raises(TypeError, match="fold_parts_ takes float32"):
+        torch.ops.treduce.fold_parts_(out.to(torch.int32), values, parts, None)
+
+
 def test_many_ranks():
     """The tree over more ranks than this machine has processes."""
     for ranks in (1, 2, 5, 127, 128, 129, 300, 1024):
