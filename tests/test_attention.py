@@ -81,6 +81,35 @@ def test_gradients(case, dtype, device):
         torch.testing.assert_close(a.double(), e.double(), rtol=0, atol=4 * TOLERANCE[dtype] * scale)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(("width", "value_width"), [(64, 64), (128, 128), (80, 20), (7, 100), (128, 5), (136, 24)])
+def test_widths_and_layouts(width, value_width, dtype, device):
+    """As models have them: heads beside each other in a row of a token; and rows that no vector fits."""
+    g = torch.Generator().manual_seed(2)
+    length, keys = 70, 200
+    q, k, v = (
+        torch.randn(2, n, heads, w, generator=g, dtype=torch.float64).to(device, dtype).transpose(1, 2).requires_grad_()
+        for heads, n, w in ((6, length, width), (2, keys, width), (2, keys, value_width))
+    )
+    mask = (torch.rand(2, 6, length, keys, generator=g) > 0.2).to(device)
+    mask[0, :, :, 150:] = False
+    for attn_mask in (None, mask, mask[:, :1, :1]):
+        named = {"enable_gqa": True, "is_causal": attn_mask is None}
+        actual = attention(q, k, v, attn_mask, **named)
+        if width == value_width:
+            assert actual.stride() == q.stride()
+        expected = torchs(q, k, v, attn_mask, **named)
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=2 * TOLERANCE[dtype])
+        direction = torch.linspace(-1, 1, actual.numel(), dtype=torch.float64, device=device).view(actual.shape)
+        grads = torch.autograd.grad((actual.double() * direction).sum(), (q, k, v))
+        for a, e in zip(grads, torch.autograd.grad((expected * direction).sum(), (q, k, v)), strict=True):
+            torch.testing.assert_close(a.double(), e.double(), rtol=0, atol=4 * TOLERANCE[dtype] * e.abs().max().item())
+    # Alone, and the last of few.
+    whole = attention(q, k, v, is_causal=True, enable_gqa=True)
+    step = attention(q[1:, :, 40:41], k[1:, :, :41], v[1:, :, :41], enable_gqa=True)
+    assert_same_bits(step, whole[1:, :, 40:41])
+
+
 def test_gradcheck():
     q, k, v = (x[..., :3].detach().requires_grad_() for x in operands(torch.float64, length=4, kv_heads=2, batch=2))
     assert torch.autograd.gradcheck(lambda *x: attention(*x, is_causal=True, enable_gqa=True), (q, k, v))
@@ -192,6 +221,8 @@ def test_autocast_compile_and_opcheck():
     assert_same_bits(compiled(q, k, v), attention(q, k, v, is_causal=True) * 2)
     op = torch.ops.treduce.scaled_dot_product_attention.default
     torch.library.opcheck(op, (q, k, v), {"scale": 0.5})
+    beside = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    torch.library.opcheck(op, tuple(beside))
 
 
 @pytest.mark.cuda
