@@ -156,6 +156,42 @@ def test_vmap_of_attention(rank, masked):
         torch.testing.assert_close(a, e)
 
 
+IN_THE_MODE = {
+    "attention": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    "softmax": lambda x: x.softmax(-1),
+    "mm": lambda x: x @ x.mT,
+    "layer_norm": lambda x: functional.layer_norm(x, (WIDTH,), W, W),
+    "rms_norm": lambda x: functional.rms_norm(x, (WIDTH,), W),
+    "cross_entropy": lambda x: functional.cross_entropy(x, CLASSES),
+    "var": lambda x: x.var(),
+}
+
+
+@pytest.mark.parametrize("f", IN_THE_MODE.values(), ids=IN_THE_MODE)
+def test_the_mode(f, x, request):
+    """torch's own functions in batch_invariant, transformed."""
+
+    def plain(y):
+        seen = torch.ones(3, 3, dtype=torch.bool).tril()
+        return ((y @ y.mT / WIDTH**0.5).masked_fill(~seen, -1e30).softmax(-1) @ y)[None]
+
+    reference = plain if f is IN_THE_MODE["attention"] else f
+    samples = torch.stack([x, 2 * x, x + 1])
+
+    def everything(f):
+        def grad(y):
+            return torch.func.grad(lambda z: f(z).square().sum())(y)
+
+        found = [jvp(f, (x,), (x.cos(),)), grad(x)]
+        if "attention" not in request.node.name:  # torch takes attention apart before the mode sees it
+            found += [vmap(f)(samples), vmap(grad)(samples)]
+        return found
+
+    expected = everything(reference)
+    with tr.batch_invariant(strict=True):
+        torch.testing.assert_close(everything(f), expected)
+
+
 def test_every_op_has_a_rule():
     # Nobody maps the functions that elementary shows to tests, nor the ops that write into a tensor.
     ops = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
