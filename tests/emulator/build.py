@@ -18,7 +18,7 @@ BUILD = ROOT / "build" / "emulator"
 COMPILER = shlex.split(os.environ.get("CXX", "g++"))
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # Whether a pointer is null or wraps around shows where it is used, and nothing here is virtual: without these checks, a
-# third less to compile.
+# quarter less to compile.
 SANITIZE += ["-fno-sanitize=null,pointer-overflow,vptr"]
 COMPILE = [*SANITIZE, "-std=c++17", "-g1", "-ffp-contract=off", "-DTREDUCE_EMULATOR", f"-I{HERE}"]
 COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parentheses"]
