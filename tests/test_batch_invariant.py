@@ -140,10 +140,8 @@ def inputs(dtype, device="cpu"):
 @pytest.fixture
 def torch_in_float32():
     """cuDNN reads float32 as tfloat32 unless told not to: what torch computes would be no reference."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # torch's helpers (test_opinfo) allow nothing else
+        yield
 
 
 @pytest.mark.usefixtures("torch_in_float32")
