@@ -303,14 +303,16 @@ def test_what_is_kept_for_the_backward_pass(device):
                 y.sum().backward()
 
 
-def test_forward_mode_is_refused(device):
+def test_forward_mode_is_torchs(device):
     operands = tensors(SHAPES[2], device=device)
-    with torch.autograd.forward_ad.dual_level():
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
         for i in range(3):
             given = list(operands)
-            given[i] = torch.autograd.forward_ad.make_dual(given[i], torch.ones_like(given[i]))
-            with pytest.raises(NotImplementedError, match=r"linear.*forward-mode"):
-                ops.linear(*given)
+            given[i] = forward.make_dual(given[i], torch.ones_like(given[i]))
+            actual = forward.unpack_dual(ops.linear(*given)).tangent
+            expected = forward.unpack_dual(torch.nn.functional.linear(*given)).tangent
+            torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_backward_twice_needs_retain_graph(device):
