@@ -729,20 +729,24 @@ def lines_of_every_kind(lines, k, g):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("k", [100, 2048, 4200])
-def test_few_lines_have_the_bits_of_many(k, poison):
-    """Few lines are multiplied by halves, by parts or by both, whichever they need."""
+@pytest.mark.parametrize("lines", [260, 4300])  # so many that the chip is full, whatever the blocks
+def test_few_lines_have_the_bits_of_many(lines, k, poison):
+    """Few lines are multiplied by halves, by parts or both, whichever they need; the others are read in any layout."""
     poison()
     g = torch.Generator(device="cuda").manual_seed(k)
     x, kinds = lines_of_every_kind(300, k, g)
     never = ((kinds == 3) | (kinds == 4) | (kinds >= 8)).nonzero().flatten()
-    for of_w in (lines_of_every_kind(260, k, g)[0], torch.randn(260, k, generator=g, device="cuda")):
-        for w in (of_w.T, of_w.T.contiguous()):
-            whole = product(x, w, SPLIT)
-            for m in (1, 2, 3, 7, 16, 17, 32, 50, 64, 100):
+    pad = torch.nn.functional.pad
+    for of_w in (lines_of_every_kind(lines, k, g)[0], torch.randn(lines, k, generator=g, device="cuda")):
+        whole = product(x, of_w.T, SPLIT)
+        transposed = product(of_w, x.T, SPLIT)
+        layouts = (of_w.T, of_w.T.contiguous(), pad(of_w, (0, 1))[:, :k].T, pad(of_w.T, (0, 1))[:, :lines])
+        for w in layouts:
+            for m in (1, 2, 3, 7, 16, 17, 32, 50, 64, 100, 128):
                 for some in (torch.randperm(300, generator=g, device="cuda")[:m], never[:m]):
                     found = product(x[some], w, SPLIT)
                     assert_same_bits(found, whole[some], f"{m} rows of kinds {kinds[some].tolist()}")
-                    assert_same_bits(product(w.T, x[some].T, SPLIT), product(w.T, x.T, SPLIT)[:, some], f"{m} columns")
+                    assert_same_bits(product(w.T, x[some].T, SPLIT), transposed[:, some], f"{m} columns")
 
 
 def powers(shape, g, low, high):

@@ -321,7 +321,8 @@ AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
   const bool of_a = p.m > kFewLines;
   if (of_a && p.n > kFewLines) return AsRead::neither;
   const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
-  if (blocks > INT32_MAX || view_of(of_a ? a : b, true).reading != Reading::direct) return AsRead::neither;
+  constexpr int64_t kMostXTiles = kFewLines / split_rows::kShapes[0].rows;
+  if (blocks > INT32_MAX / kMostXTiles) return AsRead::neither;
   return of_a ? AsRead::a : AsRead::b;
 }
 
@@ -354,28 +355,26 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
 
 namespace split_rows {
 
-int choose_parts(int64_t x_lines) {
-  int index = 0;
-  while (kPartsShapes[index].rows < x_lines) ++index;
-  return index;
-}
-
-Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip) {
-  // How long blocks of so many lines of W take, `at_once` on a multiprocessor, where all of these need `round`. Rounds were
-  // measured beside that of one block of 64 lines (1 to 128 x 8192 x 28672 on an NVIDIA H200, 2026-11-21).
-  const auto time = [&](int lines, int at_once, double round) {
-    const int64_t blocks = ceil_div(w_lines, lines) * p.batches * groups_of(p.k);
-    const int64_t together = int64_t(at_once) * chip.multiprocessors;
-    return round * static_cast<double>(ceil_div(blocks, together));
+Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {
+  // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide
+  // (NVIDIA H200, 2026-11-22). Blocks of few lines of X split W again, but fill the chip.
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5}, kStart[3] = {0, 4, 1.5};
+  const int64_t w_tiles = ceil_div(w_lines, int64_t(kLines)) * p.batches, segments = ceil_div(p.k, int64_t(kSegment));
+  const int64_t longest = std::min(segments, int64_t(kGroupSegments));
+  const auto time = [&](int index) {
+    const Shape& s = kShapes[index];
+    // As if all groups of k were as long: short ones fill the gaps.
+    const int64_t blocks = ceil_div(w_tiles * segments * ceil_div(x_lines, int64_t(s.rows)), longest);
+    const int64_t rounds = ceil_div(blocks, int64_t(chip.multiprocessors) * s.blocks());
+    return kSegmentTime[index] * static_cast<double>(rounds) * (static_cast<double>(longest) + kStart[s.blocks()]);
   };
-  const double alone = time(64, 1, 1.0);
-  const bool two = time(64, 2, 1.9) < alone;
-  if (x_lines <= 8) return two ? kTwo8 : kOne8;
-  if (x_lines <= 16) return two ? kTwo16 : kOne16;
-  if (x_lines <= 32) return kOne32;
-  const bool own_lines = time(128, 1, x_lines <= 64 ? 1.9 : 1.65) < alone;
-  if (x_lines <= 64) return own_lines ? kOwn64 : kShared64;
-  return own_lines ? kOwn128 : kShared128;
+  int best = boxes ? k128 : kMostByNumbers;
+  for (int index = best - 1; index >= 0; --index) {
+    const int rows = kShapes[index].rows;
+    const bool as_good = rows < kShapes[best].rows && x_lines <= rows;  // with less of X
+    if (as_good || time(index) < time(best)) best = index;
+  }
+  return static_cast<Index>(best);
 }
 
 }  // namespace split_rows

@@ -59,7 +59,6 @@ bool pays(const Problem& p, const persistent::Choice& choice, const persistent::
 
 namespace split_fp16 {
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once.
-// It must be one that the copy engine can read.
 AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
@@ -71,10 +70,8 @@ Index choose(const Problem& p, bool apart, const Chip& chip);
 }  // namespace split_bf16
 
 namespace split_rows {
-// w_lines, x_lines: of the operand with many lines and of that with few.
-Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, const Chip& chip);
-// The kernel that multiplies by parts what the other leaves.
-int choose_parts(int64_t x_lines);
+// w_lines, x_lines: of the operand with many lines and of that with few. boxes: the copy engine reads the former.
+Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip);
 }  // namespace split_rows
 
 }  // namespace treduce::matmul

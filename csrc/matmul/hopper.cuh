@@ -43,9 +43,10 @@ struct Ring {
   uint64_t empty[kStages];  // and the warps that have finished reading it
 
   // Who calls: one thread, before a barrier of the block, or of the cluster if other blocks arrive at these barriers.
-  TREDUCE_DEVICE void init(int readers, int stages = kStages) {
+  // `writers`: arrivals that fill a stage.
+  TREDUCE_DEVICE void init(int readers, int stages = kStages, int writers = 1) {
     for (int s = 0; s < stages; ++s) {
-      ptx::mbarrier_init(full + s, 1);
+      ptx::mbarrier_init(full + s, writers);
       ptx::mbarrier_init(empty + s, readers);
     }
     ptx::fence_mbarrier_init();

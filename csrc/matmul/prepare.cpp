@@ -396,25 +396,24 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     add_blocks(of_a ? "split B" : "split A",
                std::max(x_shape.matrices * x_shape.lines, ceil_div(w_shape.all_lines(), kLinesBegun)), out,
                split::kLineThreads);
-    (of_a ? out.view_a : out.view_b) = view_of(of_a ? a : b, true);
+    View& view = of_a ? out.view_a : out.view_b;
+    view = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
-    const auto add_multiply = [&](const split_rows::Shape& s) {
-      LaunchShape multiply;
-      multiply.kernel = s.name;
-      multiply.block = s.threads();
-      multiply.grid = ceil_div(w_lines, s.lines()) * p.batches * out.groups;
-      multiply.shared_bytes = s.shared_bytes(kSegment);
-      multiply.overlapping = true;
-      out.launches.add(multiply);
-    };
-    out.shape = split_rows::choose(p, w_lines, x_lines, chip);
+    out.shape = split_rows::choose(p, w_lines, x_lines, view.reading == Reading::direct, chip);
     const split_rows::Shape& s = split_rows::kShapes[out.shape];
-    out.tile_m = of_a ? s.lines() : s.rows;
-    out.tile_n = of_a ? s.rows : s.lines();
+    out.tile_m = of_a ? split_rows::kLines : s.rows;
+    out.tile_n = of_a ? s.rows : split_rows::kLines;
     out.stages = s.stages;
-    add_multiply(s);
-    out.parts_shape = split_rows::choose_parts(x_lines);
-    add_multiply(split_rows::kPartsShapes[out.parts_shape]);
+    LaunchShape multiply;
+    multiply.kernel = s.name;
+    multiply.block = s.threads();
+    multiply.grid =
+        ceil_div(w_lines, int64_t(split_rows::kLines)) * ceil_div(x_lines, int64_t(s.rows)) * p.batches * out.groups;
+    multiply.shared_bytes = s.shared_bytes(kSegment);
+    multiply.overlapping = true;
+    out.launches.add(multiply);
+    multiply.kernel = s.parts_name;  // what the first leaves
+    out.launches.add(multiply);
   } else {
     add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
     out.shape = split_fp16::choose(p, out.apart, chip);

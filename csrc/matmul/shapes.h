@@ -316,50 +316,33 @@ constexpr TileShape kShapes[kShapeCount] = {
 // The kernel of `split_fp16` for few rows or columns of C.
 namespace split_rows {
 
-// rows: lines of the operand with few (X). The warp groups of a block either have 64 lines of the other (W) each, and
-// share the lines of X (own_lines); or, where C has too few tiles for that, they take the segments of the same 64 lines by
-// turns: splitting and multiplying go on side by side, and only what they add to the sums, which pass from one to the next
-// through shared memory, is done in order. blocks: on a multiprocessor. Two hide each other's first copies and last stores.
-// Two rings: W is in registers soon after it has arrived, so `stages` of it are under way meanwhile; X is read until a segment is
-// multiplied, and its ring has as many stages as x_bytes hold.
+// rows: lines of the operand with few (X); a block has 64 of the other (W). A warp group multiplies them, another copies, and teams of
+// warps split W. One team waits for itself most of the time: two take the segments in turn, or two blocks share a multiprocessor,
+// which hides their first copies and last stores too, if there are so many. Rings: `stages` of W as it is in memory, and so many
+// bytes of W split, and of X.
+constexpr int kLines = 64, kSetLines = 8;  // of W: of a block, and of a warp that splits them
 struct Shape {
-  const char* name;
-  int rows, stages, x_bytes, warp_groups, blocks;
-  bool own_lines;
+  const char *name, *parts_name;  // of the second launch
+  int rows, teams, stages, split_bytes, x_bytes;
 
-  constexpr int lines() const { return own_lines ? warp_groups * 64 : 64; }  // of W, a block
-  // Who multiply, and who copies: a warp for each operand, or where registers are handed over a warp group.
-  constexpr bool hands_over() const { return rows >= 64; }
-  constexpr int threads() const { return warp_groups * hopper::kWarpGroup + (hands_over() ? hopper::kWarpGroup : 64); }
-  constexpr int bytes_w(int segment) const { return lines() * segment * 4; }  // the float32 tile
-  constexpr int bytes_x() const { return rows * hopper::kRowBytes; }          // one half, or one part
-  constexpr int sum_bytes() const { return own_lines ? 0 : hopper::kWarpGroup * rows / 2 * 4; }
+  static constexpr int kTeamWarps = kLines / kSetLines, kMultiplyWarps = 4, kCopyWarps = 4;
+  constexpr int blocks() const { return teams == 1 ? 2 : 1; }  // on a multiprocessor
+  constexpr int threads() const { return (kMultiplyWarps + teams * kTeamWarps + kCopyWarps) * 32; }
+  constexpr int bytes_w(int segment) const { return kLines * segment * 4; }
   constexpr int shared_bytes(int segment) const {
-    return stages * bytes_w(segment) + x_bytes + sum_bytes() + hopper::kTileAlignment;
+    return stages * bytes_w(segment) + split_bytes + x_bytes + hopper::kTileAlignment;
   }
 };
-constexpr int kMostXStages = 8;
-enum Index { kTwo8, kOne8, kTwo16, kOne16, kOne32, kOwn64, kShared64, kOwn128, kShared128, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {{"multiply 64 x 8 tiles", 8, 5, 24 << 10, 2, 2, false},
-                                        {"multiply 64 x 8 tiles", 8, 10, 48 << 10, 4, 1, false},
-                                        {"multiply 64 x 16 tiles", 16, 4, 40 << 10, 2, 2, false},
-                                        {"multiply 64 x 16 tiles", 16, 9, 72 << 10, 3, 1, false},
-                                        {"multiply 64 x 32 tiles", 32, 8, 84 << 10, 3, 1, false},
-                                        {"multiply 128 x 64 tiles", 64, 4, 96 << 10, 2, 1, true},
-                                        {"multiply 64 x 64 tiles", 64, 6, 110 << 10, 2, 1, false},
-                                        {"multiply 128 x 128 tiles", 128, 3, 99 << 10, 2, 1, true},
-                                        {"multiply 64 x 128 tiles", 128, 5, 99 << 10, 2, 1, false}};
-
-// Lines of X that no pairs suit are multiplied by parts in the same launch, if there are registers for both.
-constexpr bool has_both(int rows) { return rows <= 64; }
-
-// Of the kernels that multiply what is left, by parts. These need more registers, so a block is alone.
-constexpr int kPartsShapeCount = 5;
-constexpr Shape kPartsShapes[kPartsShapeCount] = {{"multiply parts, 64 x 8 tiles", 8, 10, 48 << 10, 4, 1, false},
-                                                  {"multiply parts, 64 x 16 tiles", 16, 9, 72 << 10, 3, 1, false},
-                                                  {"multiply parts, 64 x 32 tiles", 32, 8, 84 << 10, 3, 1, false},
-                                                  {"multiply parts, 128 x 64 tiles", 64, 4, 96 << 10, 2, 1, true},
-                                                  {"multiply parts, 128 x 128 tiles", 128, 3, 96 << 10, 2, 1, true}};
+constexpr int kMostStages = 8;  // of what is split
+enum Index { kTwo16, kTwo32, k16, k32, k64, k128, kShapeCount };
+constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W: registers do not suffice for more
+constexpr Shape kShapes[kShapeCount] = {
+    {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 1, 2, 56 << 10, 16 << 10},
+    {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 1, 2, 56 << 10, 21 << 10},
+    {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 2, 4, 102 << 10, 44 << 10},
+    {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 2, 4, 86 << 10, 63 << 10},
+    {"multiply 64 x 64 tiles", "multiply parts, 64 x 64 tiles", 64, 2, 4, 82 << 10, 66 << 10},
+    {"multiply 64 x 128 tiles", "multiply parts, 64 x 128 tiles", 128, 2, 2, 82 << 10, 83 << 10}};
 
 }  // namespace split_rows
 

@@ -307,7 +307,9 @@ static __global__ void __launch_bounds__(kLineThreads)
 
   float x[kNumbers];
   Facts facts = kNoFacts;
-  for (uint32_t first = 0; first < segments; first += kLineTeams) {
+  // A warp without segments does nothing: most lines are shorter than a block.
+  const uint32_t first_of_warp = threadIdx.x / 32 * (32 / kLanes);
+  for (uint32_t first = 0; first + first_of_warp < segments; first += kLineTeams) {
     const bool there = first + team < segments;
     read_numbers(halves, from, there, first + team, x);
     const Facts more = halves.write(x, there, matrix, line, first + team, from);

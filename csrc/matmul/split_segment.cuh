@@ -59,20 +59,13 @@ struct Extremes {
     }
     return e;
   }
+  TREDUCE_DEVICE void join(const Extremes& e) {
+    most = max(most, e.most);
+    least_nonzero = min(least_nonzero, e.least_nonzero);
+  }
   TREDUCE_DEVICE Facts facts(unsigned flags) const {
     return facts_of(flags, most >> 24, least_nonzero == ~0u ? 255 : (least_nonzero + 1) >> 24);
   }
-};
-
-// The exponents of the largest magnitude and of the smallest nonzero one of several segments, in one register.
-struct PackedExponents {
-  uint32_t packed = 0;  // the one, and above it 255 less the other
-
-  TREDUCE_DEVICE void add(const Extremes& e) {
-    const uint32_t facts = e.facts(0);
-    packed = __vmaxu2(packed, (facts >> 8 & 0xff) | (0xff0000 - (facts & 0xff0000)));
-  }
-  TREDUCE_DEVICE Facts facts(unsigned flags) const { return facts_of(flags, packed & 0xff, 255 - (packed >> 16)); }
 };
 
 // Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets

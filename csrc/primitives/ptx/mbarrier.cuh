@@ -48,10 +48,11 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
 }
 
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
-// that reads what the barrier guards waits for itself.
+// that reads what the barrier guards waits for itself. kPause: nanoseconds between two looks.
+template <int kPause = 0>
 TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   unsigned done;
-  do {
+  while (true) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
@@ -61,7 +62,12 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
         : "=r"(done)
         : "r"(shared_address(barrier)), "r"(parity)
         : "memory");
-  } while (done == 0);
+    if (done != 0) return;
+    if constexpr (kPause > 0) __nanosleep(kPause);
+  }
 }
+
+// For a thread that waits long beside others that work: it leaves the issue slots to them.
+TREDUCE_DEVICE void mbarrier_wait_long(uint64_t* barrier, unsigned parity) { mbarrier_wait<64>(barrier, parity); }
 
 }  // namespace treduce::ptx

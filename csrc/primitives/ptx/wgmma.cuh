@@ -49,6 +49,13 @@ TREDUCE_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The one or the other, from kNow registers.
+template <int kRegisters, int kNow>
+TREDUCE_DEVICE void set_registers() {
+  if constexpr (kRegisters < kNow) release_registers<kRegisters>();
+  if constexpr (kRegisters > kNow) take_registers<kRegisters>();
+}
+
 // The element type of float32 operands that are read with ten bits of fraction.
 struct tfloat32 {};
 
