@@ -26,9 +26,9 @@ MORE_SENT = 2 << 20
 OF_ALL = 1 << 25
 
 # An all_reduce of two ranks, of so many bytes, gathers in memory that is registered with NCCL: a rank copies its tensor
-# there, and NCCL writes that to the other's without buffers of its own between. Two H200s, 64 MB: 217 us, and 33 for the
-# copy, where a gather took 291. The host takes 80 to 190 us, so less is not worth it: 16 MB took 91 us in all on one
-# machine and 198 on another, and 104 without. 2026-11-22.
+# there, and NCCL writes that to the other's without buffers of its own between. Two H200s, 64 MB: 217 us, and 33 for
+# the copy, where a gather took 291. The host takes 80 to 190 us, so less is not worth it: 16 MB took 91 us in all in
+# one run and 198 in another, and 104 without. 2026-11-22.
 REGISTERED_LEAST, REGISTERED_MOST = 1 << 25, 1 << 26
 
 # Nodes of more bytes than this, of all ranks together, are folded further before they are gathered: another exchange.
