@@ -317,7 +317,7 @@ constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kerne
 
 }  // namespace
 
-AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b) {
+AsRead split_as_read(const Problem& p) {
   const bool of_a = p.m > kFewLines;
   if (of_a && p.n > kFewLines) return AsRead::neither;
   const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);

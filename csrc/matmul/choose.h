@@ -59,7 +59,7 @@ bool pays(const Problem& p, const persistent::Choice& choice, const persistent::
 
 namespace split_fp16 {
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once.
-AsRead split_as_read(const Problem& p, const Operand& a, const Operand& b);
+AsRead split_as_read(const Problem& p);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);

@@ -355,7 +355,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const Operand operands[] = {operand_a(p, r.a, 4), operand_b(p, r.b, 4)};
   const auto& [a, b] = operands;
   SplitRegions* const splits[] = {&out.split_a, &out.split_b};
-  const AsRead as_read = split_fp16::split_as_read(p, a, b);
+  const AsRead as_read = split_fp16::split_as_read(p);
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = split_fp16::groups_apart(p, chip);
