@@ -130,8 +130,27 @@ class Schedule:
     """Blocks of a cluster."""
 
 
+class PlanText:
+    """What the plans share: a text of `rows()`, names and values."""
+
+    chip: Chip
+
+    def rows(self) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def _chip_row(self) -> tuple[str, str]:
+        chip = self.chip
+        major, minor = chip.capability
+        return "chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"
+
+
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(PlanText):
     """The result of `plan`. `str()` of it is a short text."""
 
     op: str
@@ -206,20 +225,14 @@ class Plan:
             memory.insert(0, f"dynamic shared memory {schedule.shared_bytes:,} bytes a block")
         found.append(("", ", ".join(memory) + (", and a copy of the input" if schedule.copies else "")))
         found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written"))
+        found.append(self._chip_row())
         chip = self.chip
-        major, minor = chip.capability
-        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
         if self.bound_us is not None and chip.bandwidth is not None:
             bound = f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"
             if self.ceiling_us is not None and chip.read_ceiling is not None:
                 bound += f", {self.ceiling_us:,.2f} µs at {chip.read_ceiling / 1e9:,.0f} GB/s as measured"
             found.append(("bound", bound))
         return found
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def plan(

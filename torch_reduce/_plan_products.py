@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import _C
 from ._names import MatmulName
-from ._plan import CHIPS, Chip, Launch, Region, _address, _by, _dtype_name, _plain, chip_named
+from ._plan import CHIPS, Chip, Launch, PlanText, Region, _address, _by, _dtype_name, _plain, chip_named
 from ._variants import variant_named
 
 PRODUCTS = ("matmul", "linear")
@@ -45,7 +45,7 @@ PEAKS = {"H200": _H100, "H100": _H100, "H100 PCIe": _H100_PCIE, "A100": _A100, "
 
 
 @dataclasses.dataclass(frozen=True)
-class ProductPlan:
+class ProductPlan(PlanText):
     """What `plan` finds for a product. `str()` of it is a short text."""
 
     op: str
@@ -133,14 +133,13 @@ class ProductPlan:
                 where = "side by side, then added" if self.groups_apart else "one after another"
                 found.append(("groups", f"{self.groups} of k, {where}"))
             found.append(("reads", f"A {self.reads[0]}, B {self.reads[1]}"))
-            found += [("launches" if not i else "", _as_text(launch)) for i, launch in enumerate(self.launches)]
+            found += _launch_rows(self.launches)
         found.append(("workspace", f"{self.workspace_bytes:,} bytes"))
         found += [("", f"{r.name}: {r.bytes:,} bytes at {r.offset:,}") for r in self.regions]
         found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, at least"))
         found.append(("computes", f"{self.operations:,.0f} operations, {self.unit}"))
+        found.append(self._chip_row())
         chip = self.chip
-        major, minor = chip.capability
-        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
         bounds = []
         if self.memory_us is not None and chip.bandwidth is not None:
             bounds.append(f"{self.memory_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s")
@@ -149,11 +148,6 @@ class ProductPlan:
         if bounds:
             found.append(("bound", f"{', '.join(bounds)} ({chip.source})"))
         return found
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def plan_product(
@@ -212,6 +206,10 @@ def plan_product(
             )
         },
     )  # fmt: skip
+
+
+def _launch_rows(launches: Sequence[Launch]) -> list[tuple[str, str]]:
+    return [("launches" if not i else "", _as_text(launch)) for i, launch in enumerate(launches)]
 
 
 def _as_text(launch: Launch) -> str:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from . import _C
 from ._names import RowName
-from ._plan import Chip, Launch, _by, _dtype_name, chip_named
-from ._plan_products import _as_text, _operand
+from ._plan import Chip, Launch, PlanText, _by, _dtype_name, chip_named
+from ._plan_products import _launch_rows, _operand
 from ._variants import ROW_OPS, variant_named
 
 _READS = {
@@ -22,7 +22,7 @@ _READS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RowPlan:
+class RowPlan(PlanText):
     """What `plan` finds for a row operation. `str()` of it is a short text."""
 
     op: str
@@ -68,21 +68,15 @@ class RowPlan:
         if self.launches:
             copy = ", from a copy of the input" if self.copies else ""
             found.append(("reads", _READS[self.reads] + copy))
-            found += [("launches" if not i else "", _as_text(launch)) for i, launch in enumerate(self.launches)]
+            found += _launch_rows(self.launches)
         else:
             found.append(("launches", "none"))
         found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, at least"))
+        found.append(self._chip_row())
         chip = self.chip
-        major, minor = chip.capability
-        found.append(("chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"))
         if self.bound_us is not None and chip.bandwidth is not None:
             found.append(("bound", f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"))
         return found
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def plan_rows(

@@ -123,26 +123,28 @@ struct Chunk {
     // From and to a chunk's place in shared memory, where each thread reads what it wrote itself.
     TREDUCE_DEVICE static Packs of(const Raw* slot, int lane) {
       Packs packs;
-      packs.each(lane, [&](Pack& pack, int element) { pack = Pack::load_shared(slot + element); });
+      each([&](int i, int s, int h) { packs.at[i][s][h] = Pack::load_shared(slot + element(i, s, h, lane)); });
       return packs;
     }
     TREDUCE_DEVICE void put(Raw* slot, int lane) const {
-      const_cast<Packs*>(this)->each(lane, [&](Pack& pack, int element) { pack.store(slot + element); });
+      each([&](int i, int s, int h) { at[i][s][h].store(slot + element(i, s, h, lane)); });
     }
-
-   private:
+    // Calls body(input, stripe, pack of the stripe).
     template <class Body>
-    TREDUCE_DEVICE void each(int lane, Body body) {
+    TREDUCE_DEVICE static void each(Body body) {
 #pragma unroll
       for (int i = 0; i < Op::kInputs; ++i) {
 #pragma unroll
         for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
-          for (int h = 0; h < kPacks; ++h) {
-            body(at[i][s][h], ((i * kStripes + s) * kPacks + h) * warp::kLanes * kSize + lane * kSize);
-          }
+          for (int h = 0; h < kPacks; ++h) body(i, s, h);
         }
       }
+    }
+
+   private:
+    TREDUCE_DEVICE static int element(int i, int s, int h, int lane) {
+      return ((i * kStripes + s) * kPacks + h) * warp::kLanes * kSize + lane * kSize;
     }
   };
 
@@ -183,19 +185,12 @@ struct Chunk {
   }
 
   TREDUCE_DEVICE void take(const Parameters<Source>& p, const Packs& packs) {
+    Packs::each([&](int i, int s, int h) {
+      A wide[kSize];
+      p.source.widen(packs.at[i][s][h], wide);
 #pragma unroll
-    for (int i = 0; i < Op::kInputs; ++i) {
-#pragma unroll
-      for (int s = 0; s < kStripes; ++s) {
-#pragma unroll
-        for (int h = 0; h < kPacks; ++h) {
-          A wide[kSize];
-          p.source.widen(packs.at[i][s][h], wide);
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) held[s][h * kSize + c][i] = wide[c];
-        }
-      }
-    }
+      for (int c = 0; c < kSize; ++c) held[s][h * kSize + c][i] = wide[c];
+    });
   }
 
   // Puts what the elements became where they were. Who calls: where they are as wide as the accumulator.
