@@ -488,7 +488,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const StageOfW<S> stage_w(mode);
   const StageOfX<S> stage_x(mode);
   // Of this lane's outputs, those by parts: two bits for each eight lines of X.
-  [[maybe_unused]] uint32_t by_parts_here = 0;
+  uint32_t by_parts_here = 0;
 #pragma unroll
   for (int i = 0; i < S::kRows / 8; ++i) {
     by_parts_here |= (mode.by_parts[i / 4] >> (i % 4 * 8 + lane % 4 * 2) & 3) << i * 2;

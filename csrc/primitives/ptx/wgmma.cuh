@@ -151,24 +151,12 @@ TREDUCE_WGMMA(128, "64", "65", "66", "67", "68")
 TREDUCE_WGMMA(192, "96", "97", "98", "99", "100")
 TREDUCE_WGMMA(256, "128", "129", "130", "131", "132")
 
-// The same with A in registers, as mma.sync has it: a[0] is row l / 4 of the warp's 16 and steps of k
-// l % 4 * 2 and one more, a[1] eight rows on, a[2] and a[3] eight steps of k on; of tfloat32 the step l % 4, and four steps on. B has
-// k contiguous.
+// The same of tfloat32 with A in registers, as mma.sync has it: a[0] is row l / 4 of the warp's 16 and step l % 4 of k, a[1] eight
+// rows on, a[2] and a[3] four steps of k on. B has k contiguous.
 template <class T, int kN>
 struct WgmmaRegisters;
 
-#define TREDUCE_WGMMA_REGISTERS_OF(TYPE, NAME, N, A0, A1, A2, A3, B, P)                                                \
-  template <>                                                                                                          \
-  struct WgmmaRegisters<TYPE, N> {                                                                                     \
-    TREDUCE_DEVICE static void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {       \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
-                   "." NAME " {" TREDUCE_REGISTERS_##N "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B                  \
-                                                       ", p, 1, 1, 0;\n}"                                              \
-                   : TREDUCE_OUTPUTS_##N("+f")                                                                         \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                             \
-    }                                                                                                                  \
-  };
-#define TREDUCE_WGMMA_REGISTERS32(N, A0, A1, A2, A3, B, P)                                                       \
+#define TREDUCE_WGMMA_REGISTERS(N, A0, A1, A2, A3, B, P)                                                         \
   template <>                                                                                                    \
   struct WgmmaRegisters<tfloat32, N> {                                                                           \
     TREDUCE_DEVICE static void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) { \
@@ -179,20 +167,14 @@ struct WgmmaRegisters;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
     }                                                                                                            \
   };
-#define TREDUCE_WGMMA_REGISTERS(N, A0, A1, A2, A3, B, P)              \
-  TREDUCE_WGMMA_REGISTERS32(N, A0, A1, A2, A3, B, P)                  \
-  TREDUCE_WGMMA_REGISTERS_OF(float16, "f16", N, A0, A1, A2, A3, B, P) \
-  TREDUCE_WGMMA_REGISTERS_OF(bfloat16, "bf16", N, A0, A1, A2, A3, B, P)
 TREDUCE_WGMMA_REGISTERS(8, "4", "5", "6", "7", "8", "9")
 TREDUCE_WGMMA_REGISTERS(16, "8", "9", "10", "11", "12", "13")
 TREDUCE_WGMMA_REGISTERS(32, "16", "17", "18", "19", "20", "21")
 TREDUCE_WGMMA_REGISTERS(64, "32", "33", "34", "35", "36", "37")
-TREDUCE_WGMMA_REGISTERS32(128, "64", "65", "66", "67", "68", "69")
-TREDUCE_WGMMA_REGISTERS32(256, "128", "129", "130", "131", "132", "133")
+TREDUCE_WGMMA_REGISTERS(128, "64", "65", "66", "67", "68", "69")
+TREDUCE_WGMMA_REGISTERS(256, "128", "129", "130", "131", "132", "133")
 
 #undef TREDUCE_WGMMA_REGISTERS
-#undef TREDUCE_WGMMA_REGISTERS32
-#undef TREDUCE_WGMMA_REGISTERS_OF
 #undef TREDUCE_WGMMA
 #undef TREDUCE_WGMMA16
 #undef TREDUCE_WGMMA32
