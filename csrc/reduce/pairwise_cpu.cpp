@@ -26,6 +26,7 @@ namespace {
 constexpr int64_t kChunk = Pairwise::kChunk;
 constexpr int64_t kGathered = 4096;  // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
+constexpr int64_t kUnitsTogether = 16;  // of a long row, to a call
 constexpr int64_t kLongRun = 128;      // elements; longer runs are not gathered
 constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
 constexpr int64_t kTileBytes = 16384;  // of a row of nodes, so that several levels of the tree fit the L2
@@ -126,15 +127,21 @@ class Reduction {
 
   const char* at(int64_t offset) const { return x_ + offset * element_size_; }
 
-  // Runs tasks on all threads: each is a unit of one of `groups` groups of outputs, `width` of them in a group. A thread calls
-  // reduce.start() once for its scratch; reduce(scratch, group, first element, elements, nodes) writes the nodes of a unit, and
-  // store(group, nodes) takes the folded nodes of a group.
-  template <class Reduce, class Store>
-  void split(int64_t groups, int64_t width, const Reduce& reduce, const Store& store) const {
+  // Elements of a unit of one of `groups` groups of outputs, `width` of them in a group.
+  int64_t unit_of(int64_t groups, int64_t width) const {
     int64_t unit = kUnit;
     const int64_t enough = 8 * thread_count();
     while (unit > 8 * kChunk && groups * ceil_div(length_, unit) < enough) unit /= 2;
     while (unit > kChunk && unit * width > 8 * kElementsATask && groups * ceil_div(length_, unit) < enough) unit /= 2;
+    return unit;
+  }
+
+  // Runs tasks on all threads: each is a unit of a group. A thread calls reduce.start() once for its scratch;
+  // reduce(scratch, group, first element, elements, nodes) writes the nodes of `together` units, and store(group, nodes) takes the
+  // folded nodes of a group.
+  template <class Reduce, class Store>
+  void split(int64_t groups, int64_t width, const Reduce& reduce, const Store& store, int64_t together = 1) const {
+    const int64_t unit = unit_of(groups, width);
     const int64_t units = ceil_div(length_, unit);
     const int64_t node_bytes = width * ops_->node_size;
     const int64_t grain = std::max<int64_t>(kElementsATask / (std::min(unit, length_) * width), 1);
@@ -152,9 +159,10 @@ class Reduction {
     const Buffer nodes(groups * units * node_bytes);
     parallel_for(0, groups * units, grain, [&](int64_t begin, int64_t end) {
       const auto state = reduce.start();
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t g = t / units, first = (t - g * units) * unit;
-        reduce(state, g, first, std::min(unit, length_ - first), nodes.data() + t * node_bytes);
+      for (int64_t t = begin; t < end;) {
+        const int64_t g = t / units, u = t - g * units, here = std::min({together, units - u, end - t});
+        reduce(state, g, u * unit, std::min(here * unit, length_ - u * unit), nodes.data() + t * node_bytes);
+        t += here;
       }
     });
     parallel_for(0, groups, std::max<int64_t>(kElementsATask / (units * width), 1), [&](int64_t begin, int64_t end) {
@@ -206,12 +214,18 @@ class Reduction {
       });
       return;
     }
+    const int64_t unit = unit_of(outputs_, 1);
     split(outputs_, 1,
           step([] { return 0; },
                [&](int, int64_t group, int64_t first, int64_t count, char* nodes) {
-                 kernels_->rows(at(kept_.place(group).offset + first), 1, 0, count, nodes);
+                 const char* const x = at(kept_.place(group).offset + first);
+                 const int64_t units = count / unit, rest = count % unit;
+                 kernels_->rows(x, units, unit, unit, nodes);
+                 if (rest == 0) return;
+                 kernels_->rows(x + units * unit * element_size_, 1, 0, rest, nodes + units * ops_->node_size);
                }),
-          [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); });
+          [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); },
+          kUnitsTogether);
   }
 
   // Few columns whose rows lie one after another.

@@ -11,7 +11,9 @@
 #include "../common/round.h"
 #include "pairwise_cpu_kernels.h"
 
-#pragma GCC optimize("O2")  // -O3 takes half as long again to compile, for the same speed: vectors are written out
+// -O3 takes half as long again to compile, for the same speed: vectors are written out. A scheduler would read the vectors of a run out of
+// order, and caches would prefetch less of it.
+#pragma GCC optimize("O2,no-schedule-insns2")
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")
 #define TREDUCE_AVX512 1
 #define TREDUCE_INSTRUCTIONS avx512

@@ -14,7 +14,11 @@ constexpr int kUnitChunks = static_cast<int>(kUnit / kChunk);
 template <class L>
 struct NodeBuffer {
   using A = typename L::A;
-  static constexpr int kCapacity = kUnitChunks * (kLanes / L::kWidth > L::kWidth ? kLanes / L::kWidth : L::kWidth);
+  static constexpr int kOfChunk = kLanes / L::kWidth > L::kWidth ? kLanes / L::kWidth : L::kWidth;
+  // A level of few nodes waits for the one below, so many are folded at once: what half of a first cache holds.
+  static constexpr int kFitting = 16384 / (L::kPlanes * kOfChunk * static_cast<int>(sizeof(A)));
+  static constexpr int kChunks = kFitting > kUnitChunks ? kFitting : kUnitChunks;
+  static constexpr int kCapacity = kChunks * kOfChunk;
   static constexpr int kRoom = kCapacity + 2 * L::kWidth;
   alignas(64) A at[L::kPlanes][kRoom];
 
@@ -37,6 +41,19 @@ struct NodeBuffer {
     }
   }
 };
+
+// Asks for the first lines of the pages that begin 8 pages behind x[0 .. count). Hardware prefetches within a page alone: at the next one
+// it waits for the address, then for memory. To ask for every line costs time where the data is in the third cache. 8 pages and 4
+// lines: AMD EPYC with AVX-512, 2026-11-22.
+template <class T>
+TREDUCE_INLINE void ask_ahead(const T* x, int64_t count) {
+  constexpr uintptr_t kPage = 4096, kAhead = 8 * kPage, kLine = 64;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(x) + kAhead, end = begin + count * sizeof(T);
+  for (uintptr_t page = (begin + kPage - 1) & ~(kPage - 1); page < end; page += kPage) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) __builtin_prefetch(reinterpret_cast<const void*>(page + i * kLine), 0, 2);
+  }
+}
 
 // Neighbours among `count` nodes, one after another.
 template <class O>
@@ -105,9 +122,9 @@ struct Rows {
   static void stripes(const void* const* begins, int64_t chunks, void* result) {
     Buffer buffer;
     for (int64_t c = 0; c < chunks; ++c) {
-      const In* of_chunk[kStripes];
-      for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
-      whole_chunk(of_chunk, buffer, c * kOfChunk);
+      const auto stripe = [of_chunk = begins + c * kStripes](int s) { return static_cast<const In*>(of_chunk[s]); };
+      ask_ahead(stripe(0), kChunk);
+      whole_chunk(stripe, buffer, c * kOfChunk);
     }
     buffer.fold(chunks * kOfChunk, kOfChunk);
     buffer.copy(chunks, static_cast<Acc*>(result));
@@ -184,7 +201,8 @@ struct Rows {
   static void chunks(const In* x, int64_t rows, int64_t stride, int64_t n, Acc* nodes) {
     const int of_row = static_cast<int>((n + kChunk - 1) / kChunk);
     const int rest = static_cast<int>(n % kChunk);
-    const int64_t at_once = kUnitChunks / of_row;
+    const int64_t at_once = Buffer::kChunks / of_row;
+    const bool whole = rest == 0 && (of_row & (of_row - 1)) == 0;  // every row is an aligned run of chunks
     const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
     Buffer buffer;
     for (int64_t begin = 0; begin < rows; begin += at_once) {
@@ -193,21 +211,21 @@ struct Rows {
       for (int64_t r = begin; r < begin + count; ++r) {
         const In* chunk = x + r * stride;
         for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
-          const In* begins[kStripes];
-          for (int s = 0; s < kStripes; ++s) begins[s] = chunk + s * kLanes;
-          whole_chunk(begins, buffer, at);
+          ask_ahead(chunk, kChunk);
+          whole_chunk([chunk](int s) { return chunk + s * kLanes; }, buffer, at);
         }
         if (rest > 0) {
+          ask_ahead(chunk, rest);
           part_of_chunk(chunk, rest, r < safe, buffer, at);
           at += kOfChunk;
         }
       }
-      buffer.fold(at, kOfChunk);
+      buffer.fold(at, whole ? of_row * kOfChunk : kOfChunk);
+      if (whole || of_row == 1) {
+        buffer.copy(count, nodes + begin);
+        continue;
+      }
       for (int64_t r = 0; r < count; ++r) {
-        if (of_row == 1) {
-          nodes[begin + r] = buffer.node(r);
-          continue;
-        }
         Acc few[kUnitChunks];
         few[0] = buffer.node(r * of_row);
         for (int c = 1; c < of_row; ++c) few[c] = buffer.node(r * of_row + c);
@@ -221,9 +239,6 @@ struct Rows {
   static constexpr int kAccumulators = kRegisters < kValues ? kRegisters : kValues;
   static constexpr int kPasses = kAccumulators < kTogether ? kTogether / kAccumulators : 1;
 
-  static constexpr bool kFillsPages = kChunk * sizeof(In) >= 4096;
-  static constexpr int kAhead = 8;  // chunks, to the second cache: of an AMD EPYC with AVX-512, 2026-11-22
-
   static TREDUCE_INLINE void put(Buffer& buffer, int64_t at, int lane, typename N::Value* nodes, int count) {
 #pragma GCC unroll 8
     for (int i = 0; i < count; i += kTogether) {
@@ -231,31 +246,21 @@ struct Rows {
     }
   }
 
-  TREDUCE_INLINE static void whole_chunk(const In* const* begins, Buffer& buffer, int64_t at) {
+  // stripe(s): where stripe s begins.
+  template <class Stripe>
+  TREDUCE_INLINE static void whole_chunk(const Stripe& stripe, Buffer& buffer, int64_t at) {
 #pragma GCC unroll 1
     for (int lane = 0; lane < kLanes; lane += kPasses * kAccumulators * kElements) {
       typename N::Value nodes[kPasses * kAccumulators];
 #pragma GCC unroll 4
       for (int g = 0; g < kPasses; ++g) {
         const int first = lane + g * kAccumulators * kElements;
-        // Hardware does not prefetch across pages: where a chunk is as large as one, ask for a later chunk from front to back.
-        const In* ahead = begins[0] + kAhead * kChunk + first * kStripes;
-        const auto ask = [&] {
-          if constexpr (kFillsPages) {
-            constexpr int kLine = 64 / sizeof(In);
-#pragma GCC unroll 8
-            for (int i = 0; i < kAccumulators * kElements; i += kLine) __builtin_prefetch(ahead + i, 0, 2);
-            ahead += kAccumulators * kElements;
-          }
-        };
         Value v[kAccumulators];
-        ask();
 #pragma GCC unroll 16
-        for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(begins[0] + first + i * kElements);
+        for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(stripe(0) + first + i * kElements);
 #pragma GCC unroll 1
         for (int s = 1; s < kStripes; ++s) {
-          const In* const p = begins[s] + first;
-          ask();
+          const In* const p = stripe(s) + first;
 #pragma GCC unroll 16
           for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
         }
@@ -290,12 +295,6 @@ struct Rows {
 #pragma GCC unroll 1
           for (int s = 1; s < whole; ++s) {
             p += kLanes;
-            if constexpr (kFillsPages) {
-#pragma GCC unroll 16
-              for (int i = 0; i < kHere * kElements; i += 64 / static_cast<int>(sizeof(In))) {
-                __builtin_prefetch(p + kAhead * kChunk + i, 0, 2);
-              }
-            }
 #pragma GCC unroll 16
             for (int i = 0; i < kHere; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
           }
