@@ -4,7 +4,7 @@
 // Mapping: a task owns a block of outputs. Along k it goes in steps that fit the cache: it packs its part of A and of B
 //          so that the tile reads both from front to back, widened to the accumulator's type, then runs all its tiles.
 //          Between two steps the accumulators wait in scratch, unrounded, so the steps change no bit.
-//          Few rows read B where it lies, if its rows are contiguous: packing would not be shared by enough of them.
+//          Few rows read B where it lies, if its rows or its columns are contiguous: packing would not be shared by enough of them.
 // Note:    the same body is compiled for several instruction sets, and one is picked when the program runs. Each has a
 //          fused multiply-add or calls the C library's, which is slower and gives the same bits.
 #include "gemm.h"
@@ -40,8 +40,6 @@ struct Baseline {
 
 constexpr int64_t kTaskRows = 96;  // a multiple of every kRows, also when halved twice
 constexpr int64_t kTaskColumns = 256;
-// So few rows read B where it lies, if its rows are contiguous: packing would cost more than it saves.
-constexpr int64_t kFewRows = 8;
 constexpr int64_t kTaskColumnsOfFewRows = 1024;  // longer pieces of the rows of B
 constexpr int64_t kStepsOfFewRows = 128;
 constexpr int kPrefetchBytes = 256;
@@ -88,27 +86,59 @@ struct Lines {
 template <class Isa, class Word>
 struct Square {
   static constexpr int kSide = Isa::kVectorBytes / sizeof(Word);
+  static constexpr int kBlock = 16 / sizeof(Word);  // words of 16 bytes, within which and by which vectors are cheap to shuffle
+  static constexpr int kBlocks = kSide / kBlock;
   typedef Word Vector __attribute__((vector_size(Isa::kVectorBytes)));
 
-  // Rows become columns: each step exchanges two quarters of the squares of side 2 * kStep.
-  template <int kStep = 1>
+  // Rows become columns: first in squares of kBlock, then of such squares.
   TREDUCE_INLINE static void transpose(Vector* rows) {
-    exchange<kStep>(rows, std::make_integer_sequence<int, kSide>{});
-    if constexpr (2 * kStep < kSide) transpose<2 * kStep>(rows);
+    Vector next[kSide];
+#pragma GCC unroll 2
+    for (int step = 1; step < kBlock; step *= 2) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; i += kBlock) {
+#pragma GCC unroll 2
+        for (int k = 0; k < kBlock / 2; ++k) {
+          interleave(rows[i + k], rows[i + k + kBlock / 2], next[i + 2 * k], next[i + 2 * k + 1], Lanes{});
+        }
+      }
+      std::copy_n(next, kSide, rows);
+    }
+#pragma GCC unroll 2
+    for (int step = 1; step < kBlocks; step *= 2) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kBlock; ++s) {
+#pragma GCC unroll 2
+        for (int q = 0; q < kBlocks / 2; ++q) {
+          part(rows[2 * q * kBlock + s], rows[(2 * q + 1) * kBlock + s], next[q * kBlock + s],
+               next[(q + kBlocks / 2) * kBlock + s], Lanes{});
+        }
+      }
+      std::copy_n(next, kSide, rows);
+    }
   }
 
  private:
-  template <int kStep, int... kLane>
-  TREDUCE_INLINE static void exchange(Vector* rows, std::integer_sequence<int, kLane...>) {
-    constexpr Vector kUpper = {Word(kLane & kStep ? kSide + kLane - kStep : kLane)...};
-    constexpr Vector kLower = {Word(kLane & kStep ? kSide + kLane : kLane + kStep)...};
-#pragma GCC unroll 16
-    for (int i = 0; i < kSide; ++i) {
-      if (i & kStep) continue;
-      const Vector upper = rows[i], lower = rows[i + kStep];
-      rows[i] = __builtin_shuffle(upper, lower, kUpper);
-      rows[i + kStep] = __builtin_shuffle(upper, lower, kLower);
-    }
+  using Lanes = std::make_integer_sequence<int, kSide>;
+  // Within blocks: words of a and b in turn, of the first halves and of the second.
+  static constexpr int in_turn(int i, int half) {
+    return i % 2 * kSide + i / kBlock * kBlock + half * kBlock / 2 + i % kBlock / 2;
+  }
+  // The even (or odd) blocks of a, then those of b.
+  static constexpr int of_blocks(int i, int odd) {
+    const int j = i / kBlock;
+    return j / (kBlocks / 2) * kSide + (j % (kBlocks / 2) * 2 + odd) * kBlock + i % kBlock;
+  }
+  template <int... kLane>
+  TREDUCE_INLINE static void interleave(Vector a, Vector b, Vector& low, Vector& high,
+                                        std::integer_sequence<int, kLane...>) {
+    low = __builtin_shuffle(a, b, Vector{Word(in_turn(kLane, 0))...});
+    high = __builtin_shuffle(a, b, Vector{Word(in_turn(kLane, 1))...});
+  }
+  template <int... kLane>
+  TREDUCE_INLINE static void part(Vector a, Vector b, Vector& even, Vector& odd, std::integer_sequence<int, kLane...>) {
+    even = __builtin_shuffle(a, b, Vector{Word(of_blocks(kLane, 0))...});
+    odd = __builtin_shuffle(a, b, Vector{Word(of_blocks(kLane, 1))...});
   }
 };
 
@@ -304,6 +334,61 @@ TREDUCE_INLINE void update_by_panels(const Acc<T>* a, bool one_row, const Lines<
   }
 }
 
+// The same where columns are contiguous along k: squares of B become columns in registers and are multiplied there, so that B is read
+// once, and nothing but sums is written. Rows of a lie `depth` apart, those of c c_stride; past the last row or column that is there,
+// that is taken again.
+template <class Isa, int kRows, class T>
+TREDUCE_INLINE void update_in_registers(const Acc<T>* __restrict a, int64_t rows, const Lines<T>& b, int64_t depth,
+                                        Acc<T>* __restrict c, int64_t c_stride) {
+  using A = Acc<T>;
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using S = Square<Isa, Word>;
+  constexpr int kSide = S::kSide, kInWord = sizeof(Word) / sizeof(T), kSteps = kSide * kInWord;
+  static_assert(kSide == Isa::kVectorBytes / sizeof(A));
+  const A* from[kRows];
+  for (int r = 0; r < kRows; ++r) from[r] = a + std::min<int64_t>(r, rows - 1) * depth;
+  for (int64_t x = 0; x < b.count; x += kSide) {
+    const int64_t there = std::min<int64_t>(kSide, b.count - x);
+    const T* lines[kSide];
+    for (int i = 0; i < kSide; ++i) lines[i] = b.data + (x + std::min<int64_t>(i, there - 1)) * b.line_stride;
+    A acc[kRows][kSide] = {};
+    typename S::Vector words[kSide];
+    int64_t p = 0;
+    for (; p + kSteps <= depth; p += kSteps) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; ++i) std::memcpy(&words[i], lines[i] + p, sizeof(words[i]));
+      S::transpose(words);
+#pragma GCC unroll 16
+      for (int j = 0; j < kSide; ++j) {
+#pragma GCC unroll 2
+        for (int e = 0; e < kInWord; ++e) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+            for (int l = 0; l < kSide; ++l) {
+              acc[r][l] = multiply_add(from[r][p + j * kInWord + e], element_of<T>(words[j][l], e), acc[r][l]);
+            }
+          }
+        }
+      }
+    }
+    if (p < depth) {  // a part of a square, filled up with what is not multiplied
+      typename S::Vector part[kSide] = {};
+      for (int i = 0; i < kSide; ++i) std::memcpy(&part[i], lines[i] + p, (depth - p) * sizeof(T));
+      S::transpose(part);
+      for (int64_t q = p; q < depth; ++q) {
+        for (int r = 0; r < kRows; ++r) {
+          for (int l = 0; l < kSide; ++l) {
+            const A right = element_of<T>(part[(q - p) / kInWord][l], (q - p) % kInWord);
+            acc[r][l] = multiply_add(from[r][q], right, acc[r][l]);
+          }
+        }
+      }
+    }
+    for (int r = 0; r < kRows && r < rows; ++r) std::copy_n(acc[r], there, c + r * c_stride + x);
+  }
+}
+
 // Scratch of one thread: packed A, packed B and the accumulators, on cache lines.
 template <class A>
 class Scratch {
@@ -345,18 +430,20 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
     const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
 
-    // Sums lie in panels as wide as a tile, each of whole tiles; in place, a row after another.
+    // Sums lie in panels as wide as a tile, each of whole tiles; in place and in registers, a row after another.
     const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
     // Of floats; integers, which are rare here, have fewer kernels.
     constexpr bool kRounds = std::is_floating_point_v<A>;
     const bool one_row = kRounds && p.m == 1;
     const bool in_place = kRounds && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
-    const bool by_panels = kRounds && !in_place && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
-    const int64_t sum_panel = in_place || one_row ? Tile::kColumns : panels_a * Tile::kSize;
-    const int64_t sum_row = in_place ? columns_padded : Tile::kColumns;
-    std::fill_n(sums, in_place ? rows * columns_padded : panels_b * sum_panel, A(0));
+    const bool in_registers = kRounds && p.m <= kFewRows && !in_place && b.depth_stride == 1 && columns > 1;
+    const bool by_panels = kRounds && !in_place && !in_registers && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
+    const bool in_rows = in_place || in_registers;
+    const int64_t sum_panel = in_rows || one_row ? Tile::kColumns : panels_a * Tile::kSize;
+    const int64_t sum_row = in_rows ? columns_padded : Tile::kColumns;
+    std::fill_n(sums, in_rows ? rows * columns_padded : panels_b * sum_panel, A(0));
     if constexpr (kRounds) {
-      if (in_place || one_row) {
+      if (in_rows || one_row) {
         for (int64_t i = 0; i < rows; ++i) {
           for (int64_t q = 0; q < p.k; ++q) {
             rows_of_a[i * p.k + q] = static_cast<A>(a.data[i * a.line_stride + q * a.depth_stride]);
@@ -369,13 +456,19 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
         update_in_place<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
       } else if (in_place) {
         update_in_place<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers && rows == 1) {
+        update_in_registers<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers && rows <= 4) {
+        update_in_registers<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers) {
+        update_in_registers<Isa, 8>(rows_of_a, rows, b, p.k, sums, sum_row);
       } else if (one_row && columns == 1) {
         update_one(rows_of_a, b, p.k, sums);
       } else if (by_panels) {
         update_by_panels<Isa>(rows_of_a, one_row, b, p.k, packed_b, sums);
       }
     }
-    for (int64_t begin = 0; begin < p.k && !in_place && !by_panels; begin += kDepth) {
+    for (int64_t begin = 0; begin < p.k && !in_rows && !by_panels; begin += kDepth) {
       const int64_t depth = std::min(kDepth, p.k - begin);
       pack<Isa, Tile::kRows>(a, begin, depth, packed_a);
       pack<Isa, Tile::kColumns>(b, begin, depth, packed_b);
@@ -437,7 +530,7 @@ Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b
   if (transpose) std::swap(a, b);
   const int64_t most_columns = p.m <= kFewRows ? kTaskColumnsOfFewRows : kTaskColumns;
   Gemm gemm{p, dtype, a, b, c, bias, transpose ? 0 : 1, std::min(p.m, kTaskRows), std::min(p.n, most_columns)};
-  while (gemm.tasks() < 2 * threads && gemm.multiply_adds_a_task() > kSmallTask) {
+  while (gemm.tasks() < 2 * threads && gemm.work_a_task() > kSmallTask) {
     if (gemm.task_columns > 64) {
       gemm.task_columns /= 2;
     } else if (gemm.task_rows > 24) {

@@ -2,9 +2,13 @@
 // of the kernels.
 #pragma once
 
+#include <algorithm>
+
 #include "problem.h"
 
 namespace treduce::matmul {
+
+constexpr int64_t kFewRows = 8;  // that read B where it lies, if it is contiguous: packing would cost more than it saves
 
 // One product, cut into tasks that may run in any order on any number of threads.
 struct Gemm {
@@ -20,7 +24,8 @@ struct Gemm {
   int64_t tasks_down() const { return ceil_div(problem.m, task_rows); }
   int64_t tasks_across() const { return ceil_div(problem.n, task_columns); }
   int64_t tasks() const { return problem.batches * tasks_down() * tasks_across(); }
-  int64_t multiply_adds_a_task() const { return task_rows * task_columns * problem.k; }
+  // What a task takes, in multiply-adds. Few rows wait for B as long as kFewRows are multiplied.
+  int64_t work_a_task() const { return std::max(task_rows, kFewRows) * task_columns * problem.k; }
 };
 
 // Cuts tasks small enough to keep `threads` busy, no smaller than pays.

@@ -30,7 +30,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   const Gemm gemm =
       make_gemm(r.problem, r.dtype, r.self.const_data_ptr(), r.other.const_data_ptr(), r.result.mutable_data_ptr(),
                 bias.defined() ? bias.const_data_ptr() : nullptr, at::get_num_threads());
-  const int64_t grain = kMultiplyAddsAThread / std::max<int64_t>(gemm.multiply_adds_a_task(), 1);
+  const int64_t grain = kMultiplyAddsAThread / std::max<int64_t>(gemm.work_a_task(), 1);
   at::parallel_for(0, gemm.tasks(), std::max<int64_t>(grain, 1),
                    [&](int64_t begin, int64_t end) { run_tasks(gemm, begin, end); });
   return r.result;
