@@ -86,7 +86,8 @@ struct Lines {
 template <class Isa, class Word>
 struct Square {
   static constexpr int kSide = Isa::kVectorBytes / sizeof(Word);
-  static constexpr int kBlock = 16 / sizeof(Word);  // words of 16 bytes, within which and by which vectors are cheap to shuffle
+  // Words of 16 bytes: within them, and by them, vectors are cheap to shuffle.
+  static constexpr int kBlock = 16 / sizeof(Word);
   static constexpr int kBlocks = kSide / kBlock;
   typedef Word Vector __attribute__((vector_size(Isa::kVectorBytes)));
 

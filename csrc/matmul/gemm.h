@@ -8,7 +8,8 @@
 
 namespace treduce::matmul {
 
-constexpr int64_t kFewRows = 8;  // that read B where it lies, if it is contiguous: packing would cost more than it saves
+// So few rows read B where it lies, if it is contiguous: packing would cost more than it saves.
+constexpr int64_t kFewRows = 8;
 
 // One product, cut into tasks that may run in any order on any number of threads.
 struct Gemm {

@@ -27,10 +27,10 @@ constexpr int64_t kChunk = Pairwise::kChunk;
 constexpr int64_t kGathered = 4096;  // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
 constexpr int64_t kUnitsTogether = 16;  // of a long row, to a call
-constexpr int64_t kLongRun = 128;      // elements; longer runs are not gathered
-constexpr int64_t kStripedChunks = 8;  // that are reduced at once where runs are long
-constexpr int64_t kTileBytes = 16384;  // of a row of nodes, so that several levels of the tree fit the L2
-constexpr int64_t kLeastTile = 256;    // columns
+constexpr int64_t kLongRun = 128;       // elements; longer runs are not gathered
+constexpr int64_t kStripedChunks = 8;   // that are reduced at once where runs are long
+constexpr int64_t kTileBytes = 16384;   // of a row of nodes, so that several levels of the tree fit the L2
+constexpr int64_t kLeastTile = 256;     // columns
 
 // Memory that needs no constructor.
 class Buffer {
@@ -215,17 +215,18 @@ class Reduction {
       return;
     }
     const int64_t unit = unit_of(outputs_, 1);
-    split(outputs_, 1,
-          step([] { return 0; },
-               [&](int, int64_t group, int64_t first, int64_t count, char* nodes) {
-                 const char* const x = at(kept_.place(group).offset + first);
-                 const int64_t units = count / unit, rest = count % unit;
-                 kernels_->rows(x, units, unit, unit, nodes);
-                 if (rest == 0) return;
-                 kernels_->rows(x + units * unit * element_size_, 1, 0, rest, nodes + units * ops_->node_size);
-               }),
-          [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); },
-          kUnitsTogether);
+    split(
+        outputs_, 1,
+        step([] { return 0; },
+             [&](int, int64_t group, int64_t first, int64_t count, char* nodes) {
+               const char* const x = at(kept_.place(group).offset + first);
+               const int64_t units = count / unit, rest = count % unit;
+               kernels_->rows(x, units, unit, unit, nodes);
+               if (rest == 0) return;
+               kernels_->rows(x + units * unit * element_size_, 1, 0, rest, nodes + units * ops_->node_size);
+             }),
+        [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); },
+        kUnitsTogether);
   }
 
   // Few columns whose rows lie one after another.
