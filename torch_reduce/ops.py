@@ -17,8 +17,8 @@ from torch.compiler import is_dynamo_compiling as _is_traced
 from . import _C
 from ._names import MatmulName, ReductionName, VectorAddName
 
-# The overloads, called directly: torch.ops.treduce.sum would search for its overload at each call. The reductions also
-# have C functions (csrc/torch/functions.cpp), which call the same op in less time. Where the call must be visible
+# The overloads, called directly: torch.ops.treduce.sum would search for its overload at each call. Most also have C
+# functions (csrc/torch/functions.cpp), which call the same op in less time. Where the call must be visible
 # (torch.compile, tensor subclasses, modes), the op is called.
 _sum = torch.ops.treduce.sum.default
 _mean = torch.ops.treduce.mean.default
@@ -95,7 +95,7 @@ def sum(
         a rung in kernels.
     """
     if not _is_traced():
-        result = _C.sum(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        result = _C.sum(input, variant, dim, keepdim, dtype, block_size, num_blocks)
         if result is NotImplemented:
             result = _shortcut("sum", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
@@ -145,7 +145,7 @@ def mean(
         csrc/reduce, the rungs of `sum`.
     """
     if not _is_traced():
-        result = _C.mean(input, dim, keepdim, dtype, variant, block_size, num_blocks)
+        result = _C.mean(input, variant, dim, keepdim, dtype, block_size, num_blocks)
         if result is NotImplemented:
             result = _shortcut("mean", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
@@ -192,7 +192,7 @@ def amax(
         csrc/reduce, the rungs of `sum`.
     """
     if not _is_traced():
-        result = _C.amax(input, dim, keepdim, variant, block_size, num_blocks)
+        result = _C.amax(input, variant, dim, keepdim, block_size, num_blocks)
         if result is NotImplemented:
             result = _shortcut("amax", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
@@ -236,7 +236,7 @@ def amin(
         csrc/reduce, the rungs of `sum`.
     """
     if not _is_traced():
-        result = _C.amin(input, dim, keepdim, variant, block_size, num_blocks)
+        result = _C.amin(input, variant, dim, keepdim, block_size, num_blocks)
         if result is NotImplemented:
             result = _shortcut("amin", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
@@ -284,6 +284,10 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     Source:
         csrc/matmul: the table in ladder.cpp, a file a rung in kernels.
     """
+    if not _is_traced():
+        result = _C.matmul(input, other, variant, tile_size)
+        if result is not NotImplemented:
+            return result
     if tile_size is None:
         return _matmul(input, other, variant)
     return _matmul(input, other, variant, tile_size=tile_size)
@@ -319,6 +323,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
     Source:
         csrc/matmul.
     """
+    if not _is_traced():
+        result = _C.linear(input, weight, bias, variant)
+        if result is not NotImplemented:
+            return result
     return _linear(input, weight, bias, variant)
 
 

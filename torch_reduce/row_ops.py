@@ -11,11 +11,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.nn.functional import nll_loss
 
+from . import _C
 from ._names import RowName
 from .ops import mean, sum
 
+
+# As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
 _log_softmax = torch.ops.treduce.log_softmax.default
 _logsumexp = torch.ops.treduce.logsumexp.default
@@ -50,7 +54,13 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
     Source:
         csrc/rows: the formulas in ops.h, the table in ladder.cpp, a file a rung in kernels.
     """
-    return _softmax(input if dtype is None else input.to(dtype), dim, variant)
+    if dtype is not None:
+        input = input.to(dtype)
+    if not _is_traced():
+        result = _C.softmax(input, dim, variant)
+        if result is not NotImplemented:
+            return result
+    return _softmax(input, dim, variant)
 
 
 def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, variant: RowName = "auto") -> Tensor:
@@ -74,7 +84,13 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
     Source:
         As `softmax`.
     """
-    return _log_softmax(input if dtype is None else input.to(dtype), dim, variant)
+    if dtype is not None:
+        input = input.to(dtype)
+    if not _is_traced():
+        result = _C.log_softmax(input, dim, variant)
+        if result is not NotImplemented:
+            return result
+    return _log_softmax(input, dim, variant)
 
 
 def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *, variant: RowName = "auto") -> Tensor:
@@ -100,6 +116,10 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
         As `softmax`.
     """
     if isinstance(dim, int):
+        if not _is_traced():
+            result = _C.logsumexp(input, dim, keepdim, variant)
+            if result is not NotImplemented:
+                return result
         return _logsumexp(input, dim, keepdim, variant)
     rank = max(input.dim(), 1)
     dims = sorted({d + rank if d < 0 else d for d in dim} or range(input.dim()))
@@ -221,6 +241,10 @@ def layer_norm(
     Source:
         As `softmax`.
     """
+    if not _is_traced():
+        result = _C.layer_norm(input, normalized_shape, weight, bias, eps, variant)
+        if result is not NotImplemented:
+            return result
     return _layer_norm(input, normalized_shape, weight, bias, eps, variant)[0]
 
 
@@ -253,6 +277,10 @@ def rms_norm(
     Source:
         As `softmax`.
     """
+    if not _is_traced():
+        result = _C.rms_norm(input, normalized_shape, weight, eps, variant)
+        if result is not NotImplemented:
+            return result
     return _rms_norm(input, normalized_shape, weight, eps, variant)[0]
 
 

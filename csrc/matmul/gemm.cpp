@@ -390,19 +390,23 @@ TREDUCE_INLINE void update_in_registers(const Acc<T>* __restrict a, int64_t rows
   }
 }
 
-// Scratch of one thread: packed A, packed B and the accumulators, on cache lines.
+// Scratch of one thread: packed A, packed B and the accumulators, on cache lines. A small product's needs no allocation.
 template <class A>
 class Scratch {
  public:
-  explicit Scratch(int64_t count)
-      : data_(static_cast<A*>(::operator new(count * sizeof(A), std::align_val_t(kAlignment)))) {}
-  ~Scratch() { ::operator delete(data_, std::align_val_t(kAlignment)); }
+  explicit Scratch(size_t count)
+      : data_(count <= kSmall ? small_ : static_cast<A*>(::operator new(count * sizeof(A), kAlignment))) {}
+  ~Scratch() {
+    if (data_ != small_) ::operator delete(data_, kAlignment);
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  A* data() const { return data_; }
+  A* data() { return data_; }
 
  private:
-  static constexpr size_t kAlignment = 64;
+  static constexpr std::align_val_t kAlignment{64};
+  static constexpr size_t kSmall = 16384 / sizeof(A);
+  alignas(64) A small_[kSmall];
   A* data_;
 };
 
@@ -415,7 +419,7 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
   const int64_t columns_padded = round_up(gemm.task_columns, Tile::kColumns);
   const int64_t depth_most = std::min(p.k, kDepth);
   const int64_t few = p.m <= kFewRows ? std::max<int64_t>(p.m, Tile::kRows) : 0;  // rows of A, all of k
-  const Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + few * p.k);
+  Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + few * p.k);
   A* const packed_a = scratch.data();
   A* const packed_b = packed_a + rows_padded * depth_most;
   A* const sums = packed_b + columns_padded * depth_most;

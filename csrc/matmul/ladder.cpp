@@ -204,9 +204,10 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
     return runs_on(row, target.capability) && (target.planned || built_for(row)) && row.refusal(problem) == nullptr;
   };
   const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
-  const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &find("persistent")
-                           : dtype == DType::float32 && problem.k >= kSplitDepth         ? &find("split_fp16")
-                           : dtype == DType::float64                                     ? &find("mma_f64")
+  static const Row &persistent = find("persistent"), &split = find("split_fp16"), &doubles = find("mma_f64");
+  const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &persistent
+                           : dtype == DType::float32 && problem.k >= kSplitDepth         ? &split
+                           : dtype == DType::float64                                     ? &doubles
                                                                                          : nullptr;
   if (cores != nullptr && runs(*cores)) return {cores, 0};
   if (bytes && runs(find("mma"))) return {&find("mma"), 0};

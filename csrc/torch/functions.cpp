@@ -1,5 +1,5 @@
-// The reductions as functions of Python. They call the ops of library.cpp through the dispatcher, as torch.ops.treduce does,
-// and read their arguments in a tenth of the time, because they know the schema.
+// The ops as functions of Python. They call those of library.cpp through the dispatcher, as torch.ops.treduce does, and read their
+// arguments in a tenth of the time, because they know the schema.
 #include <torch/csrc/python_headers.h>
 // The line above must come first.
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -13,7 +13,9 @@
 
 #include "collectives.h"
 #include "functions.h"
+#include "matmul_schema.h"
 #include "reduce_schema.h"
+#include "rows_schema.h"
 #include "without_lock.h"
 
 namespace treduce {
@@ -53,6 +55,12 @@ bool read(PyObject* object, std::string_view& value) {
   return text != nullptr;
 }
 
+bool read(PyObject* object, double& value) {
+  if (!PyFloat_CheckExact(object)) return false;
+  value = PyFloat_AS_DOUBLE(object);
+  return true;
+}
+
 template <class T>
 bool read(PyObject* object, std::optional<T>& value) {
   if (object == Py_None) return true;
@@ -62,24 +70,74 @@ bool read(PyObject* object, std::optional<T>& value) {
   return true;
 }
 
-using DimList = c10::SmallVector<int64_t, 8>;
+template <class T>
+using List = c10::SmallVector<T, 8>;
 
 // An int stands for a list of one.
-bool read(PyObject* object, std::optional<DimList>& dims) {
-  if (object == Py_None) return true;
-  dims.emplace();
+bool read(PyObject* object, List<int64_t>& list) {
   const bool tuple = PyTuple_Check(object);
-  if (!tuple && !PyList_CheckExact(object)) return read(object, dims->emplace_back());
+  if (!tuple && !PyList_CheckExact(object)) return read(object, list.emplace_back());
   const Py_ssize_t count = tuple ? PyTuple_GET_SIZE(object) : PyList_GET_SIZE(object);
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!read(tuple ? PyTuple_GET_ITEM(object, i) : PyList_GET_ITEM(object, i), dims->emplace_back())) return false;
+    if (!read(tuple ? PyTuple_GET_ITEM(object, i) : PyList_GET_ITEM(object, i), list.emplace_back())) return false;
   }
   return true;
 }
 
-// Whether a call means what it says: no subclass, mode or tracer wants to see it first.
-bool is_plain(PyObject* input) {
-  return THPVariable_CheckExact(input) && !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing();
+// Whether a call means what it says: no mode or tracer wants to see it first. No subclass: see Argument.
+bool is_plain() { return !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing(); }
+
+// An argument of an op, by the type in its schema.
+template <class T>
+struct Argument {
+  T known{};
+  bool take(PyObject* object) { return read(object, known); }
+  T get() const { return known; }
+};
+
+template <>
+struct Argument<const at::Tensor&> {
+  const at::Tensor* known = nullptr;
+  bool take(PyObject* object) {
+    if (!THPVariable_CheckExact(object)) return false;
+    known = &THPVariable_Unpack(object);
+    return true;
+  }
+  const at::Tensor& get() const { return *known; }
+};
+
+template <>
+struct Argument<const std::optional<at::Tensor>&> {
+  std::optional<at::Tensor> known;
+  bool take(PyObject* object) {
+    if (object == Py_None) return true;
+    if (!THPVariable_CheckExact(object)) return false;
+    known = THPVariable_Unpack(object);
+    return true;
+  }
+  const std::optional<at::Tensor>& get() const { return known; }
+};
+
+template <>
+struct Argument<at::OptionalIntArrayRef> {
+  std::optional<List<int64_t>> known;
+  bool take(PyObject* object) { return object == Py_None || read(object, known.emplace()); }
+  at::OptionalIntArrayRef get() const {
+    return known.has_value() ? at::OptionalIntArrayRef(*known) : at::OptionalIntArrayRef();
+  }
+};
+
+template <>
+struct Argument<c10::SymIntArrayRef> {
+  List<int64_t> known;
+  bool take(PyObject* object) { return read(object, known); }
+  c10::SymIntArrayRef get() const { return c10::fromIntArrayRefSlow(known); }
+};
+
+at::Tensor first_of(at::Tensor result) { return result; }
+template <class... Tensors>
+at::Tensor first_of(std::tuple<at::Tensor, Tensors...> results) {
+  return std::get<0>(std::move(results));
 }
 
 PyObject* not_implemented() {
@@ -87,55 +145,62 @@ PyObject* not_implemented() {
   return Py_NotImplemented;
 }
 
-constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "treduce::amax", kAmin[] = "treduce::amin";
+template <const char* kName, class Schema>
+struct Function;
 
-// (input, dim, keepdim, dtype, variant, block_size, num_blocks), the reductions that have no dtype without it, all of them by
-// position. Returns NotImplemented for anything unusual: torch.ops knows what to do or to say.
-template <const char* kName, bool kHasDType>
-PyObject* reduce_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  constexpr Py_ssize_t kCount = kHasDType ? 7 : 6;
-  if (count != kCount || !is_plain(arguments[0])) return not_implemented();
-  std::optional<DimList> dims;
-  bool keepdim = false;
-  std::optional<at::ScalarType> dtype;
-  std::string_view variant;
-  std::optional<int64_t> block_size, num_blocks;
-  PyObject* const* const last = arguments + kCount - 3;
-  if (!read(arguments[1], dims) || !read(arguments[2], keepdim) || (kHasDType && !read(arguments[3], dtype)) ||
-      !read(last[0], variant) || !read(last[1], block_size) || !read(last[2], num_blocks)) {
-    return not_implemented();
+// All arguments by position, in the order of the schema; of several results the first. Returns NotImplemented for anything unusual:
+// torch.ops knows what to do or to say.
+template <const char* kName, class Result, class... Types>
+struct Function<kName, Result(Types...)> {
+  static PyObject* call(PyObject*, PyObject* const* objects, Py_ssize_t count) {
+    return call(objects, count, std::index_sequence_for<Types...>{});
   }
-  const at::Tensor& input = THPVariable_Unpack(arguments[0]);
-  const at::OptionalIntArrayRef dim = dims.has_value() ? at::OptionalIntArrayRef(*dims) : std::nullopt;
-  at::Tensor result;
-  {
-    const WithoutLock unlocked;
-    if constexpr (kHasDType) {
-      static const auto op = reduce::find_op<reduce::SumSchema>(kName);
-      result = op.call(input, variant, dim, keepdim, dtype, block_size, num_blocks);
-    } else {
-      static const auto op = reduce::find_op<reduce::ExtremumSchema>(kName);
-      result = op.call(input, variant, dim, keepdim, block_size, num_blocks);
+
+  template <size_t... kIndex>
+  static PyObject* call(PyObject* const* objects, Py_ssize_t count, std::index_sequence<kIndex...>) {
+    HANDLE_TH_ERRORS
+    if (count != sizeof...(Types) || !is_plain()) return not_implemented();
+    std::tuple<Argument<Types>...> arguments;
+    if (!(std::get<kIndex>(arguments).take(objects[kIndex]) && ...)) return not_implemented();
+    static const auto op = reduce::find_op<Result(Types...)>(kName);
+    at::Tensor result;
+    {
+      const WithoutLock unlocked;
+      result = first_of(op.call(std::get<kIndex>(arguments).get()...));
     }
+    return THPVariable_Wrap(std::move(result));
+    END_HANDLE_TH_ERRORS
   }
-  return THPVariable_Wrap(std::move(result));
-  END_HANDLE_TH_ERRORS
-}
+};
 
-template <const char* kName, bool kHasDType>
-PyMethodDef method(const char* name) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&reduce_function<kName, kHasDType>)),
+template <const char* kName, class Schema>
+PyMethodDef method() {
+  const char* const name = kName + sizeof("treduce::") - 1;
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(
+              static_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t)>(&Function<kName, Schema>::call))),
           METH_FASTCALL, nullptr};
 }
+
+constexpr char kSum[] = "treduce::sum", kMean[] = "treduce::mean", kAmax[] = "treduce::amax", kAmin[] = "treduce::amin";
+constexpr char kMatmul[] = "treduce::matmul", kLinear[] = "treduce::linear";
+constexpr char kSoftmax[] = "treduce::softmax", kLogSoftmax[] = "treduce::log_softmax";
+constexpr char kLogSumExp[] = "treduce::logsumexp";
+constexpr char kLayerNorm[] = "treduce::layer_norm", kRmsNorm[] = "treduce::rms_norm";
 
 }  // namespace
 
 PyMethodDef* functions() {
-  static PyMethodDef table[] = {method<kSum, true>("sum"),
-                                method<kMean, true>("mean"),
-                                method<kAmax, false>("amax"),
-                                method<kAmin, false>("amin"),
+  static PyMethodDef table[] = {method<kSum, reduce::SumSchema>(),
+                                method<kMean, reduce::SumSchema>(),
+                                method<kAmax, reduce::ExtremumSchema>(),
+                                method<kAmin, reduce::ExtremumSchema>(),
+                                method<kMatmul, matmul::MatmulSchema>(),
+                                method<kLinear, matmul::LinearSchema>(),
+                                method<kSoftmax, rows::SoftmaxSchema>(),
+                                method<kLogSoftmax, rows::SoftmaxSchema>(),
+                                method<kLogSumExp, rows::LogSumExpSchema>(),
+                                method<kLayerNorm, rows::LayerNormSchema>(),
+                                method<kRmsNorm, rows::RmsNormSchema>(),
                                 gathered_method(),
                                 gather_and_reduce_method(),
                                 packed_sum_method(),
