@@ -14,6 +14,7 @@ struct Loops {
   // What `count` elements are mapped to in a stage; second: where it gives two.
   void (*map[2])(const void* const* in, const void* weight, const void* values, int64_t count, void* first,
                  void* second);
+  // in: the elements, or, of an op that maps to them (kMapsToElement), what the last stage mapped them to.
   void (*output)(const void* const* in, const void* weight, const void* bias, const void* values, int64_t count,
                  void* out);
 };

@@ -5,6 +5,12 @@
 namespace treduce::rows::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
 
+// Every NaN is stored as the one of its type.
+TREDUCE_ALWAYS_INLINE void put(float x, float& to) { to = x != x ? elementary::same_bits<float>(0x7fc00000u) : x; }
+TREDUCE_ALWAYS_INLINE void put(double x, double& to) {
+  to = x != x ? elementary::same_bits<double>(uint64_t{0x7ff8000000000000u}) : x;
+}
+
 // What stages before kStage made of an element.
 template <int kStage, class O>
 TREDUCE_ALWAYS_INLINE void replay(typename O::Acc (&x)[O::kInputs], typename O::Acc weight,
@@ -62,8 +68,8 @@ void output_all(const void* const* in, const void* weight, const void* bias, con
     element[0] = x[i];
     if constexpr (O::kInputs > 1) element[1] = y[i];
     const A of_place = kWeighted ? w[i] : A(1);
-    replay<O::kStages, O>(element, of_place, row);
-    to[i] = O::output(element, kWeighted, of_place, kBiased, kBiased ? b[i] : A(0), row);
+    if constexpr (!O::kMapsToElement) replay<O::kStages, O>(element, of_place, row);
+    put(O::output(element, kWeighted, of_place, kBiased, kBiased ? b[i] : A(0), row), to[i]);
   }
 }
 
@@ -104,10 +110,6 @@ TREDUCE_ALWAYS_INLINE float widened(float16 x) {
   return elementary::same_bits<float>(elementary::same_bits<uint32_t>(scaled) | infinite | (bits & 0x8000u) << 16);
 }
 
-TREDUCE_ALWAYS_INLINE void put(float x, float& to) { to = x != x ? elementary::same_bits<float>(0x7fc00000u) : x; }
-TREDUCE_ALWAYS_INLINE void put(double x, double& to) {
-  to = x != x ? elementary::same_bits<double>(uint64_t{0x7ff8000000000000u}) : x;
-}
 TREDUCE_ALWAYS_INLINE void put(float x, bfloat16& to) {
   const uint32_t word = elementary::same_bits<uint32_t>(x);
   const uint32_t rounded = (word + 0x7fffu + (word >> 16 & 1u)) >> 16;

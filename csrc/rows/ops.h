@@ -51,6 +51,8 @@ struct RowOp {
   static constexpr bool kWeight = false;       // one for each place in a row; `bias` too, where there is an output
   static constexpr bool kWeightFirst = false;  // it enters the stages, and not the output
   static constexpr int kRowInputs = 0, kRowOutputs = 0;  // accumulators, one a row
+  static constexpr int kPlainStages = 0;                 // the first ones, which reduce the first input as it is
+  static constexpr bool kMapsToElement = false;          // what the last stage adds is what the output begins with
   template <int kStage>
   using Fold = Sum<A>;
 };
@@ -63,6 +65,8 @@ TREDUCE_ALWAYS_INLINE A mean_of(A sum, int64_t length) {
 // exp(x - max) / sum
 template <class A>
 struct Softmax : RowOp<A, 1, 2> {
+  static constexpr int kPlainStages = 1;
+  static constexpr bool kMapsToElement = true;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
@@ -89,6 +93,7 @@ struct Softmax : RowOp<A, 1, 2> {
 // x - max - log(sum)
 template <class A>
 struct LogSoftmax : RowOp<A, 1, 2> {
+  static constexpr int kPlainStages = 1;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
@@ -116,6 +121,7 @@ struct LogSoftmax : RowOp<A, 1, 2> {
 // max + log(sum of exp(x - max)): a value a row. An infinite maximum is the result.
 template <class A>
 struct LogSumExp : RowOp<A, 1, 2> {
+  static constexpr int kPlainStages = 1;
   static constexpr bool kHasElements = false;
   static constexpr int kRowOutputs = 1;
   template <int kStage>
@@ -151,6 +157,7 @@ TREDUCE_ALWAYS_INLINE A affine(A h, bool has_weight, A weight, bool has_bias, A 
 // (x - mean) rsqrt(variance + eps) weight + bias, with the variance from a second pass over x - mean
 template <class A>
 struct LayerNorm : RowOp<A, 1, 2> {
+  static constexpr int kPlainStages = 1;
   static constexpr bool kWeight = true;
   static constexpr int kRowOutputs = 2;
   struct Values {
@@ -231,6 +238,7 @@ struct SoftmaxBackward : RowOp<A, 2, 1> {
 // Of the gradient g and the output y: g - exp(y) sum of g
 template <class A>
 struct LogSoftmaxBackward : RowOp<A, 2, 1> {
+  static constexpr int kPlainStages = 1;
   struct Values {
     A sum;
   };

@@ -1,7 +1,7 @@
 // Idea: a row is taken in units of whole chunks. A unit is widened to accumulators, mapped in a loop that the compiler makes vectors of,
 //       and folded by the kernels of reduce/pairwise_cpu.h; the nodes of units meet by neighbours.
 //
-// Mapping: a task is some rows. A row that fits a unit is widened once.
+// Mapping: a task is some rows. A row that fits a unit is widened once, and short ones are folded several at once.
 #include "rows_cpu.h"
 
 #include <algorithm>
@@ -17,8 +17,9 @@
 namespace treduce::rows {
 namespace {
 
-constexpr int64_t kUnit = 4 * reduce::Pairwise::kChunk;
-static_assert(kUnit <= reduce::kMostOfRun);
+constexpr int64_t kFittingUnit = 4 * reduce::Pairwise::kChunk;  // which a first cache holds, mapped too
+static_assert(kFittingUnit <= reduce::kMostOfRun);
+constexpr int64_t kMostAtOnce = 64;  // rows
 
 const cpu::Table& table() {
   static const cpu::Table* const best = [] {
@@ -40,6 +41,8 @@ class Task {
   using Values = typename O::Values;
   static constexpr bool kDouble = sizeof(A) == 8;
   static constexpr DType kAccumulator = kDouble ? DType::float64 : DType::float32;
+  // What is mapped is wanted again: better from a second cache than by another exp.
+  static constexpr int64_t kUnit = O::kMapsToElement ? reduce::kMostOfRun : kFittingUnit;
 
  public:
   Task(const Request& r, const Pointers& p)
@@ -50,40 +53,69 @@ class Task {
         conversions_(*table().conversions(r.dtype)),
         size_(size_of(r.dtype)),
         unit_(std::min(kUnit, problem_.length)),
-        scratch_(static_cast<size_t>((O::kInputs + 4) * unit_)) {
+        at_once_(rows_at_once()),
+        scratch_(static_cast<size_t>((O::kInputs + 2) * at_once_ * unit_ + 2 * unit_)) {
     A* next = scratch_.data();
-    const auto take = [&](A*& buffer) {
+    const auto take = [&](A*& buffer, int64_t rows) {
       buffer = next;
-      next += unit_;
+      next += rows * unit_;
     };
-    for (int i = 0; i < O::kInputs; ++i) take(in_[i]);
-    for (A** buffer : {&weight_, &bias_, &first_, &second_}) take(*buffer);
+    for (int i = 0; i < O::kInputs; ++i) take(in_[i], at_once_);
+    for (A** buffer : {&first_, &second_}) take(*buffer, at_once_);
+    for (A** buffer : {&weight_, &bias_}) take(*buffer, 1);
   }
 
   void run(int64_t begin, int64_t end) {
-    if (problem_.length <= kUnit) read_weights(0, problem_.length);
-    for (int64_t row = begin; row < end; ++row) one(row);
+    if (whole()) read_weights(0, problem_.length);
+    for (int64_t row = begin; row < end; row += at_once_) several(row, std::min(at_once_, end - row));
   }
 
  private:
-  void one(int64_t row) {
-    Values values = {};
-    if constexpr (O::kRowInputs > 0) {
-      for (int i = 0; i < O::kRowInputs; ++i) O::begin(values, i, static_cast<const A*>(p_.row_in[i])[row]);
-    }
+  bool whole() const { return problem_.length <= kUnit; }
+  // Whether the elements of a row are read, or written, where they lie.
+  bool in_place(const Layout& layout) const { return layout.element_stride == 1 && size_ == sizeof(A); }
+  int64_t rows_at_once() const {
     for (int i = 0; i < O::kInputs; ++i) {
-      rows_[i] = static_cast<const char*>(p_.in[i]) + problem_.in[i].row(row, problem_.inner) * size_;
+      if (problem_.inner > 1 && in_place(problem_.in[i])) return 1;  // rows of several strides
     }
-    if (problem_.length <= kUnit) read(0, problem_.length);
+    return std::clamp<int64_t>(kFittingUnit / problem_.length, 1, kMostAtOnce);
+  }
+
+  const char* row_of(int i, int64_t row) const {
+    return static_cast<const char*>(p_.in[i]) + problem_.in[i].row(row, problem_.inner) * size_;
+  }
+
+  void several(int64_t row, int64_t rows) {
+    Values values[kMostAtOnce] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      if constexpr (O::kRowInputs > 0) {
+        for (int i = 0; i < O::kRowInputs; ++i) O::begin(values[r], i, static_cast<const A*>(p_.row_in[i])[row + r]);
+      }
+    }
+    row_ = row;
+    if (whole()) read(0, problem_.length, rows);
     const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length};
-    stage<0>(values, constants);
-    if constexpr (O::kStages > 1) stage<1>(values, constants);
+    stage<0>(values, rows, constants);
+    if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
+    for (int64_t r = 0; r < rows; ++r) write(row + r, r, values[r]);
+  }
+
+  void write(int64_t row, int64_t r, Values& values) {
     if constexpr (O::kHasElements) {
       char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
       const int64_t step = problem_.out.element_stride;
       units([&](int64_t at, int64_t count) {
-        loops_.output(held_, weight(), problem_.has_bias ? bias_ : nullptr, &values, count, first_);
-        conversions_.round(first_, count, out + at * step * size_, step);
+        const void* in[kMostInputs];
+        if constexpr (O::kMapsToElement) {
+          if (!whole()) loops_.map[O::kStages - 1](held_, weight(), &values, count, first_, second_);
+          in[0] = first_ + r * count;
+        } else {
+          held(r, in);
+        }
+        char* const to = out + at * step * size_;
+        void* const result = in_place(problem_.out) ? static_cast<void*>(to) : second_;
+        loops_.output(in, weight(), problem_.has_bias ? bias_ : nullptr, &values, count, result);
+        if (result != to) conversions_.round(second_, count, to, step);
       });
       if constexpr (O::kRowOutputs > 0) {
         for (int i = 0; i < O::kRowOutputs; ++i) static_cast<A*>(p_.row_out[i])[row] = O::row_output(values, i);
@@ -96,18 +128,26 @@ class Task {
 
   const A* weight() const { return problem_.has_weight ? weight_ : nullptr; }
 
-  // Reads `count` elements from `at` on of each input.
-  void read(int64_t at, int64_t count) {
+  // Reads `count` elements from `at` on of each input, of `rows` rows.
+  void read(int64_t at, int64_t count, int64_t rows) {
     for (int i = 0; i < O::kInputs; ++i) {
-      const int64_t step = problem_.in[i].element_stride;
-      const char* const from = rows_[i] + at * step * size_;
-      if (step == 1 && size_ == sizeof(A)) {
-        held_[i] = from;
-      } else {
-        conversions_.widen(from, step, count, in_[i]);
-        held_[i] = in_[i];
+      const Layout& layout = problem_.in[i];
+      const int64_t from = at * layout.element_stride * size_;
+      if (in_place(layout)) {
+        held_[i] = row_of(i, row_) + from;
+        stride_[i] = layout.outer_stride;
+        continue;
       }
+      for (int64_t r = 0; r < rows; ++r) {
+        conversions_.widen(row_of(i, row_ + r) + from, layout.element_stride, count, in_[i] + r * count);
+      }
+      held_[i] = in_[i];
+      stride_[i] = count;
     }
+  }
+  // Where row r of those that are held lies.
+  void held(int64_t r, const void** in) const {
+    for (int i = 0; i < O::kInputs; ++i) in[i] = static_cast<const A*>(held_[i]) + r * stride_[i];
   }
   void read_weights(int64_t at, int64_t count) {
     const auto widen = [&](const void* from, A* to) {
@@ -120,41 +160,47 @@ class Task {
   // Calls body(first element, elements) for each unit of the row, once it is read.
   template <class Body>
   void units(Body body) {
-    if (problem_.length <= kUnit) return body(0, problem_.length);
+    if (whole()) return body(0, problem_.length);
     for (int64_t at = 0; at < problem_.length; at += kUnit) {
       const int64_t count = std::min(kUnit, problem_.length - at);
-      read(at, count);
+      read(at, count, 1);
       read_weights(at, count);
       body(at, count);
     }
   }
 
   template <int kStage>
-  void stage(Values& values, const Constants<A>& constants) {
+  void stage(Values* values, int64_t rows, const Constants<A>& constants) {
     using Fold = typename O::template Fold<kStage>;
-    constexpr bool kMax = std::is_same_v<Fold, Max<A>>;
-    static const reduce::FoldRuns fold = reduce::fold_runs(kMax ? reduce::Op::amax : reduce::Op::sum, kAccumulator);
-    Neighbours<Fold, 40> nodes;
+    using Acc = typename Fold::Acc;
+    static const reduce::FoldRuns fold =
+        reduce::fold_runs(std::is_same_v<Fold, Max<A>> ? reduce::Op::amax : reduce::Op::sum, kAccumulator);
+    Neighbours<Fold, 40> nodes;  // of a row of several units
+    Acc of_rows[kMostAtOnce];
     units([&](int64_t, int64_t count) {
-      if constexpr (kMax) {  // of the elements as they are
-        A node;
-        fold(held_[0], 1, 0, count, &node);
-        nodes.push(node);
+      if constexpr (kStage < O::kPlainStages) {
+        fold(held_[0], rows, stride_[0], count, of_rows);
       } else {
-        loops_.map[kStage](held_, weight(), &values, count, first_, second_);
+        for (int64_t r = 0; r < rows; ++r) {
+          const void* in[kMostInputs];
+          held(r, in);
+          loops_.map[kStage](in, weight(), &values[r], count, first_ + r * count, second_ + r * count);
+        }
         if constexpr (std::is_same_v<Fold, SumTwo<A>>) {
-          Two<A> node;
-          fold(first_, 1, 0, count, &node.first);
-          fold(second_, 1, 0, count, &node.second);
-          nodes.push(node);
+          A sums[2][kMostAtOnce];
+          fold(first_, rows, count, count, sums[0]);
+          fold(second_, rows, count, count, sums[1]);
+          for (int64_t r = 0; r < rows; ++r) of_rows[r] = {sums[0][r], sums[1][r]};
         } else {
-          A node;
-          fold(first_, 1, 0, count, &node);
-          nodes.push(node);
+          fold(first_, rows, count, count, of_rows);
         }
       }
+      if (!whole()) nodes.push(of_rows[0]);
     });
-    O::template result<kStage>(values) = O::template finish<kStage>(values, nodes.value(), constants);
+    if (!whole()) of_rows[0] = nodes.value();
+    for (int64_t r = 0; r < rows; ++r) {
+      O::template result<kStage>(values[r]) = O::template finish<kStage>(values[r], of_rows[r], constants);
+    }
   }
 
   const Request& r_;
@@ -162,12 +208,13 @@ class Task {
   const Problem& problem_;
   const cpu::Loops& loops_;
   const cpu::Conversions& conversions_;
-  const int64_t size_, unit_;
+  const int64_t size_, unit_, at_once_;
   std::vector<A> scratch_;
   A* in_[kMostInputs] = {};
   A *weight_ = nullptr, *bias_ = nullptr, *first_ = nullptr, *second_ = nullptr;
-  const char* rows_[kMostInputs] = {};
+  int64_t row_ = 0;  // the first of those that are held
   const void* held_[kMostInputs] = {};
+  int64_t stride_[kMostInputs] = {};  // from one row that is held to the next
 };
 
 }  // namespace
