@@ -18,7 +18,6 @@ from . import _C
 from ._names import RowName
 from .ops import mean, sum
 
-
 # As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
 _log_softmax = torch.ops.treduce.log_softmax.default

@@ -62,7 +62,7 @@ class Task {
     };
     for (int i = 0; i < O::kInputs; ++i) take(in_[i], at_once_);
     for (A** buffer : {&first_, &second_}) take(*buffer, at_once_);
-    for (A** buffer : {&weight_, &bias_}) take(*buffer, 1);
+    for (A** buffer : {&weights_, &biases_}) take(*buffer, 1);
   }
 
   void run(int64_t begin, int64_t end) {
@@ -104,17 +104,17 @@ class Task {
     if constexpr (O::kHasElements) {
       char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
       const int64_t step = problem_.out.element_stride;
-      units([&](int64_t at, int64_t count) {
+      units(O::kWeight, [&](int64_t at, int64_t count) {
         const void* in[kMostInputs];
         if constexpr (O::kMapsToElement) {
-          if (!whole()) loops_.map[O::kStages - 1](held_, weight(), &values, count, first_, second_);
+          if (!whole()) loops_.map[O::kStages - 1](held_, weight_, &values, count, first_, second_);
           in[0] = first_ + r * count;
         } else {
           held(r, in);
         }
         char* const to = out + at * step * size_;
         void* const result = in_place(problem_.out) ? static_cast<void*>(to) : second_;
-        loops_.output(in, weight(), problem_.has_bias ? bias_ : nullptr, &values, count, result);
+        loops_.output(in, weight_, bias_, &values, count, result);
         if (result != to) conversions_.round(second_, count, to, step);
       });
       if constexpr (O::kRowOutputs > 0) {
@@ -125,8 +125,6 @@ class Task {
       conversions_.round(&result, 1, static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_, 1);
     }
   }
-
-  const A* weight() const { return problem_.has_weight ? weight_ : nullptr; }
 
   // Reads `count` elements from `at` on of each input, of `rows` rows.
   void read(int64_t at, int64_t count, int64_t rows) {
@@ -150,21 +148,25 @@ class Task {
     for (int i = 0; i < O::kInputs; ++i) in[i] = static_cast<const A*>(held_[i]) + r * stride_[i];
   }
   void read_weights(int64_t at, int64_t count) {
-    const auto widen = [&](const void* from, A* to) {
-      conversions_.widen(static_cast<const char*>(from) + at * size_, 1, count, to);
+    const auto read = [&](bool there, const void* from, A* to) -> const A* {
+      if (!there) return nullptr;
+      const char* const here = static_cast<const char*>(from) + at * size_;
+      if (size_ == sizeof(A)) return reinterpret_cast<const A*>(here);
+      conversions_.widen(here, 1, count, to);
+      return to;
     };
-    if (problem_.has_weight) widen(p_.weight, weight_);
-    if (problem_.has_bias) widen(p_.bias, bias_);
+    weight_ = read(problem_.has_weight, p_.weight, weights_);
+    bias_ = read(problem_.has_bias, p_.bias, biases_);
   }
 
-  // Calls body(first element, elements) for each unit of the row, once it is read.
+  // Calls body(first element, elements) for each unit of the row, once it is read, and where `weighted` what it is multiplied by.
   template <class Body>
-  void units(Body body) {
+  void units(bool weighted, Body body) {
     if (whole()) return body(0, problem_.length);
     for (int64_t at = 0; at < problem_.length; at += kUnit) {
       const int64_t count = std::min(kUnit, problem_.length - at);
       read(at, count, 1);
-      read_weights(at, count);
+      if (weighted) read_weights(at, count);
       body(at, count);
     }
   }
@@ -177,14 +179,14 @@ class Task {
         reduce::fold_runs(std::is_same_v<Fold, Max<A>> ? reduce::Op::amax : reduce::Op::sum, kAccumulator);
     Neighbours<Fold, 40> nodes;  // of a row of several units
     Acc of_rows[kMostAtOnce];
-    units([&](int64_t, int64_t count) {
+    units(O::kWeightFirst, [&](int64_t, int64_t count) {
       if constexpr (kStage < O::kPlainStages) {
         fold(held_[0], rows, stride_[0], count, of_rows);
       } else {
         for (int64_t r = 0; r < rows; ++r) {
           const void* in[kMostInputs];
           held(r, in);
-          loops_.map[kStage](in, weight(), &values[r], count, first_ + r * count, second_ + r * count);
+          loops_.map[kStage](in, weight_, &values[r], count, first_ + r * count, second_ + r * count);
         }
         if constexpr (std::is_same_v<Fold, SumTwo<A>>) {
           A sums[2][kMostAtOnce];
@@ -211,7 +213,8 @@ class Task {
   const int64_t size_, unit_, at_once_;
   std::vector<A> scratch_;
   A* in_[kMostInputs] = {};
-  A *weight_ = nullptr, *bias_ = nullptr, *first_ = nullptr, *second_ = nullptr;
+  A *weights_ = nullptr, *biases_ = nullptr, *first_ = nullptr, *second_ = nullptr;
+  const A *weight_ = nullptr, *bias_ = nullptr;
   int64_t row_ = 0;  // the first of those that are held
   const void* held_[kMostInputs] = {};
   int64_t stride_[kMostInputs] = {};  // from one row that is held to the next

@@ -176,7 +176,8 @@ struct Function<kName, Result(Types...)> {
 template <const char* kName, class Schema>
 PyMethodDef method() {
   const char* const name = kName + sizeof("treduce::") - 1;
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(
+  return {name,
+          reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(
               static_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t)>(&Function<kName, Schema>::call))),
           METH_FASTCALL, nullptr};
 }
