@@ -39,17 +39,20 @@ constexpr bool takes(DType dtype, int64_t width, int64_t value_width, int capabi
          value_width <= kMostWidth && capability >= kCapability;
 }
 
+// Which kernels compute the forward. All give the same bits on one kind of chip.
+enum class Way { warps, warp_groups, pieces };
+
 struct Prepared {
   Launches launches;
   Workspace workspace;
-  int stages = 0;  // of the forward: tiles of keys and values that shared memory holds
+  Way way = Way::warps;
 };
 
 Prepared prepare_forward(const Problem& problem, const Chip& chip);
-Prepared prepare_backward(const Problem& problem);
+Prepared prepare_backward(const Problem& problem, const Chip& chip);
 
 // Both return a cudaError_t; `stream` is a cudaStream_t. `workspace`: as prepared.
-int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& out, void* stream);
+int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& out, void* workspace, void* stream);
 
 struct Gradients {
   Matrices out;  // given

@@ -6,12 +6,13 @@
 //          The heads of a query that share a key follow each other.
 // Bound:   as forward.cu: shared memory.
 // Source:  T. Dao, FlashAttention-2 (2023), which adds gradients of queries atomically.
-#include "forward.cuh"
+#include "line_values.cuh"
 
 namespace treduce::attention {
 namespace {
 
-constexpr int kN = kStep / 8;  // fragments of 8 columns that a warp has of scores at a time
+constexpr int kHalf = kTile / 2;  // lines of a tile whose scores a warp has at a time
+constexpr int kN = kHalf / 8;
 
 template <int kWidth>
 TREDUCE_DEVICE Tile<kWidth> tile_of(ptx::SharedAddress shared, int i) {
@@ -20,14 +21,14 @@ TREDUCE_DEVICE Tile<kWidth> tile_of(ptx::SharedAddress shared, int i) {
 
 // In place of scores and of gradients of probabilities: probabilities and gradients of scores, without the scale.
 TREDUCE_DEVICE void differentiate(float& s, float& dp, float log_sum, float along) {
-  s = elementary::exp_of_nonpositive(s - log_sum);
+  s = ptx::exp2(s - log_sum);
   dp = elementary::multiply(s, dp - along);
 }
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
     query_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
-                    TREDUCE_GRID_CONSTANT Matrices to, TREDUCE_GRID_CONSTANT forward::LineValues lines) {
+                    TREDUCE_GRID_CONSTANT Matrices to, TREDUCE_GRID_CONSTANT LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
   const auto queries = tile_of<kWidth>(shared, 0), grads = tile_of<kWidth>(shared, 1),
              keys = tile_of<kWidth>(shared, 2), values = tile_of<kWidth>(shared, 3);
@@ -56,11 +57,11 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
     __syncthreads();
     if (has_queries) {
 #pragma unroll 1
-      for (int step = 0; step < kTile; step += kStep) {
+      for (int step = 0; step < kTile; step += kHalf) {
         float s[kN][4] = {}, dp[kN][4] = {};
         multiply_lines<T>(dp, grads, warp, values, step / 16);
         multiply_lines<T>(s, queries, warp, keys, step / 16);
-        score<false>(s, scores, query, k + step, scores.is_whole(query, k + step, kStep));
+        score<false>(s, scores, query, k + step, scores.is_whole(query, k + step, kHalf));
 #pragma unroll
         for (int j = 0; j < kN; ++j) {
 #pragma unroll
@@ -84,7 +85,7 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     key_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out,
                   TREDUCE_GRID_CONSTANT Matrices to_key, TREDUCE_GRID_CONSTANT Matrices to_value,
-                  TREDUCE_GRID_CONSTANT forward::LineValues lines) {
+                  TREDUCE_GRID_CONSTANT LineValues lines) {
   const ptx::SharedAddress shared = ptx::shared_address(dynamic_shared<unsigned char>());
   const auto keys = tile_of<kWidth>(shared, 0), values = tile_of<kWidth>(shared, 1);
   const auto queries = [&](int turn) { return tile_of<kWidth>(shared, 2 + turn * 2); };
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     const Scores scores(p, place.batch, head);
     const int64_t line = (place.batch * p.heads + head) * (query_tiles * kTile) + query + lane % 4 * 2;
 #pragma unroll 1
-    for (int at = 0; at < kTile; at += kStep) {
+    for (int at = 0; at < kTile; at += kHalf) {
       float s[kN][4] = {}, dp[kN][4] = {};
       multiply_lines<T>(s, keys, warp, queries(turn), at / 16);
       multiply_lines<T>(dp, values, warp, grads(turn), at / 16);
@@ -150,14 +151,15 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
 }  // namespace
 
 int launch_backward(const Problem& p, const Prepared& prepared, const Gradients& g, void* workspace, void* stream) {
-  const forward::LineValues lines{prepared.workspace.find<float>(kLogSums, workspace),
+  const LineValues lines{prepared.workspace.find<float>(kLogSums, workspace),
                                   prepared.workspace.find<float>(kAlong, workspace)};
   const auto shape = [&](int i) { return Launch{prepared.launches[i], static_cast<cudaStream_t>(stream)}; };
+  const int error = launch_whole(p, prepared, g.out, lines, stream);
+  if (error != cudaSuccess) return error;
   return dispatch_kernel(p, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;
-    cudaError_t error = launch(&forward::kernel<T, kWidth, kStages>, shape(0), p, g.out, lines);
-    if (error == cudaSuccess) error = launch(&query_gradients<T, kWidth>, shape(1), p, g.out, g.query, lines);
+    const cudaError_t error = launch(&query_gradients<T, kWidth>, shape(1), p, g.out, g.query, lines);
     if (error != cudaSuccess) return error;
     return launch(&key_gradients<T, kWidth>, shape(2), p, g.out, g.key, g.value, lines);
   });

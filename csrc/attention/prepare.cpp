@@ -3,34 +3,64 @@
 namespace treduce::attention {
 namespace {
 
-// A block a tile of lines of a head; `held`: lines in shared memory.
-void add(Launches& launches, const char* kernel, const Problem& p, int64_t lines, int tile, int64_t heads, int threads,
-         int held) {
-  LaunchShape& shape = launches.add({kernel});
+// A block a tile of lines of a head.
+LaunchShape& add(Prepared& prepared, const char* kernel, const Problem& p, int64_t lines, int tile, int64_t heads,
+                 int threads, int64_t shared_bytes) {
+  LaunchShape& shape = prepared.launches.add({kernel});
   shape.grid = ceil_div(lines, tile) * heads * p.batch;
   shape.block = threads;
-  shape.shared_bytes = int64_t{held} * compiled_width(p) * 2;
+  shape.shared_bytes = shared_bytes;
+  return shape;
 }
 
-void add_forward(Launches& launches, const char* kernel, const Problem& p, int stages) {
-  add(launches, kernel, p, p.length, kQueries, p.heads, kForwardThreads, kQueries + 2 * stages * kStep);
+// Of so many lines of 16-bit elements.
+int64_t bytes_of(const Problem& p, int lines) { return int64_t{2} * lines * compiled_width(p); }
+
+void add_forward(Prepared& prepared, const char* kernel, const Problem& p, const Chip& chip) {
+  const int width = compiled_width(p);
+  if (chip.capability == 90) {  // the copy engine and the instructions are those of sm_90 alone
+    prepared.way = Way::warp_groups;
+    const Groups& groups = groups_of(width);
+    add(prepared, kernel, p, p.length, groups.queries(), p.heads, groups.threads(), groups.shared_bytes(width));
+  } else {
+    prepared.way = Way::warps;
+    constexpr int kTotals = 2;  // of 32 bits
+    add(prepared, kernel, p, p.length, kTile, p.heads, kThreads, bytes_of(p, (3 + kTotals) * kTile));
+  }
+}
+
+void add_pieces(Prepared& prepared, const Problem& p) {
+  prepared.way = Way::pieces;
+  const int width = compiled_width(p);
+  const int64_t pieces = pieces_of(p.keys);
+  add(prepared, "pieces", p, p.length, kLines, p.heads * pieces, kThreads, piece_bytes(width));
+  if (pieces == 1) return;
+  add(prepared, "meet", p, p.length, 1, p.heads, width, 0).overlapping = true;
+  const int64_t parts = p.batch * p.heads * p.length * pieces * static_cast<int64_t>(sizeof(float));
+  prepared.workspace.add(kSums, parts * width);
+  prepared.workspace.add(kMost, parts);
+  prepared.workspace.add(kSum, parts);
 }
 
 }  // namespace
 
-Prepared prepare_forward(const Problem& p, const Chip& chip) {
+Prepared prepare_forward(const Problem& problem, const Chip& chip) {
+  const Problem p = with_heads_as_lines(problem);
   Prepared prepared;
-  const int64_t blocks = ceil_div(p.length, kQueries) * p.heads * p.batch;
-  prepared.stages = blocks <= chip.multiprocessors ? kManyStages : kStages;
-  add_forward(prepared.launches, "attention", p, prepared.stages);
+  const bool is_few = problem.length == 1 || p.length <= kLines;
+  if (is_few && chip.capability >= 90) {  // whose blocks have the shared memory
+    add_pieces(prepared, p);
+  } else {
+    add_forward(prepared, "attention", p, chip);
+  }
   return prepared;
 }
 
-Prepared prepare_backward(const Problem& p) {
+Prepared prepare_backward(const Problem& p, const Chip& chip) {
   Prepared prepared;
-  add_forward(prepared.launches, "log_sums", p, kStages);
-  add(prepared.launches, "query_gradients", p, p.length, kTile, p.heads, kThreads, 4 * kTile);
-  add(prepared.launches, "key_gradients", p, p.keys, kTile, p.heads / p.group, kThreads, 6 * kTile);
+  add_forward(prepared, "log_sums", p, chip);
+  add(prepared, "query_gradients", p, p.length, kTile, p.heads, kThreads, bytes_of(p, 4 * kTile));
+  add(prepared, "key_gradients", p, p.keys, kTile, p.heads / p.group, kThreads, bytes_of(p, 6 * kTile));
   for (const char* name : {kLogSums, kAlong}) {
     prepared.workspace.add(name, p.batch * p.heads * padded_length(p.length) * static_cast<int64_t>(sizeof(float)));
   }

@@ -7,19 +7,71 @@
 
 namespace treduce::attention {
 
-constexpr int kTile = 64;     // queries or keys that a block takes at a time: an order of additions
-constexpr int kStep = 32;     // keys of a step of softmax: likewise
-constexpr int kQueries = 96;  // of a block of the forward, whose warps have 16 each
-constexpr int kForwardThreads = kQueries / 16 * 32;
-constexpr int kStages = 2, kManyStages = 8;  // steps of keys and values in shared memory; where a GPU has few blocks
-constexpr int kThreads = 128;                // a warp for each 16 lines of a tile
-constexpr int kNarrow = 64, kWide = kMostWidth;  // the widths that kernels are compiled for
+// Orders of additions:
+constexpr int kTile = 64;    // queries or keys that a block of the backward takes at a time
+constexpr int kStep = 64;    // keys of a step of softmax
+constexpr int kPiece = 512;  // keys that are added by themselves before they meet the pieces before them
 
+constexpr int kNarrow = 64, kWide = kMostWidth;  // the widths that kernels are compiled for
 inline int compiled_width(const Problem& p) { return p.width <= kNarrow && p.value_width <= kNarrow ? kNarrow : kWide; }
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kLines = 16;  // of a tile, that a warp multiplies
+static_assert(kTile == kWarps * kLines);
+
+TREDUCE_HOST_DEVICE constexpr int64_t pieces_of(int64_t keys) { return (keys + kPiece - 1) / kPiece; }
+
+// Of pieces.cu: of each step a maximum for each line and two sums for each lane; queries, probabilities, and for each warp two steps of
+// keys and half of a quarter of the values.
+constexpr int64_t piece_bytes(int width) {
+  return int64_t{4} * (kPiece / kStep) * (kLines + 2 * 32) + int64_t{2} * kLines * (width + kPiece) +
+         int64_t{2} * kWarps * 3 * kStep * width;
+}
+constexpr const char* kSums = "sums";  // of pieces: sums of values, maxima of scores, and sums of their exponentials
+constexpr const char* kMost = "most";
+constexpr const char* kSum = "sum";
+
+// The forward by warp groups: each multiplies 64 queries; one more copies.
+struct Groups {
+  int groups, stages;  // of warps; of keys and values in shared memory
+  constexpr int queries() const { return groups * kTile; }
+  constexpr int threads() const { return (groups + 1) * 128; }
+  constexpr int64_t query_bytes(int width) const { return int64_t{2} * queries() * width; }
+  constexpr int64_t stage_bytes(int width) const { return int64_t{2} * kStep * width; }  // of keys, or of values
+  constexpr int64_t total_bytes(int width) const { return int64_t{4} * queries() * width; }
+  // Registers of a thread that multiplies, of 65536; one that copies keeps 32.
+  constexpr int registers() const { return groups == 3 ? 160 : 240; }
+  static constexpr int kAlignment = 1024;  // of swizzled tiles
+  constexpr int64_t shared_bytes(int width) const {
+    return query_bytes(width) + 2 * stages * stage_bytes(width) + total_bytes(width) + kAlignment;
+  }
+};
+#ifndef GROUPS
+#define GROUPS 3
+#define STAGES 2
+#endif
+constexpr Groups kGroupsOfNarrow{GROUPS, STAGES}, kGroupsOfWide{GROUPS, STAGES};
+constexpr const Groups& groups_of(int width) { return width == kWide ? kGroupsOfWide : kGroupsOfNarrow; }
+
+// One query of each head: heads that share keys become the lines of one head, so that keys are read once.
+inline Matrices heads_as_lines(const Matrices& m, int64_t group) { return {m.data, m.batch, m.head * group, m.head}; }
+inline Problem with_heads_as_lines(Problem p) {
+  if (p.length != 1) return p;
+  p.query = heads_as_lines(p.query, p.group);
+  p.mask.row = p.mask.head;
+  p.mask.head *= p.group;
+  p.length = p.group;
+  p.heads /= p.group;
+  p.group = 1;
+  if (p.causal) p.keys = 1;
+  p.causal = false;
+  return p;
+}
+
 // What the backward knows of each query, padded to whole tiles.
 TREDUCE_HOST_DEVICE constexpr int64_t padded_length(int64_t length) { return round_up(length, kTile); }
 
-constexpr const char* kLogSums = "log_sums";  // of exp(score): what makes a score a probability
+constexpr const char* kLogSums = "log_sums";  // of 2^score: what makes a score a probability
 constexpr const char* kAlong = "along";       // probabilities times their gradients, summed
 
 }  // namespace treduce::attention

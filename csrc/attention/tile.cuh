@@ -2,31 +2,32 @@
 #pragma once
 
 #include "../common/launch.h"
-#include "../primitives/elementary.h"
 #include "../primitives/ptx/copy_part.cuh"
 #include "../primitives/ptx/matrix.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "../primitives/shared.cuh"
-#include "../primitives/warp.cuh"
-#include "shapes.h"
+#include "softmax.cuh"
 
 namespace treduce::attention {
 
-constexpr int kLines = 16;  // of a tile, that a warp multiplies
-constexpr float kNever = -__builtin_inff();
 
-// kTall lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, so that neither a line nor a
-// column of chunks meets a bank twice.
+// kTall lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, or at less where a line has
+// fewer chunks, so that neither a line nor a column of chunks meets a bank twice.
 template <int kWidth, int kTall = kTile>
 struct Tile {
   static constexpr int kChunk = 8, kChunks = kWidth / kChunk, kPitch = kWidth * 2, kBytes = kTall * kPitch;
   ptx::SharedAddress begin;
 
+  TREDUCE_DEVICE static uint32_t place_of(int line, int chunk) {
+    const int moved = kChunks >= 8 ? line % 8 : line / (8 / kChunks) % kChunks;
+    return line * kPitch + (chunk ^ moved) * 16;
+  }
+
   // Starts the copies of the lines from `line` to `lines`, `width` elements each; what is missing becomes zero. By kCount threads.
   template <int kCount = kThreads>
   TREDUCE_DEVICE void copy(const uint16_t* from, int64_t pitch, int64_t line, int64_t lines, int width) const {
     constexpr int kAtOnce = kCount / kChunks;
-    const int chunk = threadIdx.x % kChunks, first = threadIdx.x / kChunks;
+    const int thread = threadIdx.x % kCount, chunk = thread % kChunks, first = thread / kChunks;
     const int left = static_cast<int>(min(lines - line, int64_t{kTall}));
     const int bytes = min(max(width - chunk * kChunk, 0), kChunk) * 2;
     const uint16_t* const source = from + (line + first) * pitch + chunk * kChunk;
@@ -34,7 +35,7 @@ struct Tile {
     for (int i = 0; i < (kTall + kAtOnce - 1) / kAtOnce; ++i) {
       const int r = first + i * kAtOnce;
       if (kTall % kAtOnce != 0 && r >= kTall) break;
-      ptx::copy_async_part(begin + r * kPitch + (chunk ^ r % 8) * 16, source + int64_t{i} * kAtOnce * pitch,
+      ptx::copy_async_part(begin + place_of(r, chunk), source + int64_t{i} * kAtOnce * pitch,
                            r < left ? bytes : 0);
     }
   }
@@ -43,7 +44,7 @@ struct Tile {
   template <bool kTransposed>
   TREDUCE_DEVICE void load(uint32_t (&words)[4], int lines, int columns) const {
     const int lane = threadIdx.x % warp::kLanes;
-    const uint32_t place = lane % 16 * kPitch + (lane / 16 ^ lane % 8) * 16;
+    const uint32_t place = place_of(lane % kLines, lane / kLines);
     ptx::load_matrices<kTransposed>(words, begin + lines * (kLines * kPitch) + (place ^ columns * 32));
   }
 };
@@ -132,20 +133,24 @@ TREDUCE_DEVICE const uint16_t* matrix_of(const Matrices& m, int64_t batch, int64
   return static_cast<const uint16_t*>(m.data) + batch * m.batch + head * m.head;
 }
 
-// From products of queries and keys to what softmax is taken of.
+// From products of queries and keys to what softmax is taken of, in units of log2.
 struct Scores {
+  static constexpr float kLog2OfE = 1.44269504f;
   const Problem& p;
   int64_t mask;  // where that of this batch and head begins
+  float scale;
 
   TREDUCE_DEVICE Scores(const Problem& p, int64_t batch, int64_t head)
-      : p(p), mask(batch * p.mask.batch + head * p.mask.head) {}
+      : p(p),
+        mask(batch * p.mask.batch + head * p.mask.head),
+        scale(elementary::multiply(p.scale, kLog2OfE)) {}
 
   // Whether none of the scores of queries from `query` on by `count` keys from `key` on is missing or masked.
   TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key, int count) const {
     return p.mask.data == nullptr && key + count <= p.keys && !(p.causal && key + count - 1 > query);
   }
 
-  TREDUCE_DEVICE float scaled(float product) const { return elementary::multiply(product, p.scale); }
+  TREDUCE_DEVICE float scaled(float product) const { return elementary::multiply(product, scale); }
 
   // Of keys that a query does not attend: minus infinity.
   TREDUCE_DEVICE float masked(float product, int64_t query, int64_t key) const {
@@ -154,7 +159,9 @@ struct Scores {
     if (p.mask.data == nullptr || query >= p.length) return score;
     const int64_t at = mask + query * p.mask.row + key * p.mask.column;
     if (p.mask.is_bool) return static_cast<const uint8_t*>(p.mask.data)[at] != 0 ? score : kNever;
-    return score + static_cast<const float*>(p.mask.data)[at];
+    const float added = static_cast<const float*>(p.mask.data)[at];
+    constexpr float kLeast = -3.4028234e38f;  // a mask of the least number leaves a line whose scores are alike
+    return added == kNever ? kNever : score + fmaxf(elementary::multiply(added, kLog2OfE), kLeast);
   }
 };
 
@@ -179,16 +186,6 @@ TREDUCE_DEVICE void score(float (&s)[kN][4], const Scores& scores, int64_t query
       s[j][i] = kByKey ? scores.masked(s[j][i], query + c, key + l) : scores.masked(s[j][i], query + l, key + c);
     }
   }
-}
-
-// Sums a value over the four lanes that share a line. Valid in each of them.
-TREDUCE_DEVICE float sum_of_line(float value) {
-  value += warp::exchange(value, 1);
-  return value + warp::exchange(value, 2);
-}
-TREDUCE_DEVICE float most_of_line(float value) {
-  value = fmaxf(value, warp::exchange(value, 1));
-  return fmaxf(value, warp::exchange(value, 2));
 }
 
 // Stores 16 lines of sums, from `line` on, times `factor` of either half. No zero is negative.

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "../common/float16.h"
+#include "../common/tensor_map.h"
 #include "../primitives/ptx/tma.cuh"
 #include "../primitives/ptx/wgmma.cuh"
 #include "operand.h"
@@ -78,30 +79,15 @@ struct Tile {
   }
 };
 
-// Asks the driver to describe `boxes` for swizzled copies of box_inner x box_outer elements. The function is found at run time,
-// so that the extension needs no libcuda to be imported.
+// Describes `boxes` for swizzled copies of box_inner x box_outer elements.
 inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer,
                           CUtensorMap* map) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static const Encode function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
-    return reinterpret_cast<Encode>(found);
-  }();
-  if (function == nullptr) return cudaErrorNotSupported;
-  const cuuint64_t sizes[4] = {cuuint64_t(boxes.inner), cuuint64_t(boxes.outer), cuuint64_t(boxes.batch_size[1]),
-                               cuuint64_t(boxes.batch_size[0])};
   const cuuint64_t bytes = boxes.element_bytes;
-  const cuuint64_t strides[3] = {boxes.pitch * bytes, boxes.batch_pitch[1] * bytes, boxes.batch_pitch[0] * bytes};
-  const cuuint32_t box[4] = {cuuint32_t(box_inner), cuuint32_t(box_outer), 1, 1};
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result =
-      function(map, type, 4, const_cast<void*>(boxes.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return describe_tensor(boxes.data, type,
+                         {cuuint64_t(boxes.inner), cuuint64_t(boxes.outer), cuuint64_t(boxes.batch_size[1]),
+                          cuuint64_t(boxes.batch_size[0])},
+                         {boxes.pitch * bytes, boxes.batch_pitch[1] * bytes, boxes.batch_pitch[0] * bytes},
+                         {cuuint32_t(box_inner), cuuint32_t(box_outer)}, map);
 }
 
 template <class T>

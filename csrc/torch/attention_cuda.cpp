@@ -33,6 +33,7 @@ Matrices matrices_of(const Tensor& x, void* data) {
 Tensor readable(const Tensor& x) {
   bool fits = x.stride(3) == 1 && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
   for (int64_t d = 0; d < 3; ++d) fits &= x.size(d) == 1 || x.stride(d) % kVector == 0;
+  fits &= x.size(2) == 1 || x.stride(2) != 0;  // of rows the copy engine wants steps
   if (fits) return x;
   const int64_t width = x.size(3), missing = round_up(width, kVector) - width;
   return missing == 0 ? x.clone(at::MemoryFormat::Contiguous)
@@ -70,6 +71,10 @@ struct Fused {
   }
 };
 
+Tensor workspace_of(const Prepared& prepared, const Tensor& like) {
+  return at::empty({prepared.workspace.bytes()}, like.options().dtype(at::kByte).memory_format(std::nullopt));
+}
+
 // Of four dims, with columns side by side: the tensor itself, or one to be copied into it.
 Tensor writable(const Tensor& x) {
   const Tensor four = Call::four(x);
@@ -93,7 +98,9 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   const Fused fused(call);
   const Tensor out = writable(result);
   const Prepared prepared = prepare_forward(fused.problem, chip_of(scope.device()));
-  const int error = launch_forward(fused.problem, prepared, written(out), scope.stream());
+  const Tensor workspace = workspace_of(prepared, query);
+  const int error =
+      launch_forward(fused.problem, prepared, written(out), workspace.mutable_data_ptr(), scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of scaled_dot_product_attention");
   settle(out, result);
   return result;
@@ -106,9 +113,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   const CudaScope scope(query.device());
   if (call.is_empty() || !is_taken(call)) return compose_gradients(call, grad, query, key, value);
   const Fused fused(call);
-  const Prepared prepared = prepare_backward(fused.problem);
-  const Tensor workspace =
-      at::empty({prepared.workspace.bytes()}, query.options().dtype(at::kByte).memory_format(std::nullopt));
+  const Prepared prepared = prepare_backward(fused.problem, chip_of(scope.device()));
+  const Tensor workspace = workspace_of(prepared, query);
   const Tensor given = readable(Call::four(grad));
   const Tensor dquery = at::empty_like(query);
   const Tensor of_query = writable(dquery);

@@ -405,11 +405,17 @@ std::string attention_of(std::istream& line) {
   gradients.query.data = data + of_out;
   gradients.key.data = data + of_out + of_query;
   gradients.value.data = data + of_out + of_query + of_key;
-  const attention::Prepared forward = attention::prepare_forward(p, Chip()), backward = attention::prepare_backward(p);
-  Buffer workspace(backward.workspace.bytes());
+  const Chip without_groups{132, 80};  // warp groups do not run here
+  const attention::Prepared few = attention::prepare_forward(p, Chip()),
+                            whole = attention::prepare_forward(p, without_groups),
+                            backward = attention::prepare_backward(p, without_groups);
+  const attention::Prepared& forward = few.way == attention::Way::pieces ? few : whole;
+  Buffer workspace(std::max(forward.workspace.bytes(), backward.workspace.bytes()));
   return run_seeds(line, result, [&] {
     workspace.poison();
-    launch_as_prepared(forward.launches, [&] { return attention::launch_forward(p, forward, out, nullptr); });
+    launch_as_prepared(forward.launches,
+                       [&] { return attention::launch_forward(p, forward, out, workspace.data(), nullptr); });
+    workspace.poison();
     launch_as_prepared(backward.launches,
                        [&] { return attention::launch_backward(p, backward, gradients, workspace.data(), nullptr); });
   });

@@ -174,6 +174,30 @@ TREDUCE_WGMMA_REGISTERS(64, "32", "33", "34", "35", "36", "37")
 TREDUCE_WGMMA_REGISTERS(128, "64", "65", "66", "67", "68", "69")
 TREDUCE_WGMMA_REGISTERS(256, "128", "129", "130", "131", "132", "133")
 
+// d += A B of 16-bit types with A in registers likewise: a[0] is row l / 4 of the warp's 16 and steps of k l % 4 * 2 and one more, a[1]
+// eight rows on, a[2] and a[3] eight steps of k on. kTransposeB: the lines of B are contiguous, not k.
+template <class T, int kN, bool kTransposeB>
+struct WgmmaHeld;
+
+#define TREDUCE_WGMMA_HELD_OF(TYPE, NAME, N, A0, A1, A2, A3, B, P, Y)                                                  \
+  template <bool kTransposeB>                                                                                          \
+  struct WgmmaHeld<TYPE, N, kTransposeB> {                                                                             \
+    TREDUCE_DEVICE static void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
+                   "." NAME " {" TREDUCE_REGISTERS_##N "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B                  \
+                                                       ", p, 1, 1, %" Y ";\n}"                                         \
+                   : TREDUCE_OUTPUTS_##N("+f")                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(int(kTransposeB)));      \
+    }                                                                                                                  \
+  };
+#define TREDUCE_WGMMA_HELD(N, A0, A1, A2, A3, B, P, Y)                  \
+  TREDUCE_WGMMA_HELD_OF(float16, "f16", N, A0, A1, A2, A3, B, P, Y) \
+  TREDUCE_WGMMA_HELD_OF(bfloat16, "bf16", N, A0, A1, A2, A3, B, P, Y)
+TREDUCE_WGMMA_HELD(64, "32", "33", "34", "35", "36", "37", "38")
+TREDUCE_WGMMA_HELD(128, "64", "65", "66", "67", "68", "69", "70")
+
+#undef TREDUCE_WGMMA_HELD
+#undef TREDUCE_WGMMA_HELD_OF
 #undef TREDUCE_WGMMA_REGISTERS
 #undef TREDUCE_WGMMA
 #undef TREDUCE_WGMMA16

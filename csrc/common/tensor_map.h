@@ -1,0 +1,32 @@
+// How the copy engine of sm_90 is told about a tensor. Host code, free of torch.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+namespace treduce {
+
+// Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] elements whose rows of 128
+// bytes are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
+// is found at run time, so that the extension needs no libcuda to be imported.
+inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, const cuuint64_t (&sizes)[4],
+                                   const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+    return reinterpret_cast<Encode>(found);
+  }();
+  if (function == nullptr) return cudaErrorNotSupported;
+  const cuuint32_t boxes[4] = {box[0], box[1], 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult result = function(map, type, 4, const_cast<void*>(data), sizes, strides, boxes, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace treduce
