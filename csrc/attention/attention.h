@@ -52,7 +52,8 @@ Prepared prepare_forward(const Problem& problem, const Chip& chip);
 Prepared prepare_backward(const Problem& problem, const Chip& chip);
 
 // Both return a cudaError_t; `stream` is a cudaStream_t. `workspace`: as prepared.
-int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& out, void* workspace, void* stream);
+int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& out, void* workspace,
+                   void* stream);
 
 struct Gradients {
   Matrices out;  // given

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
 
 int launch_backward(const Problem& p, const Prepared& prepared, const Gradients& g, void* workspace, void* stream) {
   const LineValues lines{prepared.workspace.find<float>(kLogSums, workspace),
-                                  prepared.workspace.find<float>(kAlong, workspace)};
+                         prepared.workspace.find<float>(kAlong, workspace)};
   const auto shape = [&](int i) { return Launch{prepared.launches[i], static_cast<cudaStream_t>(stream)}; };
   const int error = launch_whole(p, prepared, g.out, lines, stream);
   if (error != cudaSuccess) return error;

@@ -81,7 +81,8 @@ int launch_one(const Problem& p, const LaunchShape& shape, const Matrices& out, 
 
 }  // namespace forward
 
-int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& to, void* workspace, void* stream) {
+int launch_forward(const Problem& problem, const Prepared& prepared, const Matrices& to, void* workspace,
+                   void* stream) {
   const Problem p = with_heads_as_lines(problem);
   const Matrices out = problem.length == 1 ? heads_as_lines(to, problem.group) : to;
   if (prepared.way == Way::pieces) return pieces::launch_both(p, prepared, out, workspace, stream);

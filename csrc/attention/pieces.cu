@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Probabilities = Tile<kPiece, kLines>;
   static_assert(Keys::kBytes == kWarps * Values::kBytes && kSteps == 2 * kWarps);
   const int warp = threadIdx.x / warp::kLanes, lane = threadIdx.x % warp::kLanes;
-  float* const most = dynamic_shared<float>();                    // of the lines of a step
-  float* const added = most + kSteps * kLines;                    // by the lanes of a step, to either line
+  float* const most = dynamic_shared<float>();  // of the lines of a step
+  float* const added = most + kSteps * kLines;  // by the lanes of a step, to either line
   const Queries queries{ptx::shared_address(added + kSteps * 2 * warp::kLanes)};
   const Probabilities probabilities{queries.begin + Queries::kBytes};
   const ptx::SharedAddress own = probabilities.begin + Probabilities::kBytes + warp * 3 * Keys::kBytes;
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) {
       if (first + i < steps) {
-        values(first + i).template copy<warp::kLanes>(value, p.value.row, begin + (first + i) * kStep, p.keys, value_width);
+        values(first + i).template copy<warp::kLanes>(value, p.value.row, begin + (first + i) * kStep, p.keys,
+                                                      value_width);
       }
     }
     ptx::commit_copies();
@@ -148,8 +149,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float tallest = fmaxf(line.most[half], most[step * kLines + lane / 4 + half * 8]);
       factor[half] = ptx::exp2(line.most[half] - offset_of(tallest));
       line.most[half] = tallest;
-      line.sum[half] = elementary::multiply_add(line.sum[half], factor[half],
-                                                added[(step * 2 + half) * warp::kLanes + lane]);
+      line.sum[half] =
+          elementary::multiply_add(line.sum[half], factor[half], added[(step * 2 + half) * warp::kLanes + lane]);
     }
     correct(result, factor);
 #pragma unroll

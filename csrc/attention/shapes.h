@@ -39,18 +39,15 @@ struct Groups {
   constexpr int64_t query_bytes(int width) const { return int64_t{2} * queries() * width; }
   constexpr int64_t stage_bytes(int width) const { return int64_t{2} * kStep * width; }  // of keys, or of values
   constexpr int64_t total_bytes(int width) const { return int64_t{4} * queries() * width; }
-  // Registers of a thread that multiplies, of 65536; one that copies keeps 32.
-  constexpr int registers() const { return groups == 3 ? 160 : 240; }
+  // Of a thread that multiplies and of one that copies: no more than the launch gave to all, an equal share of 65536.
+  constexpr int registers() const { return groups == 3 ? 160 : 232; }
+  constexpr int copier_registers() const { return groups == 3 ? 32 : 40; }
   static constexpr int kAlignment = 1024;  // of swizzled tiles
   constexpr int64_t shared_bytes(int width) const {
     return query_bytes(width) + 2 * stages * stage_bytes(width) + total_bytes(width) + kAlignment;
   }
 };
-#ifndef GROUPS
-#define GROUPS 3
-#define STAGES 2
-#endif
-constexpr Groups kGroupsOfNarrow{GROUPS, STAGES}, kGroupsOfWide{GROUPS, STAGES};
+constexpr Groups kGroupsOfNarrow{3, 2}, kGroupsOfWide{3, 2};
 constexpr const Groups& groups_of(int width) { return width == kWide ? kGroupsOfWide : kGroupsOfNarrow; }
 
 // One query of each head: heads that share keys become the lines of one head, so that keys are read once.

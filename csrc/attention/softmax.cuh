@@ -119,8 +119,8 @@ TREDUCE_DEVICE void end_piece(float (&result)[kN][4], const Lines& line, Lines& 
       const float values[4] = {before.x, before.y, before.z, before.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        result[j][i] = elementary::multiply_add(values[i], of_total[i / 2],
-                                                elementary::multiply(result[j][i], of_piece[i / 2]));
+        result[j][i] =
+            elementary::multiply_add(values[i], of_total[i / 2], elementary::multiply(result[j][i], of_piece[i / 2]));
       }
     }
     if (keep) totals[j * kApart] = make_float4(result[j][0], result[j][1], result[j][2], result[j][3]);

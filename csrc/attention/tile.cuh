@@ -10,7 +10,6 @@
 
 namespace treduce::attention {
 
-
 // kTall lines of kWidth 16-bit elements in shared memory. Chunk c (16 bytes) of line r lies at c ^ r % 8, or at less where a line has
 // fewer chunks, so that neither a line nor a column of chunks meets a bank twice.
 template <int kWidth, int kTall = kTile>
@@ -35,8 +34,7 @@ struct Tile {
     for (int i = 0; i < (kTall + kAtOnce - 1) / kAtOnce; ++i) {
       const int r = first + i * kAtOnce;
       if (kTall % kAtOnce != 0 && r >= kTall) break;
-      ptx::copy_async_part(begin + place_of(r, chunk), source + int64_t{i} * kAtOnce * pitch,
-                           r < left ? bytes : 0);
+      ptx::copy_async_part(begin + place_of(r, chunk), source + int64_t{i} * kAtOnce * pitch, r < left ? bytes : 0);
     }
   }
 
@@ -141,9 +139,7 @@ struct Scores {
   float scale;
 
   TREDUCE_DEVICE Scores(const Problem& p, int64_t batch, int64_t head)
-      : p(p),
-        mask(batch * p.mask.batch + head * p.mask.head),
-        scale(elementary::multiply(p.scale, kLog2OfE)) {}
+      : p(p), mask(batch * p.mask.batch + head * p.mask.head), scale(elementary::multiply(p.scale, kLog2OfE)) {}
 
   // Whether none of the scores of queries from `query` on by `count` keys from `key` on is missing or masked.
   TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key, int count) const {

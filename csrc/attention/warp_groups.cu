@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(groups_of(kWidth).threads(), 1)
   __shared__ uint64_t queries_full, keys_full[kStages], keys_empty[kStages], values_full[kStages],
       values_empty[kStages];
   char* const begin = dynamic_shared<char>();
-  char* const queries = begin + (Groups::kAlignment - ptx::shared_address(begin) % Groups::kAlignment) % Groups::kAlignment;
+  char* const queries =
+      begin + (Groups::kAlignment - ptx::shared_address(begin) % Groups::kAlignment) % Groups::kAlignment;
   char* const keys = queries + kShape.groups * kBytes;
   char* const values = keys + kStages * kBytes;
 
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(groups_of(kWidth).threads(), 1)
   const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
   // ---- who copies ----
   if (group < 0) {
-    ptx::release_registers<32>();
+    ptx::release_registers<kShape.copier_registers()>();
     if (threadIdx.x != 0) return;
     ptx::mbarrier_arrive_expect(&queries_full, kShape.groups * kBytes);
     for (int g = 0; g < kShape.groups; ++g) {
@@ -123,11 +124,12 @@ __global__ void __launch_bounds__(groups_of(kWidth).threads(), 1)
   };
 
   float s[kStep / 8][4], result[kWidth / 8][4];
-  auto& flat_s = reinterpret_cast<float(&)[kStep / 2]>(s);
-  auto& flat_result = reinterpret_cast<float(&)[kWidth / 2]>(result);
+  auto& flat_s = reinterpret_cast<float (&)[kStep / 2]>(s);
+  auto& flat_result = reinterpret_cast<float (&)[kWidth / 2]>(result);
   uint32_t of_p[kStep / 16][4];
   Lines line, total;
-  float4* const own_totals = reinterpret_cast<float4*>(values + kStages * kBytes) + group * (kWidth / 8 * kGroup) + thread;
+  float4* const own_totals =
+      reinterpret_cast<float4*>(values + kStages * kBytes) + group * (kWidth / 8 * kGroup) + thread;
   const uint64_t of_queries = descriptor(queries + group * kBytes, kRow / 8);
 
   // Starts s = Q K^T.
@@ -157,7 +159,8 @@ __global__ void __launch_bounds__(groups_of(kWidth).threads(), 1)
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kStep / 16; ++k) {
-      ptx::WgmmaHeld<T, kWidth, true>::multiply(flat_result, of_p[k], of_values + (k * 16 * kRow >> 4), goes_on || k > 0);
+      ptx::WgmmaHeld<T, kWidth, true>::multiply(flat_result, of_p[k], of_values + (k * 16 * kRow >> 4),
+                                                goes_on || k > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_touch(flat_result);
@@ -245,15 +248,16 @@ cudaError_t describe(const Problem& p, const Matrices& m, int64_t heads, int64_t
 
 }  // namespace
 
-int launch_one(const Problem& p, const LaunchShape& prepared, const Matrices& out, const LineValues& lines, void* stream) {
+int launch_one(const Problem& p, const LaunchShape& prepared, const Matrices& out, const LineValues& lines,
+               void* stream) {
   Operand query, key, value;
   cudaError_t error = describe(p, p.query, p.heads, p.length, p.width, query);
   if (error == cudaSuccess) error = describe(p, p.key, p.heads / p.group, p.keys, p.width, key);
   if (error == cudaSuccess) error = describe(p, p.value, p.heads / p.group, p.keys, p.value_width, value);
   if (error != cudaSuccess) return error;
   return dispatch_kernel(p, [&](auto type, auto width) {
-    return launch(&kernel<decltype(type), decltype(width)::value>, Launch{prepared, static_cast<cudaStream_t>(stream)}, p,
-                  query, key, value, out, lines);
+    return launch(&kernel<decltype(type), decltype(width)::value>, Launch{prepared, static_cast<cudaStream_t>(stream)},
+                  p, query, key, value, out, lines);
   });
 }
 

@@ -23,9 +23,16 @@ inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, c
   if (function == nullptr) return cudaErrorNotSupported;
   const cuuint32_t boxes[4] = {box[0], box[1], 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result = function(map, type, 4, const_cast<void*>(data), sizes, strides, boxes, steps,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = [&] {
+    return function(map, type, 4, const_cast<void*>(data), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = encode();
+  int device = 0;
+  // A thread that has not used the device yet, such as one of autograd's, has no context, for which the driver asks.
+  if (result != CUDA_SUCCESS && cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess) {
+    result = encode();
+  }
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

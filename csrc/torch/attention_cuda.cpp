@@ -99,8 +99,7 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   const Tensor out = writable(result);
   const Prepared prepared = prepare_forward(fused.problem, chip_of(scope.device()));
   const Tensor workspace = workspace_of(prepared, query);
-  const int error =
-      launch_forward(fused.problem, prepared, written(out), workspace.mutable_data_ptr(), scope.stream());
+  const int error = launch_forward(fused.problem, prepared, written(out), workspace.mutable_data_ptr(), scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of scaled_dot_product_attention");
   settle(out, result);
   return result;

@@ -184,13 +184,13 @@ struct WgmmaHeld;
   struct WgmmaHeld<TYPE, N, kTransposeB> {                                                                             \
     TREDUCE_DEVICE static void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {       \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME \
-                   "." NAME " {" TREDUCE_REGISTERS_##N "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B                  \
-                                                       ", p, 1, 1, %" Y ";\n}"                                         \
+                   "." NAME " {" TREDUCE_REGISTERS_##N "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1, %" Y \
+                                                       ";\n}"                                                          \
                    : TREDUCE_OUTPUTS_##N("+f")                                                                         \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(int(kTransposeB)));      \
     }                                                                                                                  \
   };
-#define TREDUCE_WGMMA_HELD(N, A0, A1, A2, A3, B, P, Y)                  \
+#define TREDUCE_WGMMA_HELD(N, A0, A1, A2, A3, B, P, Y)              \
   TREDUCE_WGMMA_HELD_OF(float16, "f16", N, A0, A1, A2, A3, B, P, Y) \
   TREDUCE_WGMMA_HELD_OF(bfloat16, "bf16", N, A0, A1, A2, A3, B, P, Y)
 TREDUCE_WGMMA_HELD(64, "32", "33", "34", "35", "36", "37", "38")
