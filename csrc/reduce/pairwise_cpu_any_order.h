@@ -188,10 +188,12 @@ struct AnyOrder {
 
   // The elements of whole groups of kAccumulators vectors.
   TREDUCE_INLINE static Value of_run(const In* x, int64_t n) {
+    Ahead ahead;
     Value sums[kAccumulators];
 #pragma GCC unroll 8
     for (int i = 0; i < kAccumulators; ++i) sums[i] = L::load(x + i * kElements);
     for (int64_t e = kAccumulators * kElements; e + kAccumulators * kElements <= n; e += kAccumulators * kElements) {
+      ahead.reading(x + e, kAccumulators * kElements);
 #pragma GCC unroll 8
       for (int i = 0; i < kAccumulators; ++i) sums[i] = L::combine(sums[i], L::load(x + e + i * kElements));
     }

@@ -128,30 +128,60 @@ struct Columns {
   }
 
   // A few rows, each of them a leaf: no level of the tree is written. kRows: their number, or 0 for any from 5 on, whose
-  // branches are the same for every vector.
+  // branches are the same for every vector. Some vectors of a row are read side by side, in the order of memory.
+  static constexpr int kSideBySide = TREDUCE_VECTOR_BYTES == 64 && L::kParts == 1 ? 4 : 1;
   template <int kRows>
   static void few(const In* const* rows, int any, const Tree& tree, Acc* result) {
     const int n = kRows > 0 ? kRows : any;
-    for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
+    int64_t slot = 0;
+    for (; slot + kSideBySide * kElements <= tree.columns; slot += kSideBySide * kElements) {
+      node_of_few<kSideBySide>(rows, slot, n, result + slot);
+    }
+    for (; slot < tree.columns; slot += kElements) {
       const int64_t c = tree.begin(slot);
-      Value v = node_of_four(rows, c, n);
-      if (n > 4) v = L::combine(v, node_of_four(rows + 4, c, n - 4));
-      if (n > 8) {
-        Value w = node_of_four(rows + 8, c, n - 8);
-        if (n > 12) w = L::combine(w, node_of_four(rows + 12, c, n - 12));
-        v = L::combine(v, w);
-      }
-      L::put_nodes(result + c, v);
+      node_of_few<1>(rows, c, n, result + c);
     }
   }
+  template <int kVectors>
+  struct Side {
+    Value at[kVectors];
+
+    TREDUCE_INLINE void load(const In* p) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::load(p + i * kElements);
+    }
+    TREDUCE_INLINE void combine(const In* p) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], L::load(p + i * kElements));
+    }
+    TREDUCE_INLINE void combine(const Side& other) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], other.at[i]);
+    }
+  };
+  template <int kVectors>
+  TREDUCE_INLINE static void node_of_few(const In* const* rows, int64_t c, int n, Acc* result) {
+    Side<kVectors> v = node_of_four<kVectors>(rows, c, n);
+    if (n > 4) v.combine(node_of_four<kVectors>(rows + 4, c, n - 4));
+    if (n > 8) {
+      Side<kVectors> w = node_of_four<kVectors>(rows + 8, c, n - 8);
+      if (n > 12) w.combine(node_of_four<kVectors>(rows + 12, c, n - 12));
+      v.combine(w);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) L::put_nodes(result + i * kElements, v.at[i]);
+  }
   // The node over the first four rows, or over fewer where `n` is less.
-  TREDUCE_INLINE static Value node_of_four(const In* const* rows, int64_t c, int n) {
-    Value v = L::load(rows[0] + c);
-    if (n > 1) v = L::combine(v, L::load(rows[1] + c));
+  template <int kVectors>
+  TREDUCE_INLINE static Side<kVectors> node_of_four(const In* const* rows, int64_t c, int n) {
+    Side<kVectors> v;
+    v.load(rows[0] + c);
+    if (n > 1) v.combine(rows[1] + c);
     if (n > 2) {
-      Value w = L::load(rows[2] + c);
-      if (n > 3) w = L::combine(w, L::load(rows[3] + c));
-      v = L::combine(v, w);
+      Side<kVectors> w;
+      w.load(rows[2] + c);
+      if (n > 3) w.combine(rows[3] + c);
+      v.combine(w);
     }
     return v;
   }

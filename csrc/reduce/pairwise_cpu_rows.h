@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pairwise_cpu_lanes.h"
+#include "pairwise_cpu_pages.h"
 
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
@@ -41,19 +42,6 @@ struct NodeBuffer {
     }
   }
 };
-
-// Asks for the first lines of the pages that begin 8 pages behind x[0 .. count). Hardware prefetches within a page alone: at the next one
-// it waits for the address, then for memory. To ask for every line costs time where the data is in the third cache. 8 pages and 4
-// lines: AMD EPYC with AVX-512, 2026-11-22.
-template <class T>
-TREDUCE_INLINE void ask_ahead(const T* x, int64_t count) {
-  constexpr uintptr_t kPage = 4096, kAhead = 8 * kPage, kLine = 64;
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(x) + kAhead, end = begin + count * sizeof(T);
-  for (uintptr_t page = (begin + kPage - 1) & ~(kPage - 1); page < end; page += kPage) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) __builtin_prefetch(reinterpret_cast<const void*>(page + i * kLine), 0, 2);
-  }
-}
 
 // Neighbours among `count` nodes, one after another.
 template <class O>
@@ -123,7 +111,6 @@ struct Rows {
     Buffer buffer;
     for (int64_t c = 0; c < chunks; ++c) {
       const auto stripe = [of_chunk = begins + c * kStripes](int s) { return static_cast<const In*>(of_chunk[s]); };
-      ask_ahead(stripe(0), kChunk);
       whole_chunk(stripe, buffer, c * kOfChunk);
     }
     buffer.fold(chunks * kOfChunk, kOfChunk);
@@ -137,11 +124,12 @@ struct Rows {
     int shift = 0;
     while (1 << shift < values) ++shift;
     const int padded = 1 << shift;
-    const int64_t at_once = Buffer::kCapacity / padded;
+    const int64_t at_once = Buffer::kOfChunk * kUnitChunks / padded;
     const int64_t safe = safe_rows(rows, stride, int64_t{values} * kElements - n);
     const int together = padded < kWidth ? kWidth / padded : 1;  // rows of a square
     const int squares = padded < kWidth ? 1 : padded / kWidth;   // of a row
     Buffer buffer;
+    Ahead ahead;
     typename N::Value v[kLanes / kElements < kWidth ? kWidth : kLanes / kElements];
     for (auto& value : v) value = N::identity();
     for (int64_t begin = 0; begin < rows; begin += at_once) {
@@ -150,6 +138,7 @@ struct Rows {
       int64_t r = 0, at = 0;
       if (rest == kElements && padded == values && stride == n) {  // one run of values
         for (; at + kWidth <= count * padded; at += kWidth) {
+          ahead.reading(row + at * kElements, kWidth * kElements);
           typename N::Value run[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) run[i] = L::nodes(L::load(row + (at + i) * kElements));
@@ -159,6 +148,7 @@ struct Rows {
         row += r * stride;
       } else if (padded == 1) {
         for (; r + kWidth <= count && begin + r + kWidth <= safe; r += kWidth, row += kWidth * stride) {
+          ahead.reading(row, kWidth * stride);
           typename N::Value few[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) few[i] = L::nodes(L::load(row + i * stride, n, true));
@@ -166,6 +156,7 @@ struct Rows {
         }
       } else if (squares == 1) {
         for (; r + together <= count && begin + r + together <= safe; r += together, row += together * stride) {
+          ahead.reading(row, together * stride);
           typename N::Value few[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) {
@@ -182,6 +173,7 @@ struct Rows {
       }
       at = r * padded;
       while (r < count) {
+        ahead.reading(row, together * stride);
         for (int t = 0; t < together; ++t, ++r, row += stride) {
           typename N::Value* const mine = v + t * padded;
           if (r >= count) {
@@ -205,17 +197,18 @@ struct Rows {
     const bool whole = rest == 0 && (of_row & (of_row - 1)) == 0;  // every row is an aligned run of chunks
     const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
     Buffer buffer;
+    Ahead ahead;
     for (int64_t begin = 0; begin < rows; begin += at_once) {
       const int64_t count = rows - begin < at_once ? rows - begin : at_once;
       int64_t at = 0;
       for (int64_t r = begin; r < begin + count; ++r) {
         const In* chunk = x + r * stride;
         for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
-          ask_ahead(chunk, kChunk);
+          ahead.reading(chunk, kChunk);
           whole_chunk([chunk](int s) { return chunk + s * kLanes; }, buffer, at);
         }
         if (rest > 0) {
-          ask_ahead(chunk, rest);
+          ahead.reading(chunk, rest);
           part_of_chunk(chunk, rest, r < safe, buffer, at);
           at += kOfChunk;
         }
