@@ -38,7 +38,8 @@ struct Baseline {
   static constexpr int kRows = 4, kVectors = 2, kVectorBytes = 16;
 };
 
-constexpr int64_t kTaskRows = 96;  // a multiple of every kRows, also when halved twice
+constexpr int64_t kTileRows = 24;  // a multiple of every kRows
+constexpr int64_t kTaskRows = 4 * kTileRows;
 constexpr int64_t kTaskColumns = 256;
 constexpr int64_t kTaskColumnsOfFewRows = 1024;  // longer pieces of the rows of B
 constexpr int64_t kStepsOfFewRows = 128;
@@ -534,12 +535,14 @@ Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b
   const Problem p = transpose ? transposed(problem) : problem;
   if (transpose) std::swap(a, b);
   const int64_t most_columns = p.m <= kFewRows ? kTaskColumnsOfFewRows : kTaskColumns;
-  Gemm gemm{p, dtype, a, b, c, bias, transpose ? 0 : 1, std::min(p.m, kTaskRows), std::min(p.n, most_columns)};
+  // Tasks of about as many rows each.
+  const int64_t rows = p.m == 0 ? 0 : round_up(ceil_div(p.m, ceil_div(p.m, kTaskRows)), kTileRows);
+  Gemm gemm{p, dtype, a, b, c, bias, transpose ? 0 : 1, std::min(p.m, rows), std::min(p.n, most_columns)};
   while (gemm.tasks() < 2 * threads && gemm.work_a_task() > kSmallTask) {
     if (gemm.task_columns > 64) {
       gemm.task_columns /= 2;
-    } else if (gemm.task_rows > 24) {
-      gemm.task_rows /= 2;
+    } else if (gemm.task_rows > kTileRows) {
+      gemm.task_rows = round_up(gemm.task_rows / 2, kTileRows);
     } else {
       break;
     }
