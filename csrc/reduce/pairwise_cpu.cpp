@@ -204,7 +204,7 @@ class Reduction {
   // Each output is one run of memory.
   void rows() const {
     const int64_t stride = kept_.inner_stride();
-    if (length_ <= kUnit / 4) {
+    if (length_ <= kUnit / 4 || (length_ <= kUnit && unit_of(outputs_, 1) == kUnit)) {  // no row is divided
       constexpr int64_t kAtOnce = 512;
       parallel_for(0, outputs_, std::max<int64_t>(kElementsATask / length_, 1), [&](int64_t begin, int64_t end) {
         alignas(64) char nodes[kAtOnce * 16];
