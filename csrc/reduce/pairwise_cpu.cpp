@@ -18,7 +18,6 @@
 #include "pairwise_cpu_gather.h"
 #include "pairwise_cpu_kernels.h"
 #include "pairwise_cpu_nodes.h"
-#include "pairwise_cpu_pages.h"
 
 namespace treduce::reduce {
 namespace cpu {
@@ -375,9 +374,7 @@ class Reduction {
   void striped(int64_t base, RunWalk& walk, int64_t chunks, char* buffer, char* nodes) const {
     constexpr int64_t kLanes = Pairwise::kLanes;
     const void* begins[kStripedChunks * Pairwise::kStripes];
-    Ahead ahead;
     for (int64_t s = 0; s < chunks * Pairwise::kStripes; ++s) {
-      ahead.reading(at(base + walk.offset()), kLanes * element_size_);
       if (walk.left() >= kLanes) {
         begins[s] = at(base + walk.offset());
         walk.advance(kLanes);

@@ -109,9 +109,20 @@ struct Rows {
 
   static void stripes(const void* const* begins, int64_t chunks, void* result) {
     Buffer buffer;
+    Ahead ahead;
     for (int64_t c = 0; c < chunks; ++c) {
-      const auto stripe = [of_chunk = begins + c * kStripes](int s) { return static_cast<const In*>(of_chunk[s]); };
-      whole_chunk(stripe, buffer, c * kOfChunk);
+      const void* const* const of_chunk = begins + c * kStripes;
+      const In* const first = static_cast<const In*>(of_chunk[0]);
+      bool run = true;  // which is read faster than what is looked up
+      for (int s = 0; s < kStripes; ++s) {
+        ahead.reading(static_cast<const In*>(of_chunk[s]), kLanes);
+        run = run && of_chunk[s] == first + s * kLanes;
+      }
+      if (run) {
+        whole_chunk([first](int s) { return first + s * kLanes; }, buffer, c * kOfChunk);
+      } else {
+        whole_chunk([of_chunk](int s) { return static_cast<const In*>(of_chunk[s]); }, buffer, c * kOfChunk);
+      }
     }
     buffer.fold(chunks * kOfChunk, kOfChunk);
     buffer.copy(chunks, static_cast<Acc*>(result));
