@@ -167,7 +167,7 @@ def on_nodes(device):
         (5, 8192),
         (8192, 5),
     )
-    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, FEWEST_CHUNKS=2, **every):
+    with limits(_exchange, FEW_ELEMENTS=0), limits(_sharded, MOST_BLOCKS=16, **every):
         for shape, dtype in itertools.product(shapes, (torch.float32, torch.float16)):
             x = cases.values(math.prod(shape), dtype, "wide", device=device).view(shape)
             for cut, dim, op in itertools.product(range(len(shape)), reduced_dims(len(shape)), ("sum", "mean")):
@@ -551,7 +551,9 @@ def test_repeated_calls(together):
 def test_every_op_has_a_rule():
     names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
     missing = (
-        names - _rules.RULES.keys() - {"thread_indices_", "reduce_ranks_", "add_segments_", "sum_to_", "fold_parts_"}
+        names
+        - _rules.RULES.keys()
+        - {"thread_indices_", "reduce_ranks_", "add_segments_", "sum_to_", "pack_parts_", "fold_parts_"}
     )
     assert not missing, (
         f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
@@ -938,8 +940,8 @@ def parts_of_a_run(x, cuts, chunks):
     """What ranks send of `x`, which they cut at `cuts`, in blocks of so many chunks; and how much of each kind."""
     block, messages, parts = chunks * _tree.CHUNK, [], []
     for begin, end in itertools.pairwise([0, *cuts, len(x)]):
-        whole = -(-begin // block) * block, end if end == len(x) else end // block * block
-        inner = -(-begin // _tree.CHUNK) * _tree.CHUNK, end if end == len(x) else end // _tree.CHUNK * _tree.CHUNK
+        whole = -(-begin // block) * block, end // block * block
+        inner = -(-begin // _tree.CHUNK) * _tree.CHUNK, end // _tree.CHUNK * _tree.CHUNK
 
         def nodes(begin, end, length):
             return [torch_reduce.sum(x[i : min(i + length, end)], 0) for i in range(begin, end, length)]
@@ -966,7 +968,8 @@ def test_parts_are_folded(dtype, device):
         (9001, (3000, 6100), 2, 3),
         (40_000, (5000, 9217, 20_480, 30_001), 4, 2),
         (300_000, (111_111,), 16, 1),
-        (40_000, tuple(range(2049, 40_000, 2049)), 2, 1),
+        (40_000, tuple(range(2049, 38_000, 2049)), 2, 1),
+        (3_000_000, (1_234_567,), 1, 1),
     ):
         x = cases.values(length * columns, dtype, "wide", device=device).view(length, columns)
         values, parts = parts_of_a_run(x, cuts, chunks)
@@ -979,6 +982,38 @@ def test_parts_are_folded(dtype, device):
         torch.ops.treduce.fold_parts_(out, values, parts[1:], None)
     with pytest.raises(TypeError, match="fold_parts_ takes float32"):
         torch.ops.treduce.fold_parts_(out.to(torch.int32), values, parts, None)
+
+
+PACKED = {
+    "one after another": lambda values: values,
+    "columns": lambda values: values.view(-1, 5),
+    "rows": lambda values: values.view(5, -1).t(),
+    "a middle dim": lambda values: values.view(5, -1, 4).transpose(0, 1),
+    "a view of four dims": lambda values: values.view(2, -1, 5, 2).transpose(0, 1),
+    "strides of no two dims": lambda values: values.view(2, -1, 5, 2).permute(1, 3, 0, 2),
+    "spread": lambda values: values[::3],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.uint32], ids=str)
+def test_parts_are_packed(dtype, device):
+    for what, view in PACKED.items():
+        x = view(cases.values(100_000, torch.float32, "wide", device=device).to(dtype))
+        acc = torch.float64 if dtype == torch.float64 else torch.float32
+        chunk, shape, read = _tree.CHUNK, x.shape[1:], x.to(acc)
+        message = torch.full((20, *shape), math.nan, dtype=acc, device=device)
+        torch.ops.treduce.pack_parts_(message, x, (7, 11, 2, 2500, 3, 1), (0, 5, 6, len(x) - 3, 15, 3))
+        expected = torch.full_like(message, math.nan)
+        for at, begin in ((11, 7), (12, 7 + chunk), (3, 2500)):
+            expected[at] = torch_reduce.sum(read[begin : begin + chunk], 0)
+        expected[5:11], expected[15:18] = read[:6], read[-3:]
+        assert_same_bits(message, expected, f"{dtype} {what}")
+        with pytest.raises(ValueError, match="takes groups of the entries"):
+            torch.ops.treduce.pack_parts_(message, x, (len(x) - chunk + 1, 0, 1), ())
+        with pytest.raises(ValueError, match="takes groups of the entries"):
+            torch.ops.treduce.pack_parts_(message, x, (), (0, 19, 2))
+    with pytest.raises(TypeError, match="writes float32 or float64"):
+        torch.ops.treduce.pack_parts_(message.to(torch.int32), x, (), (0, 0, 1))
 
 
 def test_many_ranks():

@@ -105,6 +105,11 @@ def test_opcheck_of_sum_to(device):
     torch.library.opcheck(ops.sum_to_.default, (out, values, values[:2], 0))
 
 
+def test_opcheck_of_pack_parts(device):
+    message, x = torch.zeros(9, 3, device=device), torch.randn(2048, 3, device=device)
+    torch.library.opcheck(ops.pack_parts_.default, (message, x, (5, 0, 1), (0, 1, 5)))
+
+
 def test_opcheck_of_fold_parts(device):
     out, values = torch.zeros(3, device=device), torch.randn(2, 8, 3, device=device)
     parts = torch.tensor([[3, 0, 2, 0, 1], [2, 1, 0, 4, 0]], dtype=torch.int32, device=device)

@@ -26,6 +26,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
                                                                       int64_t);
 using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view);
+using PackParts = void(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef);
 using FoldParts = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<int64_t>);
 using SumTo = void(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t);
 
@@ -112,8 +113,9 @@ void sum_to(const at::Tensor& out, const at::Tensor& first, int64_t along,
 
 // What a rank sends of a run that is cut anywhere, for fold_parts_: torch_reduce/distributed/_sharded.py decides.
 struct Packed {
-  std::vector<int64_t> nodes;    // begin, count and length of groups of entries: a node each
-  std::vector<int64_t> ends;     // begin and length of entries that are sent as they are
+  std::vector<int64_t> nodes;    // begin, count and length of groups of entries: a node each, the first of the message
+  std::vector<int64_t> chunks;   // of pack_parts_
+  std::vector<int64_t> ends;     // of it, too
   int64_t most;                  // entries of a message
   at::Tensor parts;              // what each rank sends
   std::optional<int64_t> count;  // of the elements, for a mean
@@ -128,9 +130,9 @@ at::Tensor packed_sum(const at::Tensor& x, const Packed& p, at::ScalarType acc, 
     sum_to(message.narrow(0, at, p.nodes[i + 1]), grouped(x, p.nodes[i], p.nodes[i + 1], p.nodes[i + 2]), 1);
     at += p.nodes[i + 1];
   }
-  for (size_t i = 0; i < p.ends.size(); i += 2) {
-    message.narrow(0, at, p.ends[i + 1]).copy_(x.narrow(0, p.ends[i], p.ends[i + 1]));
-    at += p.ends[i + 1];
+  if (!p.chunks.empty() || !p.ends.empty()) {
+    static const auto pack = reduce::find_op<PackParts>("treduce::pack_parts_");
+    pack.call(message, x, p.chunks, p.ends);
   }
   const at::Tensor result = at::empty(outputs, x.options().dtype(dtype).memory_format(std::nullopt));
   static const auto fold = reduce::find_op<FoldParts>("treduce::fold_parts_");
@@ -274,13 +276,13 @@ std::vector<int64_t> numbers_of(PyObject* object) {
 // (entries, name of the group, what Packed has, dtypes of a node and of the result)
 PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 9);
+  check_count(count, 10);
   const at::Tensor& x = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
-  Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]), PyLong_AsLongLong(arguments[4]),
-                tensor_of(arguments[5]), std::nullopt};
-  if (arguments[6] != Py_None) packed.count = PyLong_AsLongLong(arguments[6]);
-  const at::ScalarType acc = dtype_of_object(arguments[7]), dtype = dtype_of_object(arguments[8]);
+  Packed packed{numbers_of(arguments[2]),        numbers_of(arguments[3]), numbers_of(arguments[4]),
+                PyLong_AsLongLong(arguments[5]), tensor_of(arguments[6]),  std::nullopt};
+  if (arguments[7] != Py_None) packed.count = PyLong_AsLongLong(arguments[7]);
+  const at::ScalarType acc = dtype_of_object(arguments[8]), dtype = dtype_of_object(arguments[9]);
   return computed([&] { return packed_sum(x, packed, acc, dtype, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }

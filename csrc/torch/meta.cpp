@@ -45,6 +45,10 @@ void sum_to_meta(const at::Tensor& out, const at::Tensor& first, const std::opti
   if (second.has_value()) reduce::check_joined(first, *second, dim);
 }
 
+void pack_parts_meta(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef, at::IntArrayRef) {
+  reduce::check_types_of_message(message, entries);
+}
+
 void fold_parts_meta(const at::Tensor& out, const at::Tensor& values, const at::Tensor&, std::optional<int64_t>) {
   reduce::check_types_of_parts(out, values);
 }
@@ -86,6 +90,7 @@ TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   m.impl("amin", extremum_meta<reduce::Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_meta);
   m.impl("sum_to_", sum_to_meta);
+  m.impl("pack_parts_", pack_parts_meta);
   m.impl("fold_parts_", fold_parts_meta);
   m.impl("matmul", matmul_meta);
   m.impl("linear", linear_meta);

@@ -1,5 +1,6 @@
 #include "reduce.h"
 
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -227,6 +228,44 @@ void check_joined(const at::Tensor& first, const at::Tensor& second, int64_t dim
       "sum_to_ takes two tensors of one device that differ along dim 0 alone, and sums along it; got shapes ",
       first.sym_sizes(), " and ", second.sym_sizes(), " on ", first.device(), " and ", second.device(), ", along dim ",
       dim);
+}
+
+void check_types_of_message(const at::Tensor& message, const at::Tensor& entries) {
+  const at::ScalarType type = message.scalar_type();
+  TORCH_CHECK_TYPE((type == at::kFloat || type == at::kDouble) && !entries.is_complex(),
+                   "pack_parts_ writes float32 or float64, of real numbers; got ", type, " of ", entries.scalar_type());
+}
+
+void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks, at::IntArrayRef ends) {
+  check_types_of_message(message, entries);
+  const auto fits = [&](at::IntArrayRef groups, int64_t length) {
+    bool all = groups.size() % 3 == 0 && groups.size() <= 6;
+    for (size_t i = 0; all && i < groups.size(); i += 3) {
+      const int64_t from = groups[i], to = groups[i + 1], count = groups[i + 2];
+      all = from >= 0 && to >= 0 && count >= 0 && from + count * length <= entries.size(0) &&
+            to + count <= message.size(0);
+    }
+    return all;
+  };
+  TORCH_CHECK_VALUE(message.dim() > 0 && entries.dim() > 0 && message.numel() > 0 && message.is_contiguous() &&
+                        message.sizes().slice(1) == entries.sizes().slice(1) && message.device() == entries.device() &&
+                        fits(chunks, Pairwise::kChunk) && fits(ends, 1),
+                    "pack_parts_ takes groups of the entries of a tensor to a contiguous message; got shapes ",
+                    entries.sizes(), " and ", message.sizes(), ", chunks ", chunks, " and ends ", ends);
+}
+
+at::Tensor readable_entries(const at::Tensor& entries, const at::Tensor& message) {
+  const at::Tensor values =
+      dtype_of(entries.scalar_type()).has_value() ? resolved(entries) : entries.to(message.scalar_type());
+  if (values.dim() <= 3) return values;
+  at::DimVector sizes;
+  for (int64_t split = 2; split < values.dim(); ++split) {
+    sizes = {values.size(0), 1, 1};
+    for (int64_t d = 1; d < values.dim(); ++d) sizes[d < split ? 1 : 2] *= values.size(d);
+    const auto strides = at::detail::computeStride(values.sizes(), values.strides(), sizes);
+    if (strides.has_value()) return values.as_strided(sizes, *strides);
+  }
+  return values.reshape(sizes);
 }
 
 void check_types_of_parts(const at::Tensor& out, const at::Tensor& values) {

@@ -46,6 +46,28 @@ struct SumTo {
 // What sum_to_ checks of two tensors whose entries along dim 0 are one run.
 void check_joined(const at::Tensor& first, const at::Tensor& second, int64_t dim);
 
+// What pack_parts_ checks: dtypes; and (entries, outputs...) to (most, outputs...).
+void check_types_of_message(const at::Tensor& message, const at::Tensor& entries);
+void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks, at::IntArrayRef ends);
+// (entries, outer, inner), or fewer dims: `entries` as it lies, or a copy.
+at::Tensor readable_entries(const at::Tensor& entries, const at::Tensor& message);
+template <class Acc>
+Message<Converted<Acc>, Acc> message_of(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
+                                        at::IntArrayRef ends) {
+  Message<Converted<Acc>, Acc> m{{entries.const_data_ptr(), *dtype_of(entries.scalar_type()), DType::float32},
+                                 entries.stride(0),
+                                 entries.dim() > 2 ? entries.stride(1) : 0,
+                                 entries.dim() > 1 ? entries.stride(-1) : 0,
+                                 entries.dim() > 1 ? entries.size(-1) : 1,
+                                 message.numel() / message.size(0),
+                                 message.mutable_data_ptr<Acc>(),
+                                 {},
+                                 {}};
+  for (size_t i = 0; i + 2 < chunks.size(); i += 3) m.chunks[i / 3] = {chunks[i], chunks[i + 1], chunks[i + 2]};
+  for (size_t i = 0; i + 2 < ends.size(); i += 3) m.ends[i / 3] = {ends[i], ends[i + 1], ends[i + 2]};
+  return m;
+}
+
 // What fold_parts_ checks: dtypes; and (ranks, most, outputs...) and (ranks, 5) to (outputs...).
 void check_types_of_parts(const at::Tensor& out, const at::Tensor& values);
 void check_parts(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts);

@@ -65,6 +65,18 @@ void sum_to_cpu(const at::Tensor& out, const at::Tensor& first, const std::optio
   reduce_cpu<Op::sum>(second.has_value() ? at::cat({first, *second}) : first, call.arguments);
 }
 
+void pack_parts_cpu(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
+                    at::IntArrayRef ends) {
+  check_message(message, entries, chunks, ends);
+  const at::Tensor read = readable_entries(entries, message);
+  const auto pack = [](const auto& m) { pack_on_cpu(m); };
+  if (message.scalar_type() == at::kFloat) {
+    with_elements(message_of<float>(message, read, chunks, ends), pack);
+  } else {
+    with_elements(message_of<double>(message, read, chunks, ends), pack);
+  }
+}
+
 void fold_parts_cpu(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts,
                     std::optional<int64_t> count) {
   check_parts(out, values, parts);
@@ -85,6 +97,7 @@ TORCH_LIBRARY_IMPL(treduce, CPU, m) {
   m.impl("amin", extremum_cpu<Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_cpu);
   m.impl("sum_to_", sum_to_cpu);
+  m.impl("pack_parts_", pack_parts_cpu);
   m.impl("fold_parts_", fold_parts_cpu);
 }
 

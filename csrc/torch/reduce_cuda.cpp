@@ -99,6 +99,17 @@ void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::opti
   }
 }
 
+void pack_parts_cuda(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
+                     at::IntArrayRef ends) {
+  check_message(message, entries, chunks, ends);
+  const CudaScope scope(entries.device());
+  const at::Tensor read = readable_entries(entries, message);
+  const int error = message.scalar_type() == at::kFloat
+                        ? launch_pack(message_of<float>(message, read, chunks, ends), scope.stream())
+                        : launch_pack(message_of<double>(message, read, chunks, ends), scope.stream());
+  check_cuda(static_cast<cudaError_t>(error), "the launch of pack_parts_");
+}
+
 void fold_parts_cuda(const at::Tensor& out, const at::Tensor& values, const at::Tensor& parts,
                      std::optional<int64_t> count) {
   check_parts(out, values, parts);
@@ -119,6 +130,7 @@ TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
   m.impl("amin", extremum_cuda<Op::amin>);
   m.impl("reduce_ranks_", reduce_ranks_cuda);
   m.impl("sum_to_", sum_to_cuda);
+  m.impl("pack_parts_", pack_parts_cuda);
   m.impl("fold_parts_", fold_parts_cuda);
 }
 

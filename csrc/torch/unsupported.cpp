@@ -29,6 +29,7 @@ constexpr const char* kOps[] = {"sum",
                                 "reduce_ranks_",
                                 "add_segments_",
                                 "sum_to_",
+                                "pack_parts_",
                                 "fold_parts_",
                                 "thread_indices_"};
 

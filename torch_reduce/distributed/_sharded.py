@@ -231,6 +231,9 @@ class _Call:
         self.in_place = elements.order == tuple(range(len(elements.order)))
         """Whether the elements are the leading dims, in their order."""
         self.one_node_each = elements.unit >= _tree.CHUNK and all(0 < n <= elements.unit for n in self.sizes)
+        as_it_lies = torch.empty_strided(part.shape, part.stride(), device="meta")
+        self.is_near = part.numel() > 0 and self.of_run(as_it_lies).stride(0) == 1
+        """Whether the elements of an output are one after another in memory."""
 
     def of_run(self, part: Tensor) -> Tensor:
         """(elements, ...): this rank's part of the only run, before the outputs."""
@@ -311,27 +314,29 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
     return run
 
 
-# Chunks in a block, at least; and blocks, at most.
-FEWEST_CHUNKS = 16
-MOST_BLOCKS = 1024
-# Bytes of all messages, which one block of threads reads for each output.
+# Blocks of all outputs, at most: a block of threads folds those of an output.
+MOST_BLOCKS = 1 << 15
+# Bytes of all messages, which it reads.
 MOST_SENT = 1 << 22
 MOST_RANKS = 128  # kMostParts
+# Bytes of a part whose chunks are summed in the launch that packs the rest, if they are not one after another in
+# memory: it reads those an element at a time.
+NEAR = 1 << 20
 
 
 def _of_packed_nodes(call: _Call) -> _Run | None:
     """A run that is cut anywhere: one exchange of nodes and of the elements of cut chunks.
 
     The run is divided in blocks of a power of two of chunks. A rank sends one node for each block that it has wholly;
-    of those that it has a part of, one for each chunk; of cut chunks, the elements. Every rank puts these together, in
-    one launch (csrc/reduce/parts.h).
+    of those that it has a part of, one for each chunk; of cut chunks, the elements. The end of the run cuts like a
+    rank. All but long blocks is packed in one launch, and every rank puts the messages together in another
+    (csrc/reduce/parts.h).
     """
     e, ranks = call.elements, call.ranks
     chunk, length = _tree.CHUNK, sum(call.sizes)
-    per_block = FEWEST_CHUNKS
-    while length > per_block * chunk * MOST_BLOCKS:
-        per_block *= 2
-    block = per_block * chunk
+    block = chunk
+    while length * call.outputs > block * MOST_BLOCKS:
+        block *= 2
     starts = [0, *itertools.accumulate(call.sizes)]
     # Where each rank's whole chunks begin and end, and its whole blocks.
     bounds = [
@@ -339,8 +344,8 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
             begin,
             _tree.groups(begin, chunk) * chunk,
             _tree.groups(begin, block) * block,
-            end if end == length else end // block * block,
-            end if end == length else end // chunk * chunk,
+            end // block * block,
+            end // chunk * chunk,
             end,
         )
         for begin, end in itertools.pairwise(starts)
@@ -354,28 +359,25 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         return None
     # A message: nodes of blocks, of the chunks before them and after, elements before and after.
     counts = [
-        (
-            _tree.groups(last - first, block),
-            (first - head) // chunk,
-            (tail - last) // chunk if end < length else 0,
-            head - begin,
-            end - tail,
-        )
+        ((last - first) // block, (first - head) // chunk, (tail - last) // chunk, head - begin, end - tail)
         for begin, head, first, last, tail, end in bounds
     ]
     most = max(map(sum, counts))
     if ranks * most * call.outputs * call.acc.itemsize > MOST_SENT:
         return None
 
-    _, head, first, last, tail, end = (position - starts[call.rank] for position in bounds[call.rank])
-    whole, rest = divmod(last - first, block)
-    # Begin, count and length of what one sum makes nodes of; then begin and length of what is sent as it is.
-    nodes = [(first, whole, block), (first + whole * block, 1, rest)]
-    nodes += [(head, (first - head) // chunk, chunk), (last, (tail - last) // chunk, chunk)]
-    nodes = tuple(itertools.chain(*(group for group in nodes if group[1] and group[2])))
-    ends = tuple(itertools.chain(*(part for part in ((0, head), (tail, end - tail)) if part[1])))
+    # Of each kind: where it begins in the part and in the message, and its count.
+    begin, head, first, last, tail, _ = bounds[call.rank]
+    blocks, before, after, at_head, at_tail = (
+        (position - begin, sum(counts[call.rank][:i]), counts[call.rank][i])
+        for i, position in enumerate((first, head, last, begin, tail))
+    )
+    packs_blocks = block == chunk and (call.is_near or length * call.outputs // ranks * call.given.itemsize <= NEAR)
+    nodes = () if packs_blocks or not blocks[2] else (blocks[0], blocks[2], block)
+    chunks = blocks if packs_blocks else (*before, *after) if block > chunk else ()
     parts = torch.tensor(counts, dtype=torch.int32).to(call.device)
-    facts = (nodes, ends, most, parts, e.count if call.op == "mean" else None, call.acc, call.dtype)
+    count = e.count if call.op == "mean" else None
+    facts = (nodes, chunks, (*at_head, *at_tail), most, parts, count, call.acc, call.dtype)
 
     def run(part: Tensor) -> Tensor:
         return _C.packed_sum(call.converted(call.of_run(part)), call.group_name, *facts)
