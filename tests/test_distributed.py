@@ -722,7 +722,20 @@ def on_mismatches(device):
         treduce.all_reduce(torch.zeros(3, device=device), "product")
     with pytest.raises(TypeError, match="8-bit"):
         treduce.all_reduce(torch.zeros(3, device=device).to(torch.float8_e5m2))
-    treduce.all_reduce(torch.zeros(3, device=device), check=True)  # and ranks still agree
+    x = torch.zeros(3, device=device)
+    for wrong, match in (
+        (placed(x, line(device), Shard(0)), "a DTensor; pass its to_local"),
+        ([1.0], "got a list"),
+        (torch.eye(3, device=device).to_sparse(), "layout torch.sparse_coo"),
+    ):
+        for call in (treduce.all_reduce, treduce.reduce_scatter):
+            with pytest.raises(TypeError, match=match):
+                call(wrong)
+    group = dist.new_group([0])
+    if dist.get_rank() > 0:
+        with pytest.raises(ValueError, match="this rank is not in the group"):
+            treduce.all_reduce(x, group=group)
+    treduce.all_reduce(x, check=True)  # and ranks still agree
 
 
 def test_ranks_that_disagree(together):

@@ -39,6 +39,17 @@ def _shortcut(op: str, input: Tensor, *arguments: Any) -> Any:
     return NotImplemented if found is None else found(op, input, *arguments)
 
 
+def _check_call(op: str, input: Any, dim: Any, keepdim: Any) -> None:
+    """Says the right call where something else stands in its place; what is left, torch.ops says."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{op} takes a Tensor, got a {type(input).__name__}")
+    for name, value in (("dim", dim), ("keepdim", keepdim)):
+        if isinstance(value, str):
+            raise TypeError(f"{op}: got {value!r} for {name}; a rung is named: {op}(x, variant={value!r})")
+    if isinstance(dim, bool):
+        raise TypeError(f"{op}: got {dim} for dim, which is an int or ints; keepdim is named: {op}(x, keepdim={dim})")
+
+
 def sum(
     input: Tensor,
     dim: int | Sequence[int] | None = None,
@@ -100,6 +111,7 @@ def sum(
             result = _shortcut("sum", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
+    _check_call("sum", input, dim, keepdim)
     return _sum(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 
@@ -150,6 +162,7 @@ def mean(
             result = _shortcut("mean", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
+    _check_call("mean", input, dim, keepdim)
     return _mean(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 
@@ -197,6 +210,7 @@ def amax(
             result = _shortcut("amax", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
+    _check_call("amax", input, dim, keepdim)
     return _amax(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
 
 
@@ -241,6 +255,7 @@ def amin(
             result = _shortcut("amin", input, dim, keepdim, None, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
+    _check_call("amin", input, dim, keepdim)
     return _amin(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
 
 

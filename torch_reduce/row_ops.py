@@ -6,6 +6,7 @@ same in any order; sums are those of `sum`, in its pairwise order, over the elem
 every run, stream and GPU model and on the CPU.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,7 +17,7 @@ from torch.nn.functional import nll_loss
 
 from . import _C
 from ._names import RowName
-from .ops import mean, sum
+from .ops import amax, amin, mean, sum
 
 # As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
@@ -340,31 +341,44 @@ def std(
     return _variance(input, dim, correction, keepdim).sqrt().to(input.dtype)
 
 
-def norm(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-    """The Euclidean norm of all elements or along dims, as `torch.linalg.vector_norm(input, 2, dim, keepdim)`.
+def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The norm of all elements as a vector or along dims, as `torch.linalg.vector_norm(input, ord, dim, keepdim)`.
 
     Args:
         input: as for `var`.
+        ord: 2, the root of the sum of the squares; 1, the sum of the absolute values; inf and -inf, the largest and the
+            smallest of them; 0, the number of elements that are not zero.
         dim: as for `sum`.
         keepdim: as for `sum`.
 
     Returns:
-        A tensor shaped as that of `sum`, of the dtype of `input`: the root of the sum of the squares, rounded once.
+        A tensor shaped as that of `sum`, of the dtype of `input`, rounded once.
 
     Raises:
-        As `var`.
+        ValueError: another `ord`.
+        TypeError: as `var`.
+        IndexError: as `var`.
+        RuntimeError: as `var`.
 
     Determinism:
-        As `var`: a product an element, and `sum`.
+        As `var`: at most a product an element, and `sum`, `amax` or `amin`.
 
     Source:
         As `sum`.
     """
     wide = _widened(input)
-    # The gradient of the root at zero is infinite; torch takes 0 for the norm's there.
-    squares = sum(wide * wide, dim, keepdim)
-    zero = squares == 0
-    return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).to(input.dtype)
+    if ord == 2:
+        # The gradient of the root at zero is infinite; torch takes 0 for the norm's there.
+        squares = sum(wide * wide, dim, keepdim)
+        zero = squares == 0
+        return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).to(input.dtype)
+    if ord == 1:
+        return sum(wide.abs(), dim, keepdim).to(input.dtype)
+    if ord in (math.inf, -math.inf):
+        return (amax if ord > 0 else amin)(wide.abs(), dim, keepdim).to(input.dtype)
+    if ord == 0:
+        return sum((wide != 0).to(wide.dtype), dim, keepdim).to(input.dtype)
+    raise ValueError(f"norm takes ord 2, 1, inf, -inf or 0, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
 
 
 def _widened(input: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket, ProcessGroup
+from torch.distributed.tensor import DTensor
 
 from .. import _C
 from . import _exchange, _tree
@@ -31,8 +32,21 @@ def _reduction(name: str, op: str, dtype: torch.dtype) -> str:
     return _REDUCTIONS[op]
 
 
-def _group(group: ProcessGroup | None) -> ProcessGroup:
-    return dist.group.WORLD if group is None else group
+def _group(name: str, tensor: Tensor, group: ProcessGroup | None) -> ProcessGroup:
+    """The group of a call, which is checked as far as one rank can."""
+    if isinstance(tensor, DTensor) or not isinstance(tensor, Tensor):
+        part = "; pass its to_local()" if isinstance(tensor, DTensor) else ""
+        raise TypeError(f"{name} takes a Tensor, got a {type(tensor).__name__}{part}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} takes a dense tensor, got one of layout {tensor.layout}")
+    group = dist.group.WORLD if group is None else group
+    if isinstance(group, ProcessGroup):
+        return group
+    if group is None:
+        raise RuntimeError(f"{name} needs a process group: call torch.distributed.init_process_group first")
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"{name}: this rank is not in the group")
+    raise TypeError(f"{name} takes a ProcessGroup, got a {type(group).__name__}")
 
 
 _MOST_DIMS = 64
@@ -73,8 +87,9 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
         `tensor`. Floats of 16 bits are added in float32 and rounded once; integers wrap.
 
     Raises:
-        ValueError: an unknown op, or, with `check`, ranks that disagree: on every rank, with what each of them has.
-        TypeError: a dtype that is not listed above.
+        ValueError: an unknown op; a rank that is not in the group; or, with `check`, ranks that disagree: on every rank,
+            with what each of them has.
+        TypeError: a dtype that is not listed above; or no dense tensor, a DTensor for instance, whose part is meant.
         NotImplementedError: the mean of integers, or the largest of complex numbers.
 
     Determinism:
@@ -85,8 +100,8 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
     Source:
         torch_reduce/distributed/_tree.py `combine`, on the kernels of `sum`.
     """
+    group = _group("all_reduce", tensor, group)
     reduction = _reduction("all_reduce", op, tensor.dtype)
-    group = _group(group)
     if check:
         _check_alike("all_reduce", tensor, op, group)
     if tensor.requires_grad:
@@ -152,8 +167,8 @@ def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = 
     Source:
         As `all_reduce`.
     """
+    group = _group("reduce_scatter", tensor, group)
     reduction = _reduction("reduce_scatter", op, tensor.dtype)
-    group = _group(group)
     if check:
         _check_alike("reduce_scatter", tensor, op, group)
     ranks = group.size()
