@@ -387,14 +387,14 @@ def test_a_hundred_bad_calls_and_then_a_good_one(device):
 @every_reduction
 def test_arguments_in_the_place_of_others(op, device):
     reduce, x = getattr(torch_reduce, op), torch.ones(3, 4, device=device)
-    for call, match in (
+    for wrong, match in (
         (lambda: reduce(x, "v0"), rf"a rung is named: {op}\(x, variant='v0'\)"),
         (lambda: reduce(x, 0, "v0"), r"got 'v0' for keepdim"),
         (lambda: reduce(x, True), rf"keepdim is named: {op}\(x, keepdim=True\)"),
         (lambda: reduce([1.0]), f"{op} takes a Tensor, got a list"),
     ):
         with pytest.raises(TypeError, match=match):
-            call()
+            wrong()
 
 
 def test_messages_are_sentences(device):

@@ -97,8 +97,10 @@ def test_variants(run):
     for op, rows in data.items():
         assert [row["name"] for row in rows] == tables.names(torch_reduce.variants(op))
         assert all(row["name"] in out and row["order"] in out for row in rows)
-    status, out, _, data = run("variants", "amax")
-    assert status == 0 and list(data) == ["amax"]
+    for op in ("amax", "linear", "softmax"):
+        status, _, _, data = run("variants", op)
+        assert status == 0 and list(data) == [op]
+        assert [row["name"] for row in data[op]] == tables.names(torch_reduce.variants(op))
 
 
 def test_threads_of_a_line(run, device):
@@ -133,7 +135,7 @@ def test_verify(run, device):
     status, out, _, data = run("verify", *arguments)
     assert status == 0 and "FAIL" not in out
     seen = {(o["op"], o["variant"]) for o in data["outcomes"]}
-    for op in ("sum", "mean", "amax", "amin", "matmul", "vector_add"):
+    for op in ("sum", "mean", "amax", "amin", "matmul", "linear", "vector_add"):
         assert {(op, v.name) for v in torch_reduce.variants(op)} <= seen
     assert all(o["cases"] or o["skipped"] for o in data["outcomes"])
 
@@ -178,6 +180,22 @@ def test_bench_of_a_product(run):
     arguments = ["matmul", "--shape", "16x16x16", "--variant", "tiled", "--tile-size", "8", "16", "--quick"]
     status, _, _, data = run("bench", *arguments, "--device", "cpu")
     assert status == 0 and {row["variant"] for row in data["rows"]} == {"tiled", "torch"}
+    status, _, _, data = run("bench", "linear", "--shape", "8x9x10", "--variant", "auto", "--quick", "--device", "cpu")
+    assert status == 0 and {row["variant"] for row in data["rows"]} == {"auto", "torch"}
+
+
+def test_json_to_standard_output(run):
+    status, out, err, _ = run("variants", "sum", "--json", "-", json_too=False)
+    assert status == 0 and list(json.loads(out)) == ["sum"] and "two_pass" in err
+
+
+def test_invariance(run, device):
+    status, out, _, data = run("verify", "--invariance", "--device", device)
+    found = data["invariance"]
+    assert (
+        status == 0 and all(row["ours"] for row in found) and {row["dtype"] for row in found} == {"float32", "bfloat16"}
+    )
+    assert out.count("the same") >= len(found) and "scaled_dot_product_attention" in out
 
 
 def test_bench_checks_before_it_times(run, monkeypatch):

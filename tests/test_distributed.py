@@ -553,7 +553,16 @@ def test_every_op_has_a_rule():
     missing = (
         names
         - _rules.RULES.keys()
-        - {"thread_indices_", "reduce_ranks_", "add_segments_", "sum_to_", "pack_parts_", "fold_parts_"}
+        - {
+            "thread_indices_",
+            "reduce_to_",
+            "matmul_to_",
+            "reduce_ranks_",
+            "add_segments_",
+            "sum_to_",
+            "pack_parts_",
+            "fold_parts_",
+        }
     )
     assert not missing, (
         f"{', '.join(sorted(missing))}: RULES in torch_reduce/distributed/_rules.py says what DTensors do"
@@ -653,27 +662,29 @@ def test_collectives(together):
     together(on_collectives)
 
 
-def on_registered_memory(device):
-    """What goes through memory that NCCL knows, on one stream after another."""
+def on_swapped_tensors(device):
+    """What two ranks send each other, on one stream after another."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    streams = [torch.cuda.Stream() for _ in "ab"] if device == "cuda" else [None]
     for dtype, op, count in itertools.product(
-        (torch.float32, torch.bfloat16, torch.int64), ("sum", "max"), (1, 300_007, _exchange.REGISTERED_MOST // 8)
+        (torch.float32, torch.bfloat16, torch.int64), ("sum", "mean", "max"), (1, 300_007)
     ):
-        each = [cases.values(count, dtype, "wide", r, device) for r in range(ranks)]
-        arguments = {"dtype": dtype} if op == "sum" else {}
-        expected = (torch_reduce.sum if op == "sum" else torch_reduce.amax)(torch.stack(each), 0, **arguments)
-        with limits(_exchange, REGISTERED_LEAST=1):
-            assert _exchange.registered(each[0], dist.group.WORLD) is not None
-            for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
+        if op == "mean" and not dtype.is_floating_point:
+            continue
+        each = [cases.values(count + 3, dtype, "wide", r, device)[3:] for r in range(ranks)]
+        arguments = {} if op == "max" else {"dtype": dtype}
+        expected = getattr(torch_reduce, "amax" if op == "max" else op)(torch.stack(each), 0, **arguments)
+        with limits(_exchange, SWAPPED_LEAST=1):
+            for stream in streams:
                 with torch.cuda.stream(stream):  # what the others made is there: they are compared on the host
-                    results = [treduce.all_reduce(each[rank].clone(), op) for _ in range(2)]
-                    for x in results:
-                        assert_same_bits(x, expected, f"{dtype} {op} {count}")
+                    for shift in (0, 1):
+                        room = torch.empty(count + shift, dtype=dtype, device=device)
+                        x = room[shift:].copy_(each[rank])
+                        assert_same_bits(treduce.all_reduce(x, op), expected, f"{dtype} {op} {count} {shift}")
 
 
-@pytest.mark.cuda
-def test_registered_memory(nccl):
-    nccl.run(2, on_registered_memory, device="cuda")
+def test_swapped_tensors(together):
+    together(on_swapped_tensors)
 
 
 def on_graphs(device):

@@ -38,6 +38,93 @@ def test_experts_and_windows(family, device):
         assert _model.answers(model, _model.prompts(model, 5, 37)) == dict.fromkeys(_model.QUESTIONS, True)
 
 
+# Of other kinds: (kind, class, configuration).
+_TEXT = {
+    "vocab_size": 211, "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+_PAIR = {
+    "vocab_size": 211, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 72, "decoder_ffn_dim": 72, "dropout": 0.0, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+OTHERS = {
+    "bert": ("encoder", "MaskedLM", _TEXT | _NO_DROPOUT),
+    "modernbert": ("encoder", "MaskedLM", _TEXT | {"cls_token_id": 1, "sep_token_id": 2}),
+    "deepseek_v3": (
+        "decoder",
+        "CausalLM",
+        _TEXT | {
+            "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "kv_lora_rank": 16,
+            "n_group": 1, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16,
+            "topk_group": 1, "first_k_dense_replace": 1, "bos_token_id": None, "eos_token_id": None,
+        },
+    ),
+    "opt": ("decoder", "CausalLM", _TEXT | {"ffn_dim": 72, "word_embed_proj_dim": 32, "dropout": 0.0}),
+    "t5": (
+        "pair",
+        "Seq2SeqLM",
+        {
+            "vocab_size": 211, "d_model": 32, "d_kv": 8, "d_ff": 72, "num_layers": 2, "num_heads": 4,
+            "dropout_rate": 0.0, "decoder_start_token_id": 0,
+        },
+    ),
+    "whisper": (
+        "sound",
+        "SpeechSeq2Seq",
+        _PAIR | {"num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 64},
+    ),
+    "vit": ("image", "ImageClassification", _TEXT | _NO_DROPOUT | {"image_size": 16, "patch_size": 4}),
+    "convnext": (
+        "image",
+        "ImageClassification",
+        {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 12, 16, 20], "patch_size": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_models_of_other_kinds(family, device):
+    """Rows alone and among others, runs and gradients; of decoders prefixes as well."""
+    import transformers
+
+    kind, name, settings = OTHERS[family]
+    transformers.logging.set_verbosity_error()
+    config = transformers.AutoConfig.for_model(family, **settings)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModelFor{name}").from_config(config).to(device).eval()
+    tokens = torch.randint(3, 211, (5, 19), device=device)
+    first = {
+        "image": {"pixel_values": torch.randn(5, 3, 16, 16, device=device)},
+        "sound": {"input_features": torch.randn(5, 8, 40, device=device)},
+    }.get(kind, {"input_ids": tokens})
+    whole = {**first, **({"decoder_input_ids": tokens} if kind in ("pair", "sound") else {})}
+
+    def logits(rows=slice(None), columns=slice(None)):
+        last = list(whole)[-1]
+        return model(
+            **{k: v[rows] if k != last or kind == "image" else v[rows, columns] for k, v in whole.items()}
+        ).logits
+
+    def gradients():
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return torch.autograd.grad(logits().square().mean(), parameters, allow_unused=True)
+
+    with torch_reduce.batch_invariant(strict=True) as mode:
+        with torch.no_grad():
+            expected = logits()
+            assert_same_bits(logits(), expected, "twice")
+            assert_same_bits(logits(slice(1)), expected[:1], "alone")
+            assert_same_bits(logits(slice(1, 4)), expected[1:4], "three")
+            if kind not in ("image", "encoder"):
+                assert_same_bits(logits(columns=slice(7)), expected[:, :7], "prefix")
+        found = [gradients() for _ in "ab"]
+    for a, b in zip(*found, strict=True):
+        assert (a is None and b is None) or torch.equal(a, b)
+    assert not any(op.uncovered for op in mode.report())
+
+
 @every_model
 @every_float
 def test_generate_alone_and_in_a_padded_batch(family, dtype, device):

@@ -99,6 +99,71 @@ def test_opcheck_of_reduce_ranks(device):
     torch.library.opcheck(ops.reduce_ranks_.default, (out, values, "mean"))
 
 
+def test_opcheck_of_results_in_given_memory(device):
+    x, y = torch.randn(4, 6, device=device), torch.randn(6, 5, device=device)
+    torch.library.opcheck(ops.reduce_to_.default, (torch.zeros(4, device=device), x, "mean"), {"dim": [1]})
+    torch.library.opcheck(ops.matmul_to_.default, (torch.zeros(4, 5, device=device), x, y))
+
+
+@pytest.mark.parametrize("op", tables.REDUCTIONS)
+def test_out_of_reductions(op, device):
+    reduce = getattr(torch_reduce, op)
+    x = torch.randn(4, 50, 6, device=device)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.uint16):
+        if (op != "sum" and dtype == torch.uint16) or (op in ("amax", "amin") and dtype.is_complex):
+            continue
+        values = (x.abs() * 100).to(dtype)
+        for of in ((), ((0, 2), True)):
+            expected = reduce(values, *of)
+            out = torch.full_like(expected, 7)
+            assert reduce(values, *of, out=out) is out
+            assert_same_bits(out, expected, f"{dtype}")
+    expected, room = reduce(x, 1), torch.zeros(6, 4, device=device)
+    assert reduce(x, 1, out=room.t()).data_ptr() == room.data_ptr()
+    assert_same_bits(room.t(), expected, "strides")
+    for variant in ("thread", "sequential"):
+        out = torch.zeros((), device=device)
+        reduce(x, variant=variant, out=out)
+        assert_same_bits(out, reduce(x, variant=variant), variant)
+    with pytest.raises(ValueError, match="writes to a contiguous tensor of shape"):
+        reduce(x, 1, out=torch.zeros(3, device=device))
+    with pytest.raises(TypeError, match="out is a Tensor, got a list"):
+        reduce(x, out=[0.0])
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        reduce(x.clone().requires_grad_(), out=torch.zeros((), device=device))
+    with pytest.raises(RuntimeError, match=r"(?i)memory"):
+        reduce(x, 1, out=x.view(-1)[:24].view(4, 6))
+    saved = torch.ones((), device=device)
+    squared = saved * torch.ones((), device=device, requires_grad=True)
+    reduce(x, out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.backward()
+
+
+def test_out_of_products(device):
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.uint8, torch.complex64):
+        a, b = ((torch.randn(*s, device=device) * 9).to(dtype) for s in ((3, 5, 40), (40, 7)))
+        expected = torch_reduce.matmul(a, b)
+        out = torch.full_like(expected, 3)
+        assert torch_reduce.matmul(a, b, out=out) is out
+        assert_same_bits(out, expected, f"{dtype}")
+    with pytest.raises(ValueError, match="matmul writes to a contiguous tensor of shape"):
+        torch_reduce.matmul(a, b, out=out[0])
+    with pytest.raises(RuntimeError, match=r"(?i)memory"):
+        torch_reduce.matmul(b[:, :7], b[:7], out=b.view(-1)[:280].view(40, 7))
+
+
+def test_compiled_out(device):
+    def f(x, y, out):
+        torch_reduce.sum(x, 1, out=out)
+        return torch_reduce.matmul(x, y, out=torch.empty(3, 2, device=x.device)) + 1
+
+    x, y, out = torch.randn(3, 5, device=device), torch.randn(5, 2, device=device), torch.zeros(3, device=device)
+    expected = torch_reduce.matmul(x, y) + 1
+    assert_same_bits(torch.compile(f, fullgraph=True, backend="aot_eager")(x, y, out), expected, "product")
+    assert_same_bits(out, torch_reduce.sum(x, 1), "sum")
+
+
 def test_opcheck_of_sum_to(device):
     out, values = torch.zeros(3, 5, device=device), torch.randn(4, 3, 5, device=device)
     torch.library.opcheck(ops.sum_to_.default, (out, values, None, 0))

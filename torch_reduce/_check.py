@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._variants import REDUCTIONS, Variant, resolve, variant_named
+from ._variants import PRODUCTS, REDUCTIONS, Variant, resolve, variant_named
 
 # Elements that are widened to float64 or int64 at a time: 128 MiB.
 _CHUNK = 1 << 24
@@ -171,6 +171,8 @@ def truth(op: str, *inputs: Tensor) -> Truth:
     if op in REDUCTIONS:
         return _reduction_truth(op, x.flatten() if x.is_contiguous() else x.contiguous().flatten())
     y = inputs[1].detach()
+    if op == "linear":
+        return truth("matmul", x, y.mT)
     if op == "matmul":
         wide = torch.complex128 if x.is_complex() else torch.float64
         product = x.to(wide) @ y.to(wide)
@@ -283,6 +285,8 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     Returns:
         0.0 if the result must be exact; else a float64 number, or a tensor with a number for each element.
     """
+    if op == "linear":
+        return error_bound("matmul", variant, (inputs[0], inputs[1].mT), known, **sizes)
     x = inputs[0]
     dtype = x.dtype
     if not is_float(dtype) or op in ("amax", "amin"):
@@ -355,7 +359,7 @@ def result_dtype(op: str, dtype: torch.dtype) -> torch.dtype:
     that of the inputs."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return torch.float32
-    if op == "matmul" and dtype == torch.int8:
+    if op in PRODUCTS and dtype == torch.int8:
         return torch.int32
     return torch.int64 if op == "sum" and not is_float(dtype) else dtype
 
@@ -372,20 +376,20 @@ def make_inputs(
 
     Args:
         op: the op.
-        shape: (n,), or (m, n, k) for "matmul".
-        dtype: floats are normal; integers fill their range, but for "matmul" stay within 100.
+        shape: (n,), or (m, n, k) for products.
+        dtype: floats are normal; integers fill their range, but for products stay within 100.
         device: where they go.
         seed: of the generator.
         made_on: the device that generates the numbers. The CPU's are the same on every machine; a GPU is faster.
     """
     generator = torch.Generator(device=made_on).manual_seed(seed)
     shapes = [shape]
-    if op == "matmul":
+    if op in PRODUCTS:
         m, n, k = shape
-        shapes = [(m, k), (k, n)]
+        shapes = [(m, k), (n, k) if op == "linear" else (k, n)]
     elif op == "vector_add":
         shapes = [shape, shape]
-    return tuple(_random(s, dtype, generator, small=op == "matmul").to(device) for s in shapes)
+    return tuple(_random(s, dtype, generator, small=op in PRODUCTS).to(device) for s in shapes)
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, small: bool) -> Tensor:

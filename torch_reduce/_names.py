@@ -11,6 +11,7 @@ OpName = Literal[
     "amax",
     "amin",
     "matmul",
+    "linear",
     "vector_add",
     "softmax",
     "log_softmax",

@@ -9,9 +9,9 @@ from torch import Tensor
 from ._names import MatmulName, ReductionName, RowName
 from ._plan import Plan
 from ._plan import plan as plan_reduction
-from ._plan_products import PRODUCTS, ProductPlan, plan_product
+from ._plan_products import ProductPlan, plan_product
 from ._plan_rows import RowPlan, plan_rows
-from ._variants import REDUCTIONS, ROW_OPS
+from ._variants import PRODUCTS, REDUCTIONS, ROW_OPS
 
 
 @overload

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from . import _C, _check, ops
-from ._variants import REDUCTIONS, Variant, variant_named, variants
+from . import _C, _check, ops, row_ops
+from ._variants import PRODUCTS, REDUCTIONS, Variant, variant_named, variants
 
 LENGTHS = (0, 1, 33, 1000, 65_537, (1 << 20) + 3)
 MATMUL_SHAPES = ((1, 1, 1), (4, 5, 0), (33, 65, 17), (100, 1, 50), (128, 128, 128))
@@ -51,7 +51,7 @@ def verify(
     Args:
         op: the op.
         names: variants or aliases; None for all.
-        shapes: (n,), or (m, n, k) for "matmul".
+        shapes: (n,), or (m, n, k) for products.
         dtypes: None for all that each variant takes.
         device: where. On a GPU, bits are compared with the CPU's if the variant promises them; otherwise, and on the
             CPU, within the variant's order class.
@@ -117,8 +117,9 @@ def _run_case(
                     outcome.failures.append(f"{what}: {checked.reason}")
                     continue
                 ran = variant
-                if op == "matmul":  # on the CPU all variants compute in the order of the first
-                    ran = _check.chosen(variant.name, *there) if device.type == "cuda" else variants(op)[0]
+                if op in PRODUCTS:  # on the CPU all variants compute in the order of the first
+                    right = there[1].mT if op == "linear" else there[1]
+                    ran = _check.chosen(variant.name, there[0], right) if device.type == "cuda" else variants(op)[0]
                 key = _bits_class(op, ran, dtype, shape, named)
                 if not key:
                     continue
@@ -149,3 +150,62 @@ def _bits_class(
         return (variant.order,)
     plan = _C.reduce_plan(variant.name, dtype, shape[0], sizes.get("block_size"), None)
     return (variant_named("sum", plan["variant"]).order, plan["text"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """Whether a row has the same bits alone as in a batch."""
+
+    op: str
+    dtype: str
+    row: str
+    """What a row is, and how many were in the batch."""
+    torch: bool
+    ours: bool
+
+
+def invariance(dtype: torch.dtype, device: torch.device, seed: int = 0) -> list[Alone]:
+    """Asks torch's ops and those of this library for one row of a batch and for that row alone."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    functional = torch.nn.functional
+    x, right, weight, scale = random(300, 1000), random(1000, 700), random(700, 1000), random(1000)
+    heads = random(5, 4, 70, 64)
+    cases: list[tuple[str, Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+        ("sum", x, lambda t: t.sum(1), lambda t: ops.sum(t, 1)),
+        ("mean", x, lambda t: t.mean(1), lambda t: ops.mean(t, 1)),
+        ("matmul", x, lambda t: t @ right, lambda t: ops.matmul(t, right)),
+        ("linear", x, lambda t: functional.linear(t, weight), lambda t: ops.linear(t, weight)),
+        ("softmax", x, lambda t: t.softmax(1), lambda t: row_ops.softmax(t, 1)),
+        ("log_softmax", x, lambda t: t.log_softmax(1), lambda t: row_ops.log_softmax(t, 1)),
+        ("logsumexp", x, lambda t: t.logsumexp(1), lambda t: row_ops.logsumexp(t, 1)),
+        (
+            "layer_norm",
+            x,
+            lambda t: functional.layer_norm(t, (1000,), scale),
+            lambda t: row_ops.layer_norm(t, (1000,), scale),
+        ),
+        (
+            "rms_norm",
+            x,
+            lambda t: functional.rms_norm(t, (1000,), scale),
+            lambda t: row_ops.rms_norm(t, (1000,), scale),
+        ),
+        (
+            "scaled_dot_product_attention",
+            heads,
+            lambda t: functional.scaled_dot_product_attention(t, t, t, is_causal=True),
+            lambda t: ops.scaled_dot_product_attention(t, t, t, is_causal=True),
+        ),
+    ]
+    found = []
+    for op, rows, by_torch, by_us in cases:
+        same = [
+            all(_check.same_bits(f(rows[i : i + 1]), f(rows)[i : i + 1]) for i in (0, 3)) for f in (by_torch, by_us)
+        ]
+        row = f"of {len(rows)} x {' x '.join(map(str, rows.shape[1:]))}"
+        found.append(Alone(op, str(dtype).removeprefix("torch."), row, *same))
+    return found

@@ -16,6 +16,7 @@ import json
 import math
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from . import _check, ops
 from ._device import Bandwidth, build_info, describe
-from ._variants import REDUCTIONS, Variant, variant_named, variants
+from ._variants import PRODUCTS, REDUCTIONS, Variant, variant_named, variants
 
 # A graph reads this many bytes of input copies before it reads a copy again, if the copies are large enough.
 ROTATED_BYTES = 512 << 20
@@ -87,7 +88,7 @@ class Row(Candidate):
     """A candidate's figures for one shape and dtype. Times are None if it was not timed; `note` says why."""
 
     shape: tuple[int, ...]
-    """(n,), or (m, n, k) for "matmul"."""
+    """(n,), or (m, n, k) for products."""
     dtype: str
     device: str
     us: float | None = None
@@ -189,6 +190,10 @@ def _torch_matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
+def _torch_linear(a: Tensor, b: Tensor) -> Tensor:
+    return torch.nn.functional.linear(a, b)
+
+
 def _torch_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.add(a, b)
 
@@ -199,6 +204,7 @@ _TORCH: dict[str, tuple[Callable[..., Tensor], str]] = {
     "amax": (_torch_amax, "x.amax()"),
     "amin": (_torch_amin, "x.amin()"),
     "matmul": (_torch_matmul, "torch.matmul(x, y)"),
+    "linear": (_torch_linear, "torch.nn.functional.linear(x, y)"),
     "vector_add": (_torch_add, "torch.add(x, y)"),
 }
 
@@ -240,7 +246,7 @@ def measure(
 
     Args:
         op: the op.
-        shape: (n,), or (m, n, k) for "matmul".
+        shape: (n,), or (m, n, k) for products.
         dtype: of the inputs.
         chosen: what to time.
         device: where.
@@ -276,7 +282,7 @@ def measure(
                 us_q3=q3 * 1e6,
                 samples=len(samples),
                 calls=sampler.calls,
-                rate=work(op, shape, dtype) / median / (1e12 if op == "matmul" else 1e9),
+                rate=work(op, shape, dtype) / median / (1e12 if op in PRODUCTS else 1e9),
             )
         del ready
         rig.close()
@@ -292,8 +298,8 @@ class _Nothing:
 
 
 def work(op: str, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Bytes that must be read and written, or, for "matmul", floating-point operations."""
-    if op == "matmul":
+    """Bytes that must be read and written, or, for products, floating-point operations."""
+    if op in PRODUCTS:
         return 2 * math.prod(shape)
     return math.prod(shape) * dtype.itemsize * (3 if op == "vector_add" else 1)
 
@@ -302,10 +308,10 @@ def _compared(rows: list[Row], ceilings: Bandwidth | None) -> list[Row]:
     baseline = next((r.us for r in rows if r.variant == "torch"), None)
     found = []
     for row in rows:
-        changes: dict[str, Any] = {"rate_unit": "TFLOP/s" if row.op == "matmul" else "GB/s"}
+        changes: dict[str, Any] = {"rate_unit": "TFLOP/s" if row.op in PRODUCTS else "GB/s"}
         if row.us and baseline:
             changes["x_torch"] = baseline / row.us
-        if row.rate and ceilings and row.op != "matmul":
+        if row.rate and ceilings and row.op not in PRODUCTS:
             ceiling = ceilings.copy if row.op == "vector_add" else ceilings.read
             changes["percent_of_ceiling"] = 100 * row.rate * 1e9 / ceiling
         found.append(dataclasses.replace(row, **changes))
@@ -631,14 +637,18 @@ def as_json(rows: Sequence[Row], about: dict[str, Any], ceilings: Bandwidth | No
 
 
 def write_json(path: Path | str, data: dict[str, Any]) -> None:
-    """Writes results with one line a row, so that two runs can be compared by diff."""
+    """Writes results with one line a row, so that two runs can be compared by diff; to "-", standard output."""
     parts = []
     for key, value in data.items():
         text = json.dumps(value, indent=1, ensure_ascii=False).replace("\n", "\n ")
         if isinstance(value, list) and value and isinstance(value[0], dict):
             text = "[\n" + ",\n".join(f"  {json.dumps(v, ensure_ascii=False)}" for v in value) + "\n ]"
         parts.append(f" {json.dumps(key)}: {text}")
-    Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    text = "{\n" + ",\n".join(parts) + "\n}\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        Path(path).write_text(text)
 
 
 def _rounded(value: Any) -> Any:

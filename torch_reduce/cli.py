@@ -24,7 +24,6 @@ from ._device import Bandwidth, as_device, build_info, cuda_built
 from ._info import device_info
 from ._invariant import batch_invariant
 from ._plan import CHIPS
-from ._plan_products import PRODUCTS
 from ._plans import plan
 from ._tables import (
     build_table,
@@ -36,8 +35,8 @@ from ._tables import (
     titled,
     variants_table,
 )
-from ._variants import OPS, REDUCTIONS, ROW_OPS, variant_named, variants
-from ._verify import LENGTHS, MATMUL_SHAPES, verify
+from ._variants import OPS, PRODUCTS, REDUCTIONS, ROW_OPS, variant_named, variants
+from ._verify import LENGTHS, MATMUL_SHAPES, invariance, verify
 from ._version import __version__
 
 DTYPES = (
@@ -77,8 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.command_line = shlex.join(
         ["python", "-m", "torch_reduce", *(sys.argv[1:] if arguments is None else arguments)]
     )
-    # Do not fold lines if the output is a pipe or a file.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    # With `--json -` tables go to stderr. Do not fold lines if the output is a pipe or a file.
+    to = sys.stderr if args.json == "-" else sys.stdout
+    console = Console(file=to, highlight=False, width=None if to.isatty() else 200)
     try:
         for path in (args.json, getattr(args, "plot", None)):
             if path is not None and not Path(path).absolute().parent.is_dir():
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def device_and_json(to: argparse.ArgumentParser) -> None:
         to.add_argument("--device", help="cpu, cuda or cuda:1 (default: the GPU where there is one)")
-        to.add_argument("--json", metavar="FILE", help="also write the results to FILE")
+        to.add_argument("--json", metavar="FILE", help="also write the results to FILE; -: to standard output")
 
     info = command(
         "info", _info, "facts about the device and this build", "", "--bandwidth", "--device cpu --json info.json"
@@ -127,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     listing = command(
         "variants", _variants, "the variants of each op, in teaching order", "", "matmul", "sum --json sum.json"
     )
-    listing.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)} (default: sum, matmul, vector_add)")
+    listing.add_argument(
+        "op", nargs="?", help=f"one of {', '.join((*OPS, *ROW_OPS))} (default: sum, matmul, vector_add)"
+    )
     listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE")
 
     planning = command(
@@ -177,7 +179,11 @@ def _parser() -> argparse.ArgumentParser:
         "--n", nargs="+", type=_count, metavar="N", help="lengths: 1000, 2^20, 25.6M (default: 25.6M; on a CPU 2^20)"
     )
     timing.add_argument(
-        "--shape", nargs="+", type=_shape, metavar="MxNxK", help="for matmul (default: 1024^3; on a CPU 256^3)"
+        "--shape",
+        nargs="+",
+        type=_shape,
+        metavar="MxNxK",
+        help="for matmul and linear (default: 1024^3; on a CPU 256^3)",
     )
     timing.add_argument("--dtype", nargs="+", default=["float32"], help="default: float32")
     timing.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
@@ -192,18 +198,21 @@ def _parser() -> argparse.ArgumentParser:
 
     checking = command(
         "verify", _verify, "check every variant against float64 and against the bits its order promises", "",
-        "--op sum --n 0 1 2^20 --dtype float16", "--variant v0 v6 --seed 7",
+        "--op sum --n 0 1 2^20 --dtype float16", "--variant v0 v6 --seed 7", "--invariance",
     )  # fmt: skip
     checking.add_argument("--op", nargs="+", default=list(OPS), help="default: all")
     checking.add_argument(
         "--n", nargs="+", type=_count, default=list(LENGTHS), metavar="N", help="lengths, as for bench"
     )
     checking.add_argument(
-        "--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), metavar="MxNxK", help="for matmul"
+        "--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), metavar="MxNxK", help="for matmul and linear"
     )
     checking.add_argument("--dtype", nargs="+", help="default: all that a variant takes")
     checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
     checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    checking.add_argument(
+        "--invariance", action="store_true", help="show a row alone against the row in its batch, beside torch's"
+    )
     device_and_json(checking)
 
     asking = command(
@@ -266,10 +275,10 @@ def _known_dtypes(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _known_ops(names: Sequence[str]) -> Sequence[str]:
+def _known_ops(names: Sequence[str], known: Sequence[str] = OPS) -> Sequence[str]:
     for name in names:
-        if name not in OPS:
-            raise ValueError(f"unknown op {name!r}; one of {', '.join(OPS)}")
+        if name not in known:
+            raise ValueError(f"unknown op {name!r}; one of {', '.join(known)}")
     return names
 
 
@@ -313,7 +322,7 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 
 
 def _variants(args: argparse.Namespace, console: Console) -> int:
-    chosen = _known_ops([args.op] if args.op else ["sum", "matmul", "vector_add"])
+    chosen = _known_ops([args.op] if args.op else ["sum", "matmul", "vector_add"], (*OPS, *ROW_OPS))
     for i, op in enumerate(chosen):
         if i:
             console.print()
@@ -389,7 +398,7 @@ def _threads(args: argparse.Namespace, console: Console) -> int:
 
 
 def _shapes(op: str, args: argparse.Namespace, on_gpu: bool) -> list[tuple[int, ...]]:
-    if op == "matmul":
+    if op in PRODUCTS:
         return args.shape or [(1024, 1024, 1024) if on_gpu else (256, 256, 256)]
     return [(n,) for n in args.n or [25_600_000 if on_gpu else 1 << 20]]
 
@@ -403,8 +412,8 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         if len(chosen_ops) * len(dtypes) > 1:
             raise ValueError("--plot draws one op and one dtype")
         _plot.check_target(args.plot)
-    if args.num_blocks and "matmul" in chosen_ops:
-        raise ValueError("matmul takes no num_blocks")
+    if args.num_blocks and (products := [op for op in chosen_ops if op in PRODUCTS]):
+        raise ValueError(f"{products[0]} takes no num_blocks")
     settings = dataclasses.replace(bench.QUICK if args.quick else bench.Settings(), seed=args.seed)
     baselines = ("torch",) if args.quick or args.no_compile else bench.BASELINES
     work = []
@@ -436,7 +445,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         op, shape, dtype, _ = work[0]
         title = _title(op, shape, dtype) if len(work) == 1 else f"{op}, {dtype}"
         ceiling = None
-        if ceilings and op != "matmul":
+        if ceilings and op not in PRODUCTS:
             ceiling = (ceilings.copy if op == "vector_add" else ceilings.read) / 1e9
         _plot.plot(rows, args.plot, f"{title}, {about['device_name']}", ceiling)
         console.print(f"\nplot: {args.plot}")
@@ -444,8 +453,8 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 
 
 def _title(op: str, shape: tuple[int, ...], dtype: str) -> str:
-    if op == "matmul":
-        return f"matmul, {' x '.join(map(str, shape))} (m x n x k), {dtype}"
+    if op in PRODUCTS:
+        return f"{op}, {' x '.join(map(str, shape))} (m x n x k), {dtype}"
     return f"{op}, {shape[0]:,} elements, {dtype}"
 
 
@@ -461,8 +470,24 @@ def _headline(about: dict[str, Any], device: torch.device) -> Text:
     return Text(", ".join(words), style="bold")
 
 
+def _show_invariance(args: argparse.Namespace, device: torch.device, console: Console) -> int:
+    names = list(dict.fromkeys(_known_dtypes(args.dtype or ["float32", "bfloat16"])))
+    found = [outcome for name in names for outcome in invariance(getattr(torch, name), device, args.seed)]
+    table = plain_table()
+    for head in ("op", "dtype", "row", "torch", "torch_reduce"):
+        table.add_column(head)
+    for outcome in found:
+        words = (outcome.torch, outcome.ours)
+        table.add_row(outcome.op, outcome.dtype, outcome.row, *("the same" if same else "other bits" for same in words))
+    console.print(titled(f"A row alone, against the row in its batch, on {device}", table))
+    _write_json(args.json, {"invariance": [dataclasses.asdict(outcome) for outcome in found]})
+    return 0 if all(outcome.ours for outcome in found) else 1
+
+
 def _verify(args: argparse.Namespace, console: Console) -> int:
     device = as_device(args.device)
+    if args.invariance:
+        return _show_invariance(args, device, console)
     chosen = list(dict.fromkeys(_known_ops(args.op)))
     dtypes = None if args.dtype is None else list(dict.fromkeys(_known_dtypes(args.dtype)))
     if args.variant:
@@ -477,10 +502,10 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     about = bench.environment(device, args.command_line)
     console.print(_headline(about, device))
     outcomes = []
-    total = sum((len(args.shape) if op == "matmul" else len(args.n)) * len(dtypes or DTYPES) for op in chosen)
+    total = sum((len(args.shape) if op in PRODUCTS else len(args.n)) * len(dtypes or DTYPES) for op in chosen)
     with _progress(console, total) as step:
         for op in chosen:
-            shapes = args.shape if op == "matmul" else [(n,) for n in args.n]
+            shapes = args.shape if op in PRODUCTS else [(n,) for n in args.n]
             for outcome in verify(op, args.variant, shapes, dtypes, device, args.seed, step):
                 outcomes.append(outcome)
                 label = f"{op:<11}{outcome.variant:<23}"

@@ -28,6 +28,8 @@ _matmul = torch.ops.treduce.matmul.default
 _linear = torch.ops.treduce.linear.default
 _attention = torch.ops.treduce.scaled_dot_product_attention.default
 _vector_add = torch.ops.treduce.vector_add.default
+_reduce_to = torch.ops.treduce.reduce_to_.default
+_matmul_to = torch.ops.treduce.matmul_to_.default
 
 # Reductions of a subclass of Tensor that need no dispatcher: (op, input, dim, keepdim, dtype, variant, block_size,
 # num_blocks) to a result, or to NotImplemented for anything unusual. torch_reduce.distributed has one for DTensor.
@@ -50,6 +52,44 @@ def _check_call(op: str, input: Any, dim: Any, keepdim: Any) -> None:
         raise TypeError(f"{op}: got {dim} for dim, which is an int or ints; keepdim is named: {op}(x, keepdim={dim})")
 
 
+def _target(op: str, out: Any, *inputs: Tensor) -> Tensor:
+    """Where an op writes what belongs into `out`: there, or to memory of its shape that is one piece."""
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{op}: out is a Tensor, got a {type(out).__name__}")
+    for x in (out, *inputs):
+        if type(x) in shortcuts:
+            raise NotImplementedError(f"{op} has no out= for a {type(x).__name__}")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *inputs)):
+        raise RuntimeError(f"{op}: what is written to out= has no gradient; call it under torch.no_grad() or without")
+    return out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+
+
+def _written(out: Tensor, target: Tensor) -> Tensor:
+    if target is not out:
+        return out.copy_(target)
+    if not _is_traced():
+        torch.autograd.graph.increment_version(out)  # for who has saved it for a backward
+    return out
+
+
+def _reduced_to(
+    out: Tensor,
+    op: str,
+    input: Tensor,
+    dim: int | Sequence[int] | None,
+    keepdim: bool,
+    dtype: torch.dtype | None,
+    variant: str,
+    **sizes: int | None,
+) -> Tensor:
+    _check_call(op, input, dim, keepdim)
+    target = _target(op, out, input)
+    if dtype is not None and dtype != out.dtype:
+        raise TypeError(f"{op}: dtype is {dtype}, and that of out {out.dtype}")
+    _reduce_to(target, input, op, variant, dim=dim, keepdim=keepdim, **sizes)
+    return _written(out, target)
+
+
 def sum(
     input: Tensor,
     dim: int | Sequence[int] | None = None,
@@ -59,6 +99,7 @@ def sum(
     variant: ReductionName = "auto",
     block_size: int | None = None,
     num_blocks: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The sum of all elements or along dims, as `torch.sum(input, dim, keepdim, dtype=dtype)`.
 
@@ -79,6 +120,8 @@ def sum(
             Default: the rung's own. It changes the bits of whole-tensor rungs only.
         num_blocks: blocks in the grid, for the rungs that take it. Default: the rung's own. It changes the bits of
             whole-tensor rungs only.
+        out: where the result is written, which is then what is returned: a tensor of its shape and dtype. Called
+            without gradients.
 
     Returns:
         A contiguous tensor of the shape that torch gives: `input.shape` without the reduced dims or, with `keepdim`,
@@ -105,6 +148,9 @@ def sum(
         csrc/reduce: the table in ladder.cpp, the order of additions in pairwise.h (whole-tensor rungs: plan.h), a file
         a rung in kernels.
     """
+    if out is not None:
+        sizes = {"block_size": block_size, "num_blocks": num_blocks}
+        return _reduced_to(out, "sum", input, dim, keepdim, dtype, variant, **sizes)
     if not _is_traced():
         result = _C.sum(input, variant, dim, keepdim, dtype, block_size, num_blocks)
         if result is NotImplemented:
@@ -124,6 +170,7 @@ def mean(
     variant: ReductionName = "auto",
     block_size: int | None = None,
     num_blocks: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The mean of all elements or along dims, as `torch.mean(input, dim, keepdim, dtype=dtype)`.
 
@@ -137,6 +184,7 @@ def mean(
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
+        out: as for `sum`.
 
     Returns:
         A contiguous tensor, shaped as that of `sum`, of `dtype` or, by default, the dtype of `input` (float32 for 8-bit
@@ -156,6 +204,9 @@ def mean(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
+    if out is not None:
+        sizes = {"block_size": block_size, "num_blocks": num_blocks}
+        return _reduced_to(out, "mean", input, dim, keepdim, dtype, variant, **sizes)
     if not _is_traced():
         result = _C.mean(input, variant, dim, keepdim, dtype, block_size, num_blocks)
         if result is NotImplemented:
@@ -174,6 +225,7 @@ def amax(
     variant: ReductionName = "auto",
     block_size: int | None = None,
     num_blocks: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The largest element of all or along dims, as `torch.amax(input, dim, keepdim)`.
 
@@ -185,6 +237,7 @@ def amax(
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
+        out: as for `sum`.
 
     Returns:
         A contiguous tensor, shaped as that of `sum`, of the dtype of `input`, or float32 for 8-bit floats, which torch
@@ -204,6 +257,9 @@ def amax(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
+    if out is not None:
+        sizes = {"block_size": block_size, "num_blocks": num_blocks}
+        return _reduced_to(out, "amax", input, dim, keepdim, None, variant, **sizes)
     if not _is_traced():
         result = _C.amax(input, variant, dim, keepdim, block_size, num_blocks)
         if result is NotImplemented:
@@ -222,6 +278,7 @@ def amin(
     variant: ReductionName = "auto",
     block_size: int | None = None,
     num_blocks: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The smallest element of all or along dims, as `torch.amin(input, dim, keepdim)`.
 
@@ -232,6 +289,7 @@ def amin(
         variant: as for `sum`.
         block_size: as for `sum`.
         num_blocks: as for `sum`.
+        out: as for `sum`.
 
     Returns:
         As `amax`. NaN where there is a NaN; -0 counts as smaller than +0.
@@ -249,6 +307,9 @@ def amin(
     Source:
         csrc/reduce, the rungs of `sum`.
     """
+    if out is not None:
+        sizes = {"block_size": block_size, "num_blocks": num_blocks}
+        return _reduced_to(out, "amin", input, dim, keepdim, None, variant, **sizes)
     if not _is_traced():
         result = _C.amin(input, variant, dim, keepdim, block_size, num_blocks)
         if result is NotImplemented:
@@ -259,11 +320,18 @@ def amin(
     return _amin(input, variant, dim=dim, keepdim=keepdim, block_size=block_size, num_blocks=num_blocks)
 
 
-def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_size: int | None = None) -> Tensor:
+def matmul(
+    input: Tensor,
+    other: Tensor,
+    *,
+    variant: MatmulName = "auto",
+    tile_size: int | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """The matrix product, as `torch.matmul(input, other)`.
 
     Under `torch.autocast` it does what torch's does: floating-point operands but float64 are cast to
-    `torch.get_autocast_dtype` of their device. It has no `out=`.
+    `torch.get_autocast_dtype` of their device; with `out` it casts nothing.
 
     Args:
         input: a vector (k), a matrix (m, k) or a batch of matrices (..., m, k); float32, float64, float16, bfloat16,
@@ -276,6 +344,7 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
             named variant ignores that setting.
         tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128 (default:
             by the shape). No size changes the result.
+        out: as for `sum`.
 
     Returns:
         A tensor (..., m, n), without the dimension that a vector lacks, of the dtype of the operands, or int32 for int8
@@ -299,6 +368,10 @@ def matmul(input: Tensor, other: Tensor, *, variant: MatmulName = "auto", tile_s
     Source:
         csrc/matmul: the table in ladder.cpp, a file a rung in kernels.
     """
+    if out is not None:
+        target = _target("matmul", out, input, other)
+        _matmul_to(target, input, other, variant, tile_size)
+        return _written(out, target)
     if not _is_traced():
         result = _C.matmul(input, other, variant, tile_size)
         if result is not NotImplemented:

@@ -5,11 +5,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,15 +53,16 @@ at::Tensor gather(const at::Tensor& input, const Group& group) {
   return result;
 }
 
-// Entries along dim 0 from and to each rank. On CUDA it runs beside the current stream, until it is waited for.
-c10::intrusive_ptr<c10d::Work> exchange(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& take,
-                                        std::vector<int64_t>& give, const Group& group) {
+// Entries along dim 0 from and to each rank, on the current stream on CUDA: beside it the exchange and what it runs beside take
+// longer together, and the host as well.
+void exchange(at::Tensor out, at::Tensor in, std::vector<int64_t> take, std::vector<int64_t> give, const Group& group) {
   c10d::AllToAllOptions options;
-  options.asyncOp = true;
+  options.asyncOp = false;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // the newer name is not in every torch
-  return group->alltoall_base(out, in, take, give, options);
+  const auto work = group->alltoall_base(out, in, take, give, options);
 #pragma GCC diagnostic pop
+  if (work) work->wait();
 }
 
 at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::optional<at::ScalarType> dtype) {
@@ -172,21 +177,18 @@ at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, 
   }
   sent = sent.contiguous();
   at::Tensor received = at::empty(with_outputs({taken}, outputs), sent.options());
-  std::vector<int64_t> take = b.take, give = b.give;              // the call wants references
-  const auto work = exchange(received, sent, take, give, group);  // beside the sums of whole blocks
+  exchange(received, sent, b.take, b.give, group);
   at::Tensor message = at::empty(with_outputs({b.most}, outputs), in_acc);
   const int64_t first = b.before > 0, last = first + whole;
   if (whole > 0) sum_to(message.narrow(0, first, whole), grouped(x, b.head, whole, b.length), 1);
   if (b.tail > 0 && after == 0 && !b.gives_tail) sum_to(message.select(0, last), tail, 0);  // the run ends here
   if (after == 0 || b.length == kChunk) {
-    work->wait();
     if (b.before > 0) sum_to(message.select(0, 0), received.narrow(0, 0, b.before), 0, head);
     if (after > 0) sum_to(message.select(0, last), tail, 0, received.narrow(0, b.before, after));
   } else {
     const int64_t chunks = b.tail / kChunk, cut = b.tail % kChunk, more = taken - b.elements;
     const at::Tensor nodes = at::empty(with_outputs({chunks + (cut > 0) + more}, outputs), in_acc);
     if (chunks > 0) sum_to(nodes.narrow(0, 0, chunks), grouped(tail, 0, chunks, kChunk), 1);
-    work->wait();
     if (cut > 0) {
       const at::Tensor elements = received.narrow(0, 0, b.elements);
       sum_to(nodes.select(0, chunks), tail.narrow(0, chunks * kChunk, cut), 0, elements);
@@ -201,6 +203,24 @@ at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, 
 void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_view name) {
   static const auto op = reduce::find_op<ReduceRanks>("treduce::reduce_ranks_");
   op.call(out, values, name);
+}
+
+// Two ranks send each other the whole tensor, flat, and each reduces both, in place: with two the order of ranks is none.
+void swap_and_reduce(const at::Tensor& tensor, std::string_view name, const Group& group) {
+  const at::Tensor other = at::empty_like(tensor);
+  std::vector<int64_t> counts(2, 0);
+  counts[1 - group->getRank()] = tensor.numel();
+  exchange(other, tensor, counts, counts, group);
+  // Both as one tensor, whose rows are apart by what lies between them.
+  auto* const mine = static_cast<char*>(tensor.data_ptr());
+  auto* const theirs = static_cast<char*>(other.data_ptr());
+  const int64_t apart = std::abs(mine - theirs) / tensor.element_size();
+  const at::Tensor rows = at::for_blob(std::min(mine, theirs), {2, tensor.numel()})
+                              .strides({apart, 1})
+                              .options(tensor.options())
+                              .target_device(tensor.device())
+                              .make_tensor();
+  reduce_ranks(tensor, rows, name);
 }
 
 const at::Tensor& tensor_of(PyObject* object) {
@@ -311,23 +331,22 @@ PyObject* blocks_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t 
   END_HANDLE_TH_ERRORS
 }
 
-// (tensor, name of the group, op, room or None): all gather the whole tensor, in `room` (ranks, ...), reduce it over the ranks,
-// and write it.
+// (tensor, name of the group, op, whether two ranks swap it): all gather the whole tensor, or swap it, reduce it over the ranks, and
+// write it.
 PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   check_count(count, 4);
   const at::Tensor& tensor = tensor_of(arguments[0]);
   const std::string name = text_of(arguments[1]), op = text_of(arguments[2]);
-  const at::Tensor room = arguments[3] == Py_None ? at::Tensor() : tensor_of(arguments[3]);
+  const bool swaps = arguments[3] == Py_True;
   {
     const WithoutLock unlocked;
     const Group group = c10d::resolve_process_group(name);
-    if (room.defined()) {
-      const at::Tensor mine = room.select(0, group->getRank());
-      mine.copy_(tensor);
-      gather_to(room, mine, group);
+    if (swaps) {
+      swap_and_reduce(tensor.view({-1}), op, group);
+    } else {
+      reduce_ranks(tensor, gather(tensor, group), op);
     }
-    reduce_ranks(tensor, room.defined() ? room : gather(tensor, group), op);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

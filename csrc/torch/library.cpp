@@ -44,6 +44,11 @@ TORCH_LIBRARY(treduce, m) {
       "rms_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor rstd, Tensor? weight=None, "
       "str variant=\"auto\") -> Tensor");
   m.def("elementary(Tensor self, str function) -> Tensor");
+  // To `out`, which is contiguous and has the shape and the dtype of the result: the reduction named `op`, and matmul.
+  m.def(
+      "reduce_to_(Tensor(a!) out, Tensor input, str op, str variant=\"auto\", *, int[1]? dim=None, bool keepdim=False, "
+      "int? block_size=None, int? num_blocks=None) -> ()");
+  m.def("matmul_to_(Tensor(a!) out, Tensor input, Tensor other, str variant=\"auto\", int? tile_size=None) -> ()");
   // Along dim 0 of `values`, to `out`: what the collectives of torch_reduce.distributed add.
   m.def("reduce_ranks_(Tensor(a!) out, Tensor values, str op) -> ()");
   // Rows of `source` into the rows of `out` that `index`, which ascends, names: what meets is added as a tree, in the order of `order`,

@@ -1,5 +1,6 @@
 #include "matmul.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -186,8 +187,19 @@ at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias) {
   return bias.has_value() && bias->defined() ? resolved(*bias).contiguous() : at::Tensor();
 }
 
+void check_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, c10::SymIntArrayRef sizes,
+               at::ScalarType type) {
+  TORCH_CHECK_VALUE(
+      out.sym_sizes() == sizes && out.is_contiguous() && out.scalar_type() == type && out.device() == self.device(),
+      "treduce::matmul writes to a contiguous tensor of shape ", sizes, ", dtype ", type, " and device ", self.device(),
+      ", got shape ", out.sym_sizes(), ", strides ", out.sym_strides(), ", dtype ", out.scalar_type(), " and device ",
+      out.device());
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, other);
+}
+
 TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                      std::optional<int64_t> tile_size, const Target& target) {
+                      std::optional<int64_t> tile_size, const Target& target, const at::Tensor* out) {
   TensorRequest r;
   r.dtype = checked_operands({&self, &other});
   const Resolved asked = as_value_error([&] { return resolve(variant, tile_size); });
@@ -228,7 +240,13 @@ TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::stri
   }
   r.row = chosen.row;
   r.tile = chosen.tile;
-  r.result = at::empty(sizes, self.options().dtype(result_type(self.scalar_type())).memory_format(std::nullopt));
+  const at::ScalarType type = result_type(self.scalar_type());
+  if (out != nullptr) {
+    check_out(*out, self, other, c10::fromIntArrayRefSlow(sizes), type);
+    r.result = *out;
+  } else {
+    r.result = at::empty(sizes, self.options().dtype(type).memory_format(std::nullopt));
+  }
   return r;
 }
 

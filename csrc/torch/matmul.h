@@ -38,14 +38,18 @@ std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tenso
 // The bias as kernels read it, its elements side by side; undefined where there is none.
 at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias);
 
+// What a product writes to, if not to a new tensor: contiguous, of its shape and dtype, and apart from the operands.
+void check_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, c10::SymIntArrayRef sizes,
+               at::ScalarType type);
+
 // Everything that a kernel needs to know, after all checks. The operands are those of the call, except where a view
 // cannot be read through strides (lazy negation; more than kMaxBatchDims batch dimensions that do not merge): then
 // copies.
 struct TensorRequest : Request {
   at::Tensor self, other;
-  at::Tensor result;  // new, contiguous, not yet written
+  at::Tensor result;  // contiguous, not yet written
 };
 TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                      std::optional<int64_t> tile_size, const Target& target);
+                      std::optional<int64_t> tile_size, const Target& target, const at::Tensor* out = nullptr);
 
 }  // namespace treduce::matmul

@@ -17,14 +17,17 @@ constexpr int64_t kMultiplyAddsAThread = 1 << 18;  // below that, waking a threa
 
 // A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
-                   std::optional<int64_t> tile_size) {
+                   std::optional<int64_t> tile_size, const at::Tensor* out = nullptr) {
   if (composes(self)) {
     const auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
       return product(a, b, c, variant, tile_size);
     };
-    return composed_product(self, other, bias, variant, tile_size, multiply);
+    const at::Tensor result = composed_product(self, other, bias, variant, tile_size, multiply);
+    if (out == nullptr) return result;
+    check_out(*out, self, other, result.sym_sizes(), result.scalar_type());
+    return out->copy_(result);
   }
-  const TensorRequest r = request(self, other, variant, tile_size, Target{});
+  const TensorRequest r = request(self, other, variant, tile_size, Target{}, out);
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
   const Gemm gemm =
@@ -41,6 +44,11 @@ at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::stri
   return product(self, other, at::Tensor(), variant, tile_size);
 }
 
+void matmul_to_cpu(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                   std::optional<int64_t> tile_size) {
+  product(self, other, at::Tensor(), variant, tile_size, &out);
+}
+
 at::Tensor linear_cpu(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                       std::string_view variant) {
   checked_linear(input, weight, bias);
@@ -52,6 +60,7 @@ at::Tensor linear_cpu(const at::Tensor& input, const at::Tensor& weight, const s
 
 TORCH_LIBRARY_IMPL(treduce, CPU, m) {
   m.impl("matmul", matmul_cpu);
+  m.impl("matmul_to_", matmul_to_cpu);
   m.impl("linear", linear_cpu);
 }
 

@@ -20,18 +20,21 @@ bool tfloat32_allowed() {
 
 // A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
-                   std::optional<int64_t> tile_size) {
+                   std::optional<int64_t> tile_size, const at::Tensor* out = nullptr) {
   if (composes(self)) {
     const auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
       return product(a, b, c, variant, tile_size);
     };
-    return composed_product(self, other, bias, variant, tile_size, multiply);
+    const at::Tensor result = composed_product(self, other, bias, variant, tile_size, multiply);
+    if (out == nullptr) return result;
+    check_out(*out, self, other, result.sym_sizes(), result.scalar_type());
+    return out->copy_(result);
   }
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Chip& chip = chip_of(self.get_device());
   const Target target{chip.capability, tfloat32_allowed()};
-  TensorRequest r = request(self, other, variant, tile_size, target);
+  TensorRequest r = request(self, other, variant, tile_size, target, out);
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
@@ -59,6 +62,11 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
   return product(self, other, at::Tensor(), variant, tile_size);
 }
 
+void matmul_to_cuda(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                    std::optional<int64_t> tile_size) {
+  product(self, other, at::Tensor(), variant, tile_size, &out);
+}
+
 at::Tensor linear_cuda(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        std::string_view variant) {
   checked_linear(input, weight, bias);
@@ -70,6 +78,7 @@ at::Tensor linear_cuda(const at::Tensor& input, const at::Tensor& weight, const 
 
 TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
   m.impl("matmul", matmul_cuda);
+  m.impl("matmul_to_", matmul_to_cuda);
   m.impl("linear", linear_cuda);
 }
 

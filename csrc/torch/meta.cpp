@@ -34,6 +34,13 @@ at::Tensor extremum_meta(const at::Tensor& self, std::string_view variant, at::O
   return reduce_meta(kOp, self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
+void reduce_to_meta(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
+                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
+                    std::optional<int64_t> num_blocks) {
+  const reduce::Op op = reduce::op_named(name, "reduce_to_");
+  reduce_meta(op, self, reduce::arguments_to(out, self, op, variant, dim, keepdim, block_size, num_blocks));
+}
+
 void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
   const reduce::RanksToOne call(out, op);
   reduce::check_call(call.op, values, call.arguments);
@@ -59,6 +66,12 @@ at::Tensor matmul_meta(const at::Tensor& self, const at::Tensor& other, std::str
   matmul::check_dtype(*as_value_error([&] { return matmul::resolve(variant, tile_size); }).row, dtype);
   return at::empty_symint(matmul::result_sizes(self, other),
                           self.options().dtype(matmul::result_type(self.scalar_type())).memory_format(std::nullopt));
+}
+
+void matmul_to_meta(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
+                    std::optional<int64_t> tile_size) {
+  const at::Tensor result = matmul_meta(self, other, variant, tile_size);
+  matmul::check_out(out, self, other, result.sym_sizes(), result.scalar_type());
 }
 
 at::Tensor linear_meta(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
@@ -88,11 +101,13 @@ TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   m.impl("mean", sum_meta<reduce::Op::mean>);
   m.impl("amax", extremum_meta<reduce::Op::amax>);
   m.impl("amin", extremum_meta<reduce::Op::amin>);
+  m.impl("reduce_to_", reduce_to_meta);
   m.impl("reduce_ranks_", reduce_ranks_meta);
   m.impl("sum_to_", sum_to_meta);
   m.impl("pack_parts_", pack_parts_meta);
   m.impl("fold_parts_", fold_parts_meta);
   m.impl("matmul", matmul_meta);
+  m.impl("matmul_to_", matmul_to_meta);
   m.impl("linear", linear_meta);
   m.impl("vector_add", vector_add_meta);
   m.impl("thread_indices_", thread_indices_meta);

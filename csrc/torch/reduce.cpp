@@ -1,5 +1,6 @@
 #include "reduce.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 
@@ -201,18 +202,35 @@ Checked check_call(Op op, const at::Tensor& self, const Arguments& a) {
   return c;
 }
 
-RanksToOne::RanksToOne(const at::Tensor& out, std::string_view name)
-    : op(Op::sum), arguments{"auto",       at::OptionalIntArrayRef(at::IntArrayRef(&dim, 1)),
-                             false,        out.scalar_type(),
-                             std::nullopt, std::nullopt,
-                             &out} {
-  for (const Op known : {Op::sum, Op::mean, Op::amax, Op::amin}) {
-    if (name != name_of(known)) continue;
-    op = known;
-    if (is_extremum(known)) arguments.dtype.reset();
-    return;
+Op op_named(std::string_view name, const char* caller) {
+  for (const Op op : {Op::sum, Op::mean, Op::amax, Op::amin}) {
+    if (name == name_of(op)) return op;
   }
-  TORCH_CHECK_VALUE(false, "reduce_ranks_ takes op sum, mean, amax or amin, got '", name, "'");
+  TORCH_CHECK_VALUE(false, caller, " takes op sum, mean, amax or amin, got '", name, "'");
+}
+
+Arguments arguments_to(const at::Tensor& out, const at::Tensor& self, Op op, std::string_view variant,
+                       at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
+                       std::optional<int64_t> num_blocks) {
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  const auto dtype = is_extremum(op) ? std::nullopt : std::optional<at::ScalarType>(out.scalar_type());
+  return {variant, dim, keepdim, dtype, block_size, num_blocks, &out};
+}
+
+void put(const at::Tensor& out, const at::Tensor& result, Op op) {
+  TORCH_CHECK_VALUE(out.sizes() == result.sizes() && out.scalar_type() == result.scalar_type(),
+                    "treduce::", name_of(op), " writes to a tensor of shape ", result.sizes(), " and dtype ",
+                    result.scalar_type(), ", got shape ", out.sizes(), " and dtype ", out.scalar_type());
+  out.copy_(result);
+}
+
+RanksToOne::RanksToOne(const at::Tensor& out, std::string_view name)
+    : op(op_named(name, "reduce_ranks_")), arguments{"auto",       at::OptionalIntArrayRef(at::IntArrayRef(&dim, 1)),
+                                                     false,        out.scalar_type(),
+                                                     std::nullopt, std::nullopt,
+                                                     &out} {
+  if (is_extremum(op)) arguments.dtype.reset();
 }
 
 SumTo::SumTo(const at::Tensor& out, int64_t along)

@@ -24,6 +24,17 @@ struct Arguments {
   const at::Tensor* out = nullptr;  // where the result goes, if not to a new tensor: contiguous, of its shape and dtype
 };
 
+// ValueError where no reduction has that name.
+Op op_named(std::string_view name, const char* caller);
+
+// reduce_to_. What the result's dtype is, `out` says.
+Arguments arguments_to(const at::Tensor& out, const at::Tensor& self, Op op, std::string_view variant,
+                       at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
+                       std::optional<int64_t> num_blocks);
+
+// Copies a result to `out`, of its shape and dtype.
+void put(const at::Tensor& out, const at::Tensor& result, Op op);
+
 // reduce_ranks_: along dim 0 of `values`, to `out`.
 struct RanksToOne {
   RanksToOne(const at::Tensor& out, std::string_view op);

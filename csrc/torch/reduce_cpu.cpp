@@ -49,14 +49,31 @@ at::Tensor extremum_cpu(const at::Tensor& self, std::string_view variant, at::Op
   return reduce_cpu<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
 }
 
+at::Tensor reduce_any_cpu(Op op, const at::Tensor& self, const Arguments& arguments) {
+  switch (op) {
+    case Op::sum: return reduce_cpu<Op::sum>(self, arguments);
+    case Op::mean: return reduce_cpu<Op::mean>(self, arguments);
+    case Op::amax: return reduce_cpu<Op::amax>(self, arguments);
+    default: return reduce_cpu<Op::amin>(self, arguments);
+  }
+}
+
+void reduce_to_cpu(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
+                   at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
+                   std::optional<int64_t> num_blocks) {
+  const Op op = op_named(name, "reduce_to_");
+  Arguments arguments = arguments_to(out, self, op, variant, dim, keepdim, block_size, num_blocks);
+  if (dtype_of(self.scalar_type()).has_value()) {
+    reduce_any_cpu(op, self, arguments);
+  } else {
+    arguments.out = nullptr;  // of a stand-in, whose result is converted
+    put(out, reduce_any_cpu(op, self, arguments), op);
+  }
+}
+
 void reduce_ranks_cpu(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
   const RanksToOne call(out, op);
-  switch (call.op) {
-    case Op::sum: reduce_cpu<Op::sum>(values, call.arguments); break;
-    case Op::mean: reduce_cpu<Op::mean>(values, call.arguments); break;
-    case Op::amax: reduce_cpu<Op::amax>(values, call.arguments); break;
-    case Op::amin: reduce_cpu<Op::amin>(values, call.arguments); break;
-  }
+  reduce_any_cpu(call.op, values, call.arguments);
 }
 
 void sum_to_cpu(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
@@ -95,6 +112,7 @@ TORCH_LIBRARY_IMPL(treduce, CPU, m) {
   m.impl("mean", sum_cpu<Op::mean>);
   m.impl("amax", extremum_cpu<Op::amax>);
   m.impl("amin", extremum_cpu<Op::amin>);
+  m.impl("reduce_to_", reduce_to_cpu);
   m.impl("reduce_ranks_", reduce_ranks_cpu);
   m.impl("sum_to_", sum_to_cpu);
   m.impl("pack_parts_", pack_parts_cpu);

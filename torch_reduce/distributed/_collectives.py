@@ -87,8 +87,8 @@ def all_reduce(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = None
         `tensor`. Floats of 16 bits are added in float32 and rounded once; integers wrap.
 
     Raises:
-        ValueError: an unknown op; a rank that is not in the group; or, with `check`, ranks that disagree: on every rank,
-            with what each of them has.
+        ValueError: an unknown op; a rank that is not in the group; or, with `check`, ranks that disagree: on every
+            rank, with what each of them has.
         TypeError: a dtype that is not listed above; or no dense tensor, a DTensor for instance, whose part is meant.
         NotImplementedError: the mean of integers, or the largest of complex numbers.
 
@@ -117,16 +117,14 @@ def _reduce(tensor: Tensor, reduction: str, group: ProcessGroup) -> None:
     ranks, count, itemsize = group.size(), tensor.numel(), tensor.element_size()
     if count == 0:
         return
-    memory = _exchange.registered(tensor, group) if _exchange.is_sent(tensor) else None
-    if memory is not None:
-        _C.all_reduce(tensor, group.group_name, reduction, memory.like(tensor, ranks))
-        memory.read.record()
+    if _exchange.is_swapped(count * itemsize, ranks) and _exchange.is_sent(tensor):
+        _C.all_reduce(tensor, group.group_name, reduction, True)
         return
     unit = ranks * max(PIECE // itemsize, 1)
     shared = 0 if _exchange.in_one_exchange(count * itemsize, ranks) else count // unit * unit
     if not shared:
         if _exchange.is_sent(tensor) and ranks <= _tree.LANES:
-            _C.all_reduce(tensor, group.group_name, reduction, None)
+            _C.all_reduce(tensor, group.group_name, reduction, False)
         else:
             tensor.copy_(_tree.combine(reduction, _exchange.all_gather(tensor, group)))
         return

@@ -3,10 +3,6 @@
 While torch.compile traces, they are torch's functional collectives.
 """
 
-import ctypes
-import functools
-import os
-import weakref
 from collections.abc import Callable
 
 import torch
@@ -25,11 +21,10 @@ from .. import _C, ops
 MORE_SENT = 2 << 20
 OF_ALL = 1 << 25
 
-# An all_reduce of two ranks, of so many bytes, gathers in memory that is registered with NCCL: a rank copies its tensor
-# there, and NCCL writes that to the other's without buffers of its own between. Two H200s, 64 MB: 217 us, and 33 for
-# the copy, where a gather took 291. The host takes 80 to 190 us, so less is not worth it: 16 MB took 91 us in all in
-# one run and 198 in another, and 104 without. 2026-11-22.
-REGISTERED_LEAST, REGISTERED_MOST = 1 << 25, 1 << 26
+# Two ranks that all_reduce so many bytes send their tensors to each other, and each adds. A gather of the whole writes
+# this rank's part, too: two H200s, 16 MB: 103 us on the device, and 99 this way; 64 MB: 342 and 304. It costs the host
+# 15 us more, so less is gathered; above it two exchanges of a half take less. 2026-11-22.
+SWAPPED_LEAST, SWAPPED_MOST = 1 << 24, 1 << 26
 
 # Nodes of more bytes than this, of all ranks together, are folded further before they are gathered: another exchange.
 MANY = 1 << 22
@@ -99,59 +94,9 @@ def all_gather_into(out: Tensor, x: Tensor, group: ProcessGroup) -> None:
     dist.all_gather_into_tensor(_packed(out).view(-1), _packed(x).view(-1), group=group)
 
 
-class Registered:
-    """Memory of a group that is registered with NCCL, for one gather after another."""
-
-    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
-        self.group = weakref.ref(group)
-        self.room: Tensor | None = None
-        backend = group._get_backend(device)  # as torch's notes on NCCL's user buffers have it
-        self.pool = torch.cuda.MemPool(backend.mem_allocator)
-        # Never freed: torch ends a process that frees such memory after the group was destroyed.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool))
-        try:
-            with torch.cuda.use_mem_pool(self.pool):
-                self.room = torch.empty(group.size() * REGISTERED_MOST, dtype=torch.uint8, device=device)
-        except torch.OutOfMemoryError:
-            pass
-        # All or none; and NCCL must have started before it takes memory.
-        if not all_gather(torch.tensor([self.room is not None], device=device).byte(), group).all():
-            self.room = None
-        if self.room is not None:
-            backend.register_mem_pool(self.pool, symm=True)
-        self.read = torch.cuda.Event()
-
-    def like(self, x: Tensor, ranks: int) -> Tensor:
-        """(ranks, ...): room for `x` of each, once what was there has been read, on whatever stream."""
-        self.read.wait()
-        return self.room[: ranks * x.nbytes].view(x.dtype).view(ranks, *x.shape)
-
-
-_memory: dict[tuple[str, torch.device], Registered] = {}
-
-
-@functools.cache
-def _registers(backend: type) -> bool:
-    """Whether memory can be registered such that all ranks write it. NCCL_WIN_ENABLE=0 is NCCL's switch against it."""
-    known = getattr(backend, "register_mem_pool", None).__doc__ or ""
-    return "symm: bool" in known and torch.cuda.nccl.version() >= (2, 27) and os.environ.get("NCCL_WIN_ENABLE") != "0"
-
-
-def registered(x: Tensor, group: ProcessGroup) -> Registered | None:
-    """Where an all_reduce gathers `x` of all ranks; None where any memory will do.
-
-    Every rank decides alike: by size, number of ranks, torch and NCCL. In a captured graph any memory will do, since it
-    may be replayed beside other calls.
-    """
-    if not REGISTERED_LEAST <= x.nbytes <= REGISTERED_MOST or group.size() != 2 or not x.is_cuda:
-        return None
-    if torch.cuda.is_current_stream_capturing() or not _registers(type(group._get_backend(x.device))):
-        return None
-    key = (group.group_name, x.device)
-    memory = _memory.get(key)
-    if memory is None or memory.group() is not group:
-        memory = _memory[key] = Registered(group, x.device)
-    return None if memory.room is None else memory
+def is_swapped(size: int, ranks: int) -> bool:
+    """Whether an all_reduce of `size` bytes is one exchange between two ranks, without a gather."""
+    return ranks == 2 and SWAPPED_LEAST <= size <= SWAPPED_MOST
 
 
 def in_one_exchange(size: int, ranks: int) -> bool:
