@@ -68,7 +68,7 @@ def test_the_names_that_people_know():
     assert torch_reduce.resolve("matmul", "naive") == "naive" and torch_reduce.resolve("matmul", "tiled") == "tiled"
 
 
-@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "matmul", "vector_add", *ROW_OPS])
+@pytest.mark.parametrize("op", ["sum", "mean", "amax", "amin", "matmul", "linear", "vector_add", *ROW_OPS])
 def test_names_are_unique_and_resolve_to_themselves(op):
     rows = torch_reduce.variants(op)
     everything = [name for row in rows for name in (row.name, *row.aliases)]
@@ -80,7 +80,7 @@ def test_names_are_unique_and_resolve_to_themselves(op):
 
 
 def test_op_names():
-    assert set(typing.get_args(_names.OpName)) == {*tables.REDUCTIONS, "matmul", "vector_add", *ROW_OPS}
+    assert set(typing.get_args(_names.OpName)) == {*tables.REDUCTIONS, "matmul", "linear", "vector_add", *ROW_OPS}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
