@@ -58,7 +58,7 @@ class Order:
     depth: int
     """The most roundings that an element passes through, for floats: the error bound grows with it."""
     chunks: int | None = None
-    """These four: only for the pairwise tree."""
+    """This and the next three: only for the pairwise tree."""
     lanes: int | None = None
     stripes: int | None = None
     leaves: int | None = None
@@ -111,7 +111,7 @@ class Schedule:
     shapes: tuple[Launch, ...] = ()
     """The launches, one by one."""
     regions: tuple[Region, ...] = ()
-    """Of the workspace."""
+    """The parts of the workspace."""
     tiles: int | None = None
     """Tiles of work, over outputs and splits. This and the rest are None for rungs that reduce whole tensors."""
     tile: int | None = None
@@ -123,7 +123,7 @@ class Schedule:
     vectors: bool | None = None
     """Whether loads are 16 bytes wide."""
     shifted: bool | None = None
-    """Whether they are although rows are not aligned: aligned vectors are read, and lanes moved to their places."""
+    """Whether unaligned rows are read in aligned 16-byte loads, whose lanes are then moved to their places."""
     shared_bytes: int | None = None
     """Dynamic shared memory of a block."""
     cluster: int | None = None

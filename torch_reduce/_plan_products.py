@@ -9,7 +9,9 @@ from torch import Tensor
 from . import _C
 from ._names import MatmulName
 from ._plan import CHIPS, Chip, Launch, PlanText, Region, _address, _by, _dtype_name, _plain, chip_named
-from ._variants import PRODUCTS, variant_named
+from ._variants import variant_named
+
+PRODUCTS = ("matmul", "linear")
 
 # Operations a second of the data sheets, dense: by chip, then by what is multiplied by which cores.
 _H100 = {
@@ -48,7 +50,7 @@ class ProductPlan(PlanText):
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
-    """Of the operands, and of the bias where there is one."""
+    """The operands' shapes, then the bias's if there is one."""
     input_dtype: str
     result_shape: tuple[int, ...]
     result_dtype: str
@@ -59,30 +61,31 @@ class ProductPlan(PlanText):
     order: str
     order_text: str
     problem: tuple[int, int, int, int]
-    """Matrices, m, n and k, after batch dimensions became rows where they could."""
+    """Number of matrices, m, n, k; batch dimensions that could become rows of one matrix are counted in m."""
     tile: tuple[int, int]
-    """Outputs of a block, or of a cluster of them."""
+    """Rows and columns of the outputs that a block computes, or a cluster of blocks."""
     stages: int
-    """Of the ring of tiles in shared memory; 0: there is none, or it is not dynamic."""
+    """Stages of the pipeline of tiles in dynamic shared memory; 0 if there is none."""
     groups: int
-    """Of k: their sums are added one after another, in the order of k. More than one in the `split_` rungs."""
+    """Into how many groups k is cut. Their sums are added in the order of k."""
     groups_apart: bool
-    """Whether they are computed by different blocks. The additions are the same."""
+    """Whether different blocks compute the groups of k. The bits are the same."""
     reads: tuple[str, str]
     """How each operand is read."""
     launches: tuple[Launch, ...]
     workspace_bytes: int
     regions: tuple[Region, ...]
-    """Of the workspace."""
+    """The parts of the workspace."""
     chip: Chip
     made_of: str
-    """What the product is computed by where no kernel multiplies its dtype; `problem` and what follows are of that."""
+    """How the product is composed if no kernel multiplies its dtype, else empty. The fields from `problem` on then
+    describe the product that is launched."""
     operations: float
     """Multiplications and additions of `unit`, three times the product's in `split_fp16`, six in `split_bf16`."""
     unit: str
-    """What is multiplied by which cores."""
+    """What is multiplied, and on which cores."""
     bytes_read: int
-    """At least: each operand once. Copies and halves may stay in the L2."""
+    """A lower bound: each operand once. Copies and halves may stay in the L2."""
     bytes_written: int
 
     @property
@@ -104,11 +107,11 @@ class ProductPlan(PlanText):
 
     @property
     def bound_us(self) -> float | None:
-        """The longer of the two, of those that are known. Launch and latency come on top."""
+        """The longer of `memory_us` and `arithmetic_us`. Launch and latency come on top."""
         return max((us for us in (self.memory_us, self.arithmetic_us) if us is not None), default=None)
 
     def rows(self) -> list[tuple[str, str]]:
-        """What the text says, as names and values."""
+        """The text's lines, as names and values."""
         operands = " and ".join(_by(shape) for shape in self.shapes[:2])
         bias = ", with a bias" if len(self.shapes) > 2 else ""
         batches, m, n, k = self.problem

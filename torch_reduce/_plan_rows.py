@@ -43,11 +43,11 @@ class RowPlan(PlanText):
     copies: bool
     """Whether the input is copied first; only very irregular layouts need it."""
     warps: int
-    """Of a block that share a row."""
+    """Warps of a block that share a row."""
     launches: tuple[Launch, ...]
     chip: Chip
     bytes_read: int
-    """At least: the input once."""
+    """A lower bound: the input once."""
     bytes_written: int
 
     @property
@@ -57,7 +57,7 @@ class RowPlan(PlanText):
         return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
 
     def rows(self) -> list[tuple[str, str]]:
-        """What the text says, as names and values."""
+        """The text's lines, as names and values."""
         found = [
             ("call", f"{self.op} of {_by(self.shape)} {self.input_dtype}, variant {self.variant}"),
             ("result", f"{_by(self.result_shape)} {self.input_dtype}"),
@@ -88,7 +88,7 @@ def plan_rows(
     device: torch.device | str | int | Chip | None = None,
     input_dtype: torch.dtype = torch.float32,
 ) -> RowPlan:
-    """`plan` of the row operations. `along`: dim, or, of norms, normalized_shape; None: the last dim."""
+    """`plan` of the row operations. `along` is dim, or normalized_shape for norms; None means the last dim."""
     if op not in ROW_OPS:
         raise ValueError(f"unknown row operation {op!r}; there are {', '.join(ROW_OPS)}")
     if device is None and isinstance(input, Tensor) and input.is_cuda:
