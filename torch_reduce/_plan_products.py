@@ -9,9 +9,7 @@ from torch import Tensor
 from . import _C
 from ._names import MatmulName
 from ._plan import CHIPS, Chip, Launch, PlanText, Region, _address, _by, _dtype_name, _plain, chip_named
-from ._variants import variant_named
-
-PRODUCTS = ("matmul", "linear")
+from ._variants import PRODUCTS, variant_named
 
 # Operations a second of the data sheets, dense: by chip, then by what is multiplied by which cores.
 _H100 = {

@@ -9,6 +9,7 @@ from . import _C
 from ._names import OpName
 
 REDUCTIONS: tuple[OpName, ...] = ("sum", "mean", "amax", "amin")
+PRODUCTS: tuple[OpName, ...] = ("matmul", "linear")
 ROW_OPS: tuple[OpName, ...] = ("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm")
 OPS: tuple[OpName, ...] = tuple(op for op in get_args(OpName) if op not in ROW_OPS)
 """Those that the command line times and verifies."""
@@ -94,7 +95,7 @@ class Variants(tuple[Variant, ...]):
 def _family(op: str) -> tuple[Callable[[], list[dict]], Callable[[str], str], Literal["block_size", "tile_size"]]:
     if op in REDUCTIONS:
         return _C.reduce_variants, _C.reduce_name, "block_size"
-    if op == "matmul":
+    if op in PRODUCTS:
         return _C.matmul_variants, _C.matmul_name, "tile_size"
     if op == "vector_add":
         return _C.vector_add_variants, _C.vector_add_name, "block_size"
@@ -108,8 +109,8 @@ def variants(op: OpName) -> Variants:
     """The variants of an op, in teaching order.
 
     Args:
-        op: "sum", "mean", "amax", "amin", "matmul", "vector_add", "softmax", "log_softmax", "logsumexp", "layer_norm"
-            or "rms_norm".
+        op: "sum", "mean", "amax", "amin", "matmul", "linear", "vector_add", "softmax", "log_softmax", "logsumexp",
+            "layer_norm" or "rms_norm".
 
     Returns:
         A tuple of `Variant`; its `str()` is a table.
@@ -127,6 +128,8 @@ def variants(op: OpName) -> Variants:
             row["dtypes"] = tuple(d for d in row["dtypes"] if d in _FLOATING + _COMPLEX)
         elif op in ("amax", "amin"):
             row["dtypes"] = tuple(d for d in row["dtypes"] if d not in _COMPLEX)
+        elif op == "linear":  # its tiles are those of matmul's default
+            row.update(size_default=0, size_min=0, size_max=0)
         rows.append(Variant(size_name=size_name if row["size_max"] else None, **row))
     return Variants(rows)
 
@@ -135,8 +138,8 @@ def resolve(op: OpName, name: str) -> str:
     """The name in the table behind a name or an alias: `resolve("sum", "v0") == "interleaved_modulo"`.
 
     Args:
-        op: "sum", "mean", "amax", "amin", "matmul", "vector_add", "softmax", "log_softmax", "logsumexp", "layer_norm"
-            or "rms_norm".
+        op: "sum", "mean", "amax", "amin", "matmul", "linear", "vector_add", "softmax", "log_softmax", "logsumexp",
+            "layer_norm" or "rms_norm".
         name: a variant or one of its aliases.
 
     Raises:
