@@ -87,7 +87,7 @@ OTHERS = {
 @pytest.mark.parametrize("family", OTHERS)
 def test_models_of_other_kinds(family, device):
     """Rows alone and among others, runs and gradients; of decoders prefixes as well."""
-    import transformers
+    import transformers  # optional, and slow to import
 
     kind, name, settings = OTHERS[family]
     transformers.logging.set_verbosity_error()

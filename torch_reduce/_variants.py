@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from . import _C
-from ._names import OpName
+from ._names import MatmulName, OpName, ReductionName, RowName, VectorAddName
 
 REDUCTIONS: tuple[OpName, ...] = ("sum", "mean", "amax", "amin")
 PRODUCTS: tuple[OpName, ...] = ("matmul", "linear")
@@ -18,11 +18,14 @@ _FLOATING = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "floa
 _COMPLEX = ("complex64", "complex128")
 
 
+_Name = TypeVar("_Name", bound=str)
+
+
 @dataclasses.dataclass(frozen=True)
-class Variant:
+class Variant(Generic[_Name]):
     """One rung of a ladder."""
 
-    name: str
+    name: _Name
     aliases: tuple[str, ...]
     summary: str
     """The idea, in a line."""
@@ -79,7 +82,7 @@ class Variant:
 COLUMNS = ("variant", "known as", "sizes", "order class", "needs", "idea")
 
 
-class Variants(tuple[Variant, ...]):
+class Variants(tuple[Variant[_Name], ...], Generic[_Name]):
     """The variants of an op in teaching order. `str()` of it is a table."""
 
     __slots__ = ()
@@ -104,8 +107,19 @@ def _family(op: str) -> tuple[Callable[[], list[dict]], Callable[[str], str], Li
     raise ValueError(f"unknown op {op!r}; the ops are {', '.join((*OPS, *ROW_OPS))}")
 
 
-@functools.cache
-def variants(op: OpName) -> Variants:
+@overload
+def variants(op: Literal["sum", "mean", "amax", "amin"]) -> Variants[ReductionName]: ...
+@overload
+def variants(op: Literal["matmul", "linear"]) -> Variants[MatmulName]: ...
+@overload
+def variants(op: Literal["vector_add"]) -> Variants[VectorAddName]: ...
+@overload
+def variants(
+    op: Literal["softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm"],
+) -> Variants[RowName]: ...
+@overload
+def variants(op: OpName) -> Variants[str]: ...
+def variants(op: OpName) -> Any:
     """The variants of an op, in teaching order.
 
     Args:
@@ -121,6 +135,11 @@ def variants(op: OpName) -> Variants:
     Source:
         csrc/*/ladder.cpp, the tables themselves.
     """
+    return _variants_of(op)
+
+
+@functools.cache
+def _variants_of(op: OpName) -> Variants[str]:
     table, _, size_name = _family(op)
     rows = []
     for row in table():
