@@ -6,6 +6,7 @@
 // Bound:   memory bandwidth for large inputs: 7 float additions for 4 bytes, a third of what the chip can add meanwhile.
 // Next:    exact has no rounding error but the last.
 // Source:  Takeshi Ogita, Siegfried Rump and Shin'ichi Oishi, Accurate sum and dot product (2005).
+#include "../../primitives/ptx/launch.cuh"
 #include "../column_folds.cuh"
 #include "../rows.cuh"
 
@@ -16,6 +17,7 @@ template <class Team, class O, class Source, class Layout>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT rows::Shares shares, typename O::Acc* partials,
                 unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   const int64_t chunks = Pairwise(shares.length).chunks(), splits = shares.splits.divisor;
   for (int64_t tile = blockIdx.x; tile < shares.tiles; tile += gridDim.x) {
@@ -42,6 +44,7 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnBlockThreads)
     columns_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
                    TREDUCE_GRID_CONSTANT Placement placement) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   constexpr int kSize = Columns::kSize;
   const int64_t length = tiling.length, outputs = tiling.outputs;

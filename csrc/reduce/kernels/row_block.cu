@@ -8,6 +8,7 @@
 // Bound:   memory bandwidth; for short rows the way through memory and back for counter and partials.
 // Next:    row_cluster, which spares that way.
 // Source:  Nicholas Wilt, The CUDA Handbook (2013).
+#include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
 
 namespace treduce::reduce::row_block {
@@ -16,6 +17,7 @@ template <int kResident, class Team, class O, class Source, class Layout>
 __global__ void __launch_bounds__(kRowThreads, kResident)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT rows::Shares shares, typename O::Acc* partials,
            unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   const int64_t chunks = Pairwise(shares.length).chunks(), splits = shares.splits.divisor;
   for (int64_t tile = blockIdx.x; tile < shares.tiles; tile += gridDim.x) {
@@ -28,6 +30,7 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
 
     // The teams of the block read them; their values meet in shared memory.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
+    ptx::allow_launch_after();
 
     // A block alone writes the result. Of several, the last to finish folds what they left.
     const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
@@ -60,6 +63,7 @@ template <class O, class T>
 __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
     whole_kernel(const T* data, int length, int chunks_a_block, Result result, typename O::Acc* partials,
                  unsigned* counter) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Source = Stored<T>;
   constexpr int kSize = vector_of<Source>;
@@ -108,6 +112,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
     value = Team::tree(lanes);
     if (thread == 0 && mine < count) values[mine] = value;
   }
+  ptx::allow_launch_after();
   if (chunks > 1) {
     __syncthreads();
     if (threadIdx.x >= warp::kLanes) return;

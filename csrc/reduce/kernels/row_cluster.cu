@@ -9,6 +9,7 @@
 // Note:    compute capability 9.0 and later. The bits are those of row_block.
 // Source:  NVIDIA, CUDA Programming Guide, thread block clusters and distributed shared memory.
 #include "../../primitives/cluster.cuh"
+#include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
 
 namespace treduce::reduce::row_cluster {
@@ -17,6 +18,7 @@ template <int kResident, class Team, class O, class Source, class Layout>
 __global__ void __launch_bounds__(kRowThreads, kResident)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t chunks_a_block, int64_t length,
            TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   SHARED_ARRAY(Acc, nodes, kClusterBlocks);
   const int rank = cluster::rank();
@@ -28,6 +30,7 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
   for (int64_t o = blockIdx.x / kClusterBlocks; o < outputs; o += gridDim.x / kClusterBlocks) {
     // This block's part of the row.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(o), first, count, length);
+    ptx::allow_launch_after();
 
     // Every block writes its node to the shared memory of rank 0, which folds them.
     cluster::wait();

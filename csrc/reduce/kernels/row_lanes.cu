@@ -8,6 +8,7 @@
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
+#include "../../primitives/ptx/launch.cuh"
 #include "../chunk.cuh"
 #include "../reads.h"
 #include "../store.cuh"
@@ -36,6 +37,7 @@ template <class O, int kSize, int kRows, int kStripes, bool kLoops, class Source
 __global__ void __launch_bounds__(kRowThreads)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team,
            TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Raw = typename Source::Raw;
   constexpr int kPacks = Team<O, Source, kSize>::kPacks;
@@ -129,6 +131,8 @@ __global__ void __launch_bounds__(kRowThreads)
       }
     }
 
+    ptx::allow_launch_after();
+
     // Between the threads of a team: one step of all rows after the other, for a shuffle takes longer than it keeps the warp. Then
     // between the packs of a thread.
 #pragma unroll 1
@@ -170,6 +174,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <int kLength, class O, class Source>
 __global__ void __launch_bounds__(kRowThreads)
     packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, TREDUCE_GRID_CONSTANT MappedResult result) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   constexpr int kSize = vector_of<Source>;
   constexpr int kRows = kSize / kLength;  // in a vector
@@ -193,6 +198,7 @@ __global__ void __launch_bounds__(kRowThreads)
         pack[p] = load_pack<kSize>(x, (v < vectors ? v : vectors - 1) * kSize);
       }
     }
+    ptx::allow_launch_after();
     as_stored<Source, Acc>(result.dtype, [&](auto zero) {
       using T = decltype(zero);
       T* const out = static_cast<T*>(result.data);

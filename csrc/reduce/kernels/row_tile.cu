@@ -10,6 +10,7 @@
 // Source:  CUB's block load with transposition (Duane Merrill).
 #include "../../primitives/neighbours.h"
 #include "../../primitives/ptx/copy.cuh"
+#include "../../primitives/ptx/launch.cuh"
 #include "../../primitives/shared.cuh"
 #include "../../primitives/thread.cuh"
 #include "../lanes.cuh"
@@ -115,6 +116,7 @@ template <bool kWords, class O, class Source>
 __global__ void __launch_bounds__(kTileThreads)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Extents out, bool dense_outs, Divider columns,
            int64_t batches, int batches_a_tile, int length, TREDUCE_GRID_CONSTANT MappedResult result) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using T = typename Source::Raw;
   using Row = row_tile::Row<kWords, O, Source>;
@@ -130,6 +132,7 @@ __global__ void __launch_bounds__(kTileThreads)
     copy_tile(shared, source, count * batch_size, x.data, x.data + batches * batch_size);
     ptx::commit_copies();
     ptx::wait_copies<0>();
+    ptx::allow_launch_after();
     __syncthreads();
 
     const T* const tile = shared + reinterpret_cast<uintptr_t>(source) % kGranule / sizeof(T);

@@ -7,6 +7,7 @@
 // Bound:   memory bandwidth while there are rows for every warp of the chip.
 // Next:    row_block, where rows are fewer and longer.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
+#include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
 
 namespace treduce::reduce::row_warp {
@@ -18,6 +19,7 @@ template <int kResident, class Team, class O, class Source, class Layout>
 __global__ void __launch_bounds__(kRowThreads, kResident)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t length, TREDUCE_GRID_CONSTANT MappedResult result,
            TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   const int lane = threadIdx.x % warp::kLanes;
   const int thread = lane % Team::kThreads;
@@ -37,6 +39,7 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
         break;
       }
     }
+    ptx::allow_launch_after();
     if (thread == 0 && o < outputs) result.store<O>(value, layout.out(o));
   }
 }
