@@ -522,14 +522,22 @@ class _CudaRig:
             torch.cuda.synchronize()
             estimate = self._timed(lambda: call(*self.inputs[-1]))
         torch.cuda.current_stream().wait_stream(self.stream)
-        calls = min(max(math.ceil(self.settings.sample_seconds / max(estimate, 1e-9)), 1), self.most_calls)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            for i in range(calls):
-                result = call(*self.inputs[i % len(self.inputs)])
-        self.graphs.append(graph)
-        estimate = self._timed(graph.replay)
-        return Sampler(lambda: self._timed(graph.replay) / calls, calls, estimate + 3e-4), result.clone()
+        # That estimate holds the call from Python, which may take ten times as long as its kernels. So a first graph tells how
+        # many calls fill a sample: with few of them the begin of a replay would be a visible part of each.
+        calls = 0
+        while (wanted := self._calls(estimate)) > 2 * calls:
+            calls = wanted
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                for i in range(calls):
+                    result = call(*self.inputs[i % len(self.inputs)])
+            self.graphs.append(graph)
+            estimate = self._timed(graph.replay) / calls
+        return Sampler(lambda: self._timed(graph.replay) / calls, calls, estimate * calls + 3e-4), result.clone()
+
+    def _calls(self, estimate: float) -> int:
+        """How many calls of so many seconds fill a sample."""
+        return min(max(math.ceil(self.settings.sample_seconds / max(estimate, 1e-9)), 1), self.most_calls)
 
     def _timed(self, run: Callable[[], Any]) -> float:
         """Seconds on the device, with a cold L2."""

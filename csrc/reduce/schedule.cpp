@@ -79,7 +79,7 @@ int64_t chunks_of(const Work& w) { return Pairwise(w.geometry.length).chunks(); 
 // Whether row_block takes its kernel for whole tensors.
 bool is_whole(const Work& w) {
   const Geometry& g = w.geometry;
-  return g.outputs == 1 && g.reduced.count == 1 && g.length >= kWholeLeast && g.length <= kWholeMost && w.blocks == 0 &&
+  return g.outputs == 1 && g.reduced.count == 1 && g.length > 0 && g.length <= kWholeMost && w.blocks == 0 &&
          w.memory.kernels == Kernels::every && w.memory.common_sum() && row_vectors(w);
 }
 
@@ -470,8 +470,9 @@ const char* choose_rung(const Work& w) {
       if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
       return "row_lanes";
     }
+    if (chunks == 1 && is_whole(w)) return "row_block";
     if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
-    if (chunks == 1) return is_whole(w) ? "row_block" : "row_warp";
+    if (chunks == 1) return "row_warp";
     if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.multiprocessors) {
       // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
       Schedule s;

@@ -50,8 +50,12 @@ constexpr int kRowThreads = 256;
 // row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
 // count, and the chunks of a block or the blocks that a warp folds.
 constexpr int whole_threads(int64_t accumulator_bytes) { return accumulator_bytes > 4 ? 512 : 1024; }
-constexpr int64_t kWholeLeast = 16, kWholeMost = 1 << 30;
+constexpr int64_t kWholeMost = 1 << 30;
 constexpr int kWholeValues = 8 * kWarp;
+// Whether a block has a team for every chunk.
+inline bool one_block_takes(int64_t length, int64_t vector, int64_t threads) {
+  return Pairwise(length).chunks() * team_threads(vector) <= threads;
+}
 
 // row_lanes: rows that a team takes at once, of up to one stripe, two (the common floats alone) and four; vectors that a thread takes
 // where each holds several rows.

@@ -54,8 +54,61 @@ TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
   return warp::reduce_neighbours<O>(thread::fold_neighbours<O>(value));
 }
 
-// A tensor that is one row, in vectors. Few parameters, offsets of 32 bits, one place for a chunk: the time of a small sum is that
-// of its instructions, one after another.
+// A tensor of a common float that is one row, for one block: a team for each chunk. The time of a small sum is that of its
+// instructions, one after another, and of fetching them: few parameters, offsets of 32 bits, no loop over chunks.
+template <class O, class T>
+__global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
+    one_block_kernel(const T* data, int length, Result result) {
+  ptx::wait_for_launch_before();
+  using Acc = typename O::Acc;
+  using Source = Stored<T>;
+  constexpr int kSize = vector_of<Source>;
+  using Team = reduce::Team<O, Source, kSize>;
+  constexpr int kPacks = Team::kPacks;
+  const Source x{{data}};
+  const int begin = static_cast<int>(threadIdx.x) / Team::kThreads * Pairwise::kChunk;
+  const int at = begin + static_cast<int>(threadIdx.x) % Team::kThreads * kSize;
+  const int cut = length % kSize;            // elements of no whole vector,
+  const int to_cut = length - cut - at;      // of this thread's lanes where it is the begin of a vector of theirs
+  const bool has_cut = cut > 0 && to_cut >= 0 && to_cut < Pairwise::kChunk && to_cut % Team::kStep == 0;
+  Pack<T, kSize> rest = {}, pack[Pairwise::kStripes][kPacks] = {};
+#pragma unroll
+  for (int s = 0; s < Pairwise::kStripes; ++s) {
+#pragma unroll
+    for (int h = 0; h < kPacks; ++h) {
+      const int from = at + s * Pairwise::kLanes + h * Team::kStep;
+      if (from + kSize <= length) pack[s][h] = load_pack<kSize>(x, from);
+    }
+  }
+  if (has_cut) rest = load_some<kSize>(x, length - cut, 0, cut);
+  ptx::allow_launch_after();
+  typename Team::OwnLanes lanes[kPacks];
+#pragma unroll
+  for (int s = 0; s < Pairwise::kStripes; ++s) {
+#pragma unroll
+    for (int h = 0; h < kPacks; ++h) lanes[h].take(x, pack[s][h]);  // what was not there is +0, which no sum notices
+  }
+#pragma unroll
+  for (int h = 0; h < kPacks; ++h) {
+    if (has_cut && to_cut % Pairwise::kLanes / Team::kStep == h) lanes[h].take(x, rest);
+  }
+  Acc value = Team::tree(lanes);
+#pragma unroll
+  for (int s = Team::kThreads; s < warp::kLanes; s *= 2) value = O::combine(value, warp::exchange(value, s));
+  if (blockDim.x > warp::kLanes) {
+    SHARED_ARRAY(Acc, values, warp::kLanes);
+    const int lane = threadIdx.x % warp::kLanes, warps = static_cast<int>(blockDim.x) / warp::kLanes;
+    if (lane == 0) values[threadIdx.x / warp::kLanes] = value;
+    __syncthreads();
+    if (threadIdx.x >= warp::kLanes) return;
+    value = lane < warps ? values[lane] : O::identity();
+#pragma unroll 1
+    for (int s = 1; s < warps; s *= 2) value = O::combine(value, warp::exchange(value, s));
+  }
+  if (threadIdx.x == 0) result.store<O>(value);
+}
+
+// The same for several blocks.
 //
 // The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
 // taken, and what is left of a vector is loaded element by element in the same batch.
@@ -131,9 +184,14 @@ cudaError_t launch_one(const Call& call) {
   if (call.prepared.schedule.whole) {
     return dispatch_common_sum(call, [&](auto op, auto source) {
       using O = decltype(op);
-      return launch(&whole_kernel<O, typename decltype(source)::Type>, call.shape(), source.data,
-                    static_cast<int>(call.request.geometry.length), static_cast<int>(call.prepared.schedule.span),
-                    call.result, static_cast<typename O::Acc*>(call.workspace), call.counter);
+      using T = typename decltype(source)::Type;
+      const int length = static_cast<int>(call.request.geometry.length);
+      if (one_block_takes(length, vector_of<decltype(source)>, call.prepared.schedule.block)) {
+        return launch(&one_block_kernel<O, T>, call.shape(), source.data, length, call.result);
+      }
+      return launch(&whole_kernel<O, T>, call.shape(), source.data, length,
+                    static_cast<int>(call.prepared.schedule.span), call.result,
+                    static_cast<typename O::Acc*>(call.workspace), call.counter);
     });
   }
   return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
