@@ -260,7 +260,7 @@ Scheduled schedule_row_block(const Work& w) {
   const int64_t team = team_threads(w, s);
   s.span = power_of_two(chunks);
   s.whole = is_whole(w);
-  const int most_threads = s.whole ? whole_threads(w.memory.accumulator) : kRowThreads;
+  const int most_threads = s.whole ? whole_threads(element_size(w)) : kRowThreads;
   if (s.whole && w.geometry.length * element_size(w) <= tuning::kWholeBlockBytes && chunks * team <= most_threads) {
     s.block = w.block > 0 ? std::min(w.block, most_threads) : static_cast<int>(ceil_div(chunks * team, kWarp) * kWarp);
     return {s, ""};

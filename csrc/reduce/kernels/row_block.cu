@@ -57,8 +57,8 @@ TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
 // A tensor of a common float that is one row, for one block: a team for each chunk. The time of a small sum is that of its
 // instructions, one after another, and of fetching them: few parameters, offsets of 32 bits, no loop over chunks.
 template <class O, class T>
-__global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
-    one_block_kernel(const T* data, int length, Result result) {
+__global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
+    one_block_kernel(const T* data, int length, TREDUCE_GRID_CONSTANT Result result) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Source = Stored<T>;
@@ -66,12 +66,15 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
   using Team = reduce::Team<O, Source, kSize>;
   constexpr int kPacks = Team::kPacks;
   const Source x{{data}};
-  const int begin = static_cast<int>(threadIdx.x) / Team::kThreads * Pairwise::kChunk;
-  const int at = begin + static_cast<int>(threadIdx.x) % Team::kThreads * kSize;
-  const int cut = length % kSize;            // elements of no whole vector,
-  const int to_cut = length - cut - at;      // of this thread's lanes where it is the begin of a vector of theirs
-  const bool has_cut = cut > 0 && to_cut >= 0 && to_cut < Pairwise::kChunk && to_cut % Team::kStep == 0;
-  Pack<T, kSize> rest = {}, pack[Pairwise::kStripes][kPacks] = {};
+  const int lane = threadIdx.x % warp::kLanes, thread = threadIdx.x % Team::kThreads;
+  const int first = static_cast<int>(threadIdx.x) - lane;  // of this warp
+  const int at = static_cast<int>(threadIdx.x) / Team::kThreads * Pairwise::kChunk + thread * kSize;
+  // The elements of no whole vector: the warp in whose chunks they are loads them side by side, and gives them to their thread.
+  const int cut = length % kSize;
+  const int to_cut = length - cut - first / Team::kThreads * Pairwise::kChunk;
+  const bool has_cut = cut > 0 && to_cut >= 0 && to_cut < Team::kOfWarp * Pairwise::kChunk;
+  Acc rest = O::identity();
+  Pack<T, kSize> pack[Pairwise::kStripes][kPacks] = {};
 #pragma unroll
   for (int s = 0; s < Pairwise::kStripes; ++s) {
 #pragma unroll
@@ -80,7 +83,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
       if (from + kSize <= length) pack[s][h] = load_pack<kSize>(x, from);
     }
   }
-  if (has_cut) rest = load_some<kSize>(x, length - cut, 0, cut);
+  if (has_cut && lane < cut) rest = widen<Acc>(x.at(length - cut + lane));
   ptx::allow_launch_after();
   typename Team::OwnLanes lanes[kPacks];
 #pragma unroll
@@ -88,16 +91,26 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
 #pragma unroll
     for (int h = 0; h < kPacks; ++h) lanes[h].take(x, pack[s][h]);  // what was not there is +0, which no sum notices
   }
+  if (has_cut) {
+    const int to_mine = length - cut - at;
+    const bool is_mine = to_mine >= 0 && to_mine < Pairwise::kChunk && to_mine % Team::kStep == 0;
 #pragma unroll
-  for (int h = 0; h < kPacks; ++h) {
-    if (has_cut && to_cut % Pairwise::kLanes / Team::kStep == h) lanes[h].take(x, rest);
+    for (int c = 0; c + 1 < kSize; ++c) {
+      const Acc element = warp::from(rest, c);
+#pragma unroll
+      for (int h = 0; h < kPacks; ++h) {
+        if (is_mine && to_mine % Pairwise::kLanes / Team::kStep == h) {
+          lanes[h].at[c] = O::combine(lanes[h].at[c], element);
+        }
+      }
+    }
   }
   Acc value = Team::tree(lanes);
 #pragma unroll
   for (int s = Team::kThreads; s < warp::kLanes; s *= 2) value = O::combine(value, warp::exchange(value, s));
   if (blockDim.x > warp::kLanes) {
     SHARED_ARRAY(Acc, values, warp::kLanes);
-    const int lane = threadIdx.x % warp::kLanes, warps = static_cast<int>(blockDim.x) / warp::kLanes;
+    const int warps = static_cast<int>(blockDim.x) / warp::kLanes;
     if (lane == 0) values[threadIdx.x / warp::kLanes] = value;
     __syncthreads();
     if (threadIdx.x >= warp::kLanes) return;
@@ -113,9 +126,9 @@ __global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
 // The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
 // taken, and what is left of a vector is loaded element by element in the same batch.
 template <class O, class T>
-__global__ void __launch_bounds__(whole_threads(sizeof(typename O::Acc)), 1)
-    whole_kernel(const T* data, int length, int chunks_a_block, Result result, typename O::Acc* partials,
-                 unsigned* counter) {
+__global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
+    whole_kernel(const T* data, int length, int chunks_a_block, TREDUCE_GRID_CONSTANT Result result,
+                 typename O::Acc* partials, unsigned* counter) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Source = Stored<T>;
