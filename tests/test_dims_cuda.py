@@ -338,6 +338,30 @@ def test_two_graphs_at_once_along_dims(variant):
             assert torch.stack(results).eq(value * shape[dim]).all(), f"{shape} along {dim}"
 
 
+@every_variant_along_dims
+def test_launches_overlap_and_wait_along_dims(variant):
+    """Each reads what the launch before wrote, torch's or ours, and has read it before the next one writes."""
+    tables.needs_chip(variant)
+    for shape, dim in work_of(variant):
+        x = torch.zeros(shape, device="cuda", dtype=torch.int32)
+        if attempt("sum", x, variant, dim=dim) is None:
+            continue
+
+        def chain(x=x, dim=dim):
+            found = []
+            for value in range(1, 21):
+                x.fill_(value)
+                sums = call("sum", x, variant.name, dim=dim)
+                found.append((sums, call("sum", sums), call("sum", x, variant.name, dim=dim)))
+            return found
+
+        graph, replayed = captured(chain)
+        for found in (chain(), graph.replay() or replayed):
+            for value, (sums, total, again) in enumerate(found, 1):
+                assert sums.eq(value * shape[dim]).all() and same(sums, again), f"{shape} along {dim}, {value}"
+                assert total.item() == value * x.numel(), f"{shape} along {dim}, {value}"
+
+
 def test_a_graph_of_many_calls():
     """Hundreds of calls in one graph, each with counters of its own, replayed again and again."""
     x = torch.ones(2, 300_001, device="cuda", dtype=torch.int32)

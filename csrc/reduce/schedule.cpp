@@ -197,7 +197,11 @@ Scheduled schedule_row_lanes(const Work& work) {
   const int64_t pack = s.vectors ? 16 / element_size(w) : 1;
   s.block = w.block > 0 ? std::min(w.block, kRowThreads) : kRowThreads;
   s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s));
-  const bool at_once = s.vectors && w.geometry.reduced.count <= 1 && w.geometry.length > Pairwise::kLanes;
+  const bool even = s.vectors && w.geometry.reduced.count <= 1, at_once = even && w.geometry.length > Pairwise::kLanes;
+  if (even && !at_once && w.memory.common_sum() && element_size(w) < 8 &&
+      lanes_take_three(ceil_div(w.geometry.length, pack))) {
+    s.span /= 4;
+  }
   const bool two = lanes_take_two_stripes(w.geometry.length, w.memory.common_sum());
   const int64_t rows_a_team = !at_once ? kLanesRows : two ? kLanesRowsOfTwo : kLanesRowsOfFour;
   s.grid = s.tiles = ceil_div(ceil_div(w.geometry.outputs, kWarp / s.span * rows_a_team), s.block / kWarp);

@@ -64,6 +64,13 @@ constexpr bool lanes_take_two_stripes(int64_t length, bool common_sum) {
   return common_sum && length <= 2 * Pairwise::kLanes;
 }
 constexpr int kPacksAThread = 4;
+// Rows of up to one stripe: whether a power of two of lanes would leave a quarter of them without a vector or more. A quarter as many
+// take three vectors each then. (The common floats alone, of which a stripe is no more than a warp's vectors.)
+inline bool lanes_take_three(int64_t vectors) {
+  int64_t lanes = 16;  // fewer than four for a row would read less than 64 bytes side by side
+  while (lanes < vectors) lanes *= 2;
+  return 2 * vectors > lanes && 4 * vectors <= 3 * lanes;
+}
 
 // row_tile: threads of a block at the most, and bytes of shared memory for a tile that begins anywhere.
 constexpr int kTileThreads = 256;

@@ -3,12 +3,14 @@
 //
 // After:   row_tile, which needs shared memory and a barrier.
 // Mapping: a team is the smallest power of two of lanes that covers a row, or its first 128 elements, with one vector each (one by
-//          one, four elements a lane). A team takes kRows rows at once, so that several loads are in flight.
+//          one, four elements a lane). A team takes kRows rows at once, so that several loads are in flight. Where a quarter of
+//          the lanes would have no vector, a quarter as many take three each.
 //          Rows of which a vector holds several need no team at all.
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
 #include "../../primitives/ptx/launch.cuh"
+#include "../../common/round.h"
 #include "../chunk.cuh"
 #include "../reads.h"
 #include "../store.cuh"
@@ -32,15 +34,15 @@ TREDUCE_DEVICE void offsets_of(const Extents& extents, int64_t (&i)[kCount]) {
   for (int r = 0; r < kCount; ++r) i[r] = sum[r] + i[r] * extents.stride[0];
 }
 
-// kStripes stripes of a row are loaded at once; where a row has more, the kernel loops.
-template <class O, int kSize, int kRows, int kStripes, bool kLoops, class Source, class Layout>
+// kStripes stripes of a row are loaded at once; where a row has more, the kernel loops. A thread takes kPacks vectors of a stripe, as
+// many vectors apart as its team has threads.
+template <class O, int kSize, int kRows, int kStripes, bool kLoops, int kPacks, class Source, class Layout>
 __global__ void __launch_bounds__(kRowThreads)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int length, int team,
            TREDUCE_GRID_CONSTANT MappedResult result, TREDUCE_GRID_CONSTANT Layout layout) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Raw = typename Source::Raw;
-  constexpr int kPacks = Team<O, Source, kSize>::kPacks;
   const int lane = threadIdx.x % warp::kLanes;
   const int thread = lane & (team - 1);
   const int teams = warp::kLanes / team;
@@ -253,6 +255,7 @@ cudaError_t launch_one(const Call& call) {
     const auto layout = layout_of<decltype(walk)::value>(g);
     using Layout = decltype(layout);
     constexpr int kSize = decltype(vectors)::value ? vector_of<Source> : 1;
+    constexpr int kPacks = Team<O, Source, kSize>::kPacks;
     const auto start = [&](auto kernel) {
       return launch(kernel, call.shape(), source, g.outputs, length, static_cast<int>(call.prepared.schedule.span),
                     result_of(call, source), layout);
@@ -261,13 +264,20 @@ cudaError_t launch_one(const Call& call) {
     if constexpr (decltype(vectors)::value && Layout::kHow == Walk::even) {
       if constexpr (is_common<Source>) {
         if (g.length > Pairwise::kLanes && lanes_take_two_stripes(g.length, true)) {
-          return start(&kernel<O, kSize, kLanesRowsOfTwo, 2, false, Source, Layout>);
+          return start(&kernel<O, kSize, kLanesRowsOfTwo, 2, false, kPacks, Source, Layout>);
         }
       }
-      if (g.length > Pairwise::kLanes) return start(&kernel<O, kSize, kLanesRowsOfFour, 4, false, Source, Layout>);
-      return start(&kernel<O, kSize, kLanesRows, 1, false, Source, Layout>);
+      if (g.length > Pairwise::kLanes) {
+        return start(&kernel<O, kSize, kLanesRowsOfFour, 4, false, kPacks, Source, Layout>);
+      }
+      if constexpr (is_common<Source> && kPacks == 1) {
+        if (lanes_take_three(ceil_div(g.length, kSize))) {
+          return start(&kernel<O, kSize, kLanesRows, 1, false, 3, Source, Layout>);
+        }
+      }
+      return start(&kernel<O, kSize, kLanesRows, 1, false, kPacks, Source, Layout>);
     } else {
-      return start(&kernel<O, kSize, kLanesRows, 1, true, Source, Layout>);
+      return start(&kernel<O, kSize, kLanesRows, 1, true, kPacks, Source, Layout>);
     }
   });
 }
