@@ -317,7 +317,7 @@ def long_along_dims(store, variant):
         batch.append(along(store, "sum", variant, x, 0, chip=2))
     # Many rows in vectors, of one to eight stripes.
     turns = in_turn((torch.float32, torch.bfloat16, torch.float64), (0, 1, 3), (0, 64, 0))
-    for rows, n in ((300, 40), (99, 128), (99, 200), (67, 256), (50, 304), (33, 760)):
+    for rows, n in ((300, 40), (70, 88), (40, 96), (99, 128), (99, 200), (67, 256), (50, 304), (33, 760)):
         shape = (min(rows, most), n)
         dtype, num_blocks, block_size = next(turns)
         x = cases.values(math.prod(shape), dtype, kind_of(dtype)).view(shape)

@@ -65,9 +65,7 @@ Prepared prepare_along_dims(const Request& r, const Chip& chip) {
   Scheduled scheduled = p.rung->schedule(work);
   p.refusal.sentence = std::move(scheduled.refusal);
   const Schedule& s = p.schedule = scheduled.schedule;
-  LaunchShape& launch = p.launches.add(s);
-  launch.kernel = p.kernel->name.c_str();
-  launch.overlapping = chip.capability >= 90;  // kernels of rungs along dims wait for the launch before by themselves
+  p.launches.add(s).kernel = p.kernel->name.c_str();
   p.workspace.add("partials", s.partials * partial);
   p.workspace.add("cells", s.workspace_bytes);
   p.counters = s.counters;

@@ -89,10 +89,24 @@ bool lanes_pack(const Work& w) {
          w.geometry.reduced.inner_stride() == 1 && packs_rows(w.geometry, true, element_size(w));
 }
 
+// Whether it is more than one block takes at once, and no more than a cluster does well.
+bool is_whole_of_cluster(const Work& w, int64_t team) {
+  const int64_t bytes = w.geometry.length * element_size(w);
+  return is_whole(w) && w.block == 0 && chunks_of(w) * team > whole_threads(element_size(w)) &&
+         bytes <= tuning::kWholeClusterBytes && ceil_div(chunks_of(w), kClusterBlocks) * team <= kWholeClusterThreads;
+}
+
 // At most the grid that the caller asked for.
 void limit_grid(const Work& w, Schedule& s) {
   s.grid = std::min(s.grid, kMostBlocks);
   if (w.blocks > 0) s.grid = std::min(s.grid, w.blocks);
+}
+
+// Whether the launch may come before the one before has ended; kernels that are launched so wait for it by themselves. Not where few
+// blocks share all of memory's rate: they would sit where there happened to be room, two on one SM and none on another.
+bool may_overlap(const Work& w, const Schedule& s) {
+  const int64_t bytes = w.geometry.outputs * w.geometry.length * element_size(w);
+  return w.chip.capability >= 90 && (bytes <= tuning::kOverlapBytes || s.grid >= tuning::kOverlapBlocksAnSm * w.chip.multiprocessors);
 }
 
 // The batches of `length` x `columns` elements, one after another in memory, that row_tile and column_narrow want: the number of
@@ -182,6 +196,7 @@ Scheduled schedule_row_tile(const Work& w) {
   s.shared_bytes = tile_shared_bytes(s.span * batch_bytes);
   s.grid = s.tiles = ceil_div(batches, s.span);
   limit_grid(w, s);
+  s.overlapping = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -211,6 +226,7 @@ Scheduled schedule_row_lanes(const Work& work) {
     s.grid = s.tiles = ceil_div(w.geometry.outputs * w.geometry.length * element_size(w), 16 * kPacksAThread * s.block);
   }
   limit_grid(w, s);
+  s.overlapping = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -222,6 +238,7 @@ Scheduled schedule_row_warp(const Work& w) {
                         : static_cast<int>(std::min<int64_t>(power_of_two(warps), kRowThreads / kWarp) * kWarp);
   s.grid = s.tiles = ceil_div(warps, s.block / kWarp);
   limit_grid(w, s);
+  s.overlapping = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -249,12 +266,18 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // So many that they may come and go.
-    if (s.span * Pairwise::kChunk * element_size(w) > tuning::kMostSpanBytes) {
-      s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
+    const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
+    if (w.geometry.outputs == 1 && all * chunk_bytes >= tuning::kLongBytes &&
+        !(s.whole && element_size(w) == 4 && s.span * chunk_bytes <= tuning::kWholeSpanBytes)) {
+      s.whole = false;
+      s.span = tuning::kShortSpanBytes / chunk_bytes;
+      while (ceil_div(all, s.span) > kRowGroup * kRowGroup) s.span *= 2;
+    } else if (s.span * chunk_bytes > tuning::kMostSpanBytes) {
+      s.span = tuning::kSpanBytes / chunk_bytes;
     }
   }
   s.block =
-      static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, s.whole ? tuning::kWholeThreads : kRowThreads));
+      static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, s.whole && element_size(w) < 8 ? tuning::kWholeThreads : kRowThreads));
 }
 
 Scheduled schedule_row_block(const Work& w) {
@@ -267,6 +290,7 @@ Scheduled schedule_row_block(const Work& w) {
   const int most_threads = s.whole ? whole_threads(element_size(w)) : kRowThreads;
   if (s.whole && w.geometry.length * element_size(w) <= tuning::kWholeBlockBytes && chunks * team <= most_threads) {
     s.block = w.block > 0 ? std::min(w.block, most_threads) : static_cast<int>(ceil_div(chunks * team, kWarp) * kWarp);
+    s.overlapping = may_overlap(w, s);
     return {s, ""};
   }
   s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
@@ -286,10 +310,11 @@ Scheduled schedule_row_block(const Work& w) {
   s.splits = ceil_div(chunks, s.span);
   s.grid = s.tiles = outputs * s.splits;
   if (s.splits > 1) {
-    s.partials = s.tiles;
-    s.counters = outputs;
+    s.partials = outputs * (s.splits + row_groups(s.splits));
+    s.counters = outputs * (1 + row_groups(s.splits));
   }
   limit_grid(w, s);
+  s.overlapping = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -300,11 +325,19 @@ Scheduled schedule_row_cluster(const Work& work) {
   read_rows(w, s);
   s.cluster = kClusterBlocks;
   s.span = power_of_two(ceil_div(chunks_of(w), kClusterBlocks));
+  if (const int64_t team = team_threads(work, s); is_whole_of_cluster(work, team)) {
+    s.whole = true;
+    s.block = static_cast<int>(round_up(s.span * team, kWarp));
+    s.grid = s.tiles = kClusterBlocks;
+    s.overlapping = may_overlap(w, s);
+    return {s, ""};
+  }
   s.block =
       static_cast<int>(std::clamp<int64_t>(w.block > 0 ? w.block : s.span * team_threads(w, s), kWarp, kRowThreads));
   s.grid = s.tiles = w.geometry.outputs * kClusterBlocks;
   limit_grid(w, s);
   s.grid = std::max<int64_t>(s.grid / kClusterBlocks, 1) * kClusterBlocks;
+  s.overlapping = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -481,6 +514,7 @@ const char* choose_rung(const Work& w) {
       // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
       Schedule s;
       read_rows(w, s);
+      if (is_whole_of_cluster(w, team_threads(w, s))) return "row_cluster";
       const int64_t threads = chunks * team_threads(w, s);
       if (element_size(w) <= 2 && has_vectors(Kernels::cluster, w.memory.dtype, w.memory.extremum) &&
           threads > 2 * kRowThreads && threads <= kClusterBlocks * kRowThreads) {

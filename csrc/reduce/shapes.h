@@ -47,9 +47,16 @@ constexpr int team_threads(int64_t vector) {
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
+// Blocks that share a row: up to that many a warp folds; more are folded in groups of so many first.
+constexpr int kRowGroup = 8 * kWarp;
+TREDUCE_HOST_DEVICE int64_t row_groups(int64_t blocks) {
+  return blocks > kRowGroup ? (blocks + kRowGroup - 1) / kRowGroup : 0;
+}
+
 // row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
 // count, and the chunks of a block or the blocks that a warp folds.
 constexpr int whole_threads(int64_t element_size) { return element_size == 4 ? 1024 : 512; }  // others need more registers
+constexpr int kWholeClusterThreads = 512;  // of row_cluster
 constexpr int64_t kWholeMost = 1 << 30;
 constexpr int kWholeValues = 8 * kWarp;
 // Whether a block has a team for every chunk.

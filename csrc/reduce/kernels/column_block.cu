@@ -8,7 +8,6 @@
 // Bound:   memory bandwidth; for short columns the way through memory and back for counter and partials.
 // Next:    column_narrow, where there are not even enough columns for a warp.
 // Source:  Mark Harris, An Efficient Matrix Transpose in CUDA (2013).
-#include "../../primitives/ptx/launch.cuh"
 #include "../column_folds.cuh"
 
 namespace treduce::reduce::column_block {
@@ -17,7 +16,6 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnBlockThreads, kColumnBlocksAnSm)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
            TREDUCE_GRID_CONSTANT Placement placement) {
-  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   constexpr int kSize = Columns::kSize;
   const int64_t length = tiling.length, outputs = tiling.outputs;
@@ -44,8 +42,6 @@ __global__ void __launch_bounds__(kColumnBlockThreads, kColumnBlocksAnSm)
 #pragma unroll
       for (int c = 0; c < kSize; ++c) shared[i * width + Columns::column(c, threadIdx.x, blockDim.x)] = node.at[c];
     }
-
-    ptx::allow_launch_after();
 
     // The y's meet in shared memory, column by column.
     int folded = columns::fold_rounds<O>(0, slots * width, slots, width, thread, threads);

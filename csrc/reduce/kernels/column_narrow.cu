@@ -9,7 +9,6 @@
 // Bound:   memory bandwidth.
 // Next:    compensated computes the same sums more accurately.
 // Source:  this project.
-#include "../../primitives/ptx/launch.cuh"
 #include "../column_folds.cuh"
 
 namespace treduce::reduce::column_narrow {
@@ -50,7 +49,6 @@ __global__ void __launch_bounds__(kNarrowThreads)
            TREDUCE_GRID_CONSTANT Divider splits_of_batch, int chunks_a_block, int rows_of_vector, int64_t length,
            typename O::Acc* partials, unsigned* counters, MappedResult result,
            TREDUCE_GRID_CONSTANT columns::Kept kept) {
-  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Raw = typename Source::Raw;
   const int stripe = Pairwise::kLanes * width;  // elements
@@ -98,8 +96,6 @@ __global__ void __launch_bounds__(kNarrowThreads)
         fold_rows<O>(leaf, rows_of_vector, leaves + chunk * of_stripe + p / rows_of_vector);
       }
     }
-
-    ptx::allow_launch_after();
 
     // The leaves meet there, column by column.
     const int thread = threadIdx.x, threads = blockDim.x;

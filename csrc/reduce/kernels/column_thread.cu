@@ -8,7 +8,6 @@
 // Bound:   memory bandwidth.
 // Next:    column_block, for columns that are fewer or longer.
 // Source:  Nicholas Higham, The accuracy of floating point summation (1993).
-#include "../../primitives/ptx/launch.cuh"
 #include "../column_nodes.cuh"
 
 namespace treduce::reduce::column_thread {
@@ -52,12 +51,10 @@ __global__ void __launch_bounds__(kColumnThreadThreads, kMost <= Pairwise::kLane
                                                                                   : 3)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
            TREDUCE_GRID_CONSTANT Placement placement) {
-  ptx::wait_for_launch_before();
   const int width = blockDim.x * Columns::kSize;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const columns::OwnColumns<Source, Columns> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
     const auto node = fold_columns<O, kMost>(x, own, placement.rows, length);
-    ptx::allow_launch_after();
     columns::store<O, Columns, Source>(node.at, result, placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
   }
 }
@@ -67,7 +64,6 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnThreadThreads, 4)
     few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
                     TREDUCE_GRID_CONSTANT Placement placement) {
-  ptx::wait_for_launch_before();
   using Own = columns::OwnColumns<Source, Columns>;
   constexpr int kVectors = kFewRowsVectors;
   const int width = blockDim.x * Columns::kSize;
@@ -84,7 +80,6 @@ __global__ void __launch_bounds__(kColumnThreadThreads, 4)
         if (r < length) row[v][r] = own.load(x, at[r]);
       }
     }
-    ptx::allow_launch_after();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const auto node = columns::fold_loaded<O, Columns>(x, row[v], length);

@@ -26,14 +26,15 @@ __global__ void __launch_bounds__(kRowThreads)
     const int64_t part = tile - output * splits;
     const int64_t first = part * shares.chunks_a_block;
     const int64_t count = chunks - first < shares.chunks_a_block ? chunks - first : shares.chunks_a_block;
-    if (splits > 1) grid::expect_arrival(counters + output);
+    unsigned* const arrivals = counters + shares.counters(output);
+    if (splits > 1) grid::expect_arrival(arrivals + (splits > kRowGroup ? 1 + part / kRowGroup : 0));
 
     // The teams of the block read them; their values meet in shared memory.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
 
     // A block alone writes the result. Of several, the last to finish folds what they left.
-    const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
-                                                                        counters + output);
+    const bool is_last =
+        splits == 1 || rows::fold_with_other_blocks<O>(value, partials + shares.partials(output), part, splits, arrivals);
     if (is_last && threadIdx.x == 0) result.store<O>(value, layout.out(output));
     if (tile + gridDim.x < shares.tiles) __syncthreads();
   }
@@ -44,7 +45,6 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnBlockThreads)
     columns_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
                    TREDUCE_GRID_CONSTANT Placement placement) {
-  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   constexpr int kSize = Columns::kSize;
   const int64_t length = tiling.length, outputs = tiling.outputs;

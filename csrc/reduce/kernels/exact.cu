@@ -16,7 +16,6 @@
 // Source:  Radford Neal, Fast exact summation using small and large superaccumulators (2015); Sylvain Collange, David
 //          Defour, Stef Graillat and Roman Iakymchuk, Numerical reproducibility for the parallel reduction (2015).
 #include "../../primitives/grid.cuh"
-#include "../../primitives/ptx/launch.cuh"
 #include "../../primitives/thread.cuh"
 #include "../../primitives/warp.cuh"
 #include "../exact.h"
@@ -218,7 +217,6 @@ struct Partials {
 template <class Source>
 __global__ void __launch_bounds__(exact::kThreadsOfBlock<typename Source::Element>, kResident<typename Source::Element>)
     kernel(Source source, Problem problem, int64_t* partials, unsigned* counters, Result result) {
-  ptx::wait_for_launch_before();
   using Element = typename Source::Element;
   constexpr int kRows = Traits<Element>::kRows;
   SHARED_ARRAY(int, used, 2);

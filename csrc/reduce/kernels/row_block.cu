@@ -10,6 +10,7 @@
 // Source:  Nicholas Wilt, The CUDA Handbook (2013).
 #include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
+#include "../whole.cuh"
 
 namespace treduce::reduce::row_block {
 
@@ -26,15 +27,16 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
     const int64_t part = tile - output * splits;
     const int64_t first = part * shares.chunks_a_block;
     const int64_t count = chunks - first < shares.chunks_a_block ? chunks - first : shares.chunks_a_block;
-    if (splits > 1) grid::expect_arrival(counters + output);
+    unsigned* const arrivals = counters + shares.counters(output);
+    if (splits > 1) grid::expect_arrival(arrivals + (splits > kRowGroup ? 1 + part / kRowGroup : 0));
 
     // The teams of the block read them; their values meet in shared memory.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
     ptx::allow_launch_after();
 
     // A block alone writes the result. Of several, the last to finish folds what they left.
-    const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
-                                                                        counters + output);
+    const bool is_last =
+        splits == 1 || rows::fold_with_other_blocks<O>(value, partials + shares.partials(output), part, splits, arrivals);
     if (is_last && threadIdx.x == 0) result.store<O>(value, layout.out(output));
     if (tile + gridDim.x < shares.tiles) __syncthreads();
   }
@@ -54,70 +56,12 @@ TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
   return warp::reduce_neighbours<O>(thread::fold_neighbours<O>(value));
 }
 
-// A tensor of a common float that is one row, for one block: a team for each chunk. The time of a small sum is that of its
-// instructions, one after another, and of fetching them: few parameters, offsets of 32 bits, no loop over chunks.
+// A tensor of a common float that is one row, for one block: a team for each chunk.
 template <class O, class T>
 __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
     one_block_kernel(const T* data, int length, TREDUCE_GRID_CONSTANT Result result) {
   ptx::wait_for_launch_before();
-  using Acc = typename O::Acc;
-  using Source = Stored<T>;
-  constexpr int kSize = vector_of<Source>;
-  using Team = reduce::Team<O, Source, kSize>;
-  constexpr int kPacks = Team::kPacks;
-  const Source x{{data}};
-  const int lane = threadIdx.x % warp::kLanes, thread = threadIdx.x % Team::kThreads;
-  const int first = static_cast<int>(threadIdx.x) - lane;  // of this warp
-  const int at = static_cast<int>(threadIdx.x) / Team::kThreads * Pairwise::kChunk + thread * kSize;
-  // The elements of no whole vector: the warp in whose chunks they are loads them side by side, and gives them to their thread.
-  const int cut = length % kSize;
-  const int to_cut = length - cut - first / Team::kThreads * Pairwise::kChunk;
-  const bool has_cut = cut > 0 && to_cut >= 0 && to_cut < Team::kOfWarp * Pairwise::kChunk;
-  Acc rest = O::identity();
-  Pack<T, kSize> pack[Pairwise::kStripes][kPacks] = {};
-#pragma unroll
-  for (int s = 0; s < Pairwise::kStripes; ++s) {
-#pragma unroll
-    for (int h = 0; h < kPacks; ++h) {
-      const int from = at + s * Pairwise::kLanes + h * Team::kStep;
-      if (from + kSize <= length) pack[s][h] = load_pack<kSize>(x, from);
-    }
-  }
-  if (has_cut && lane < cut) rest = widen<Acc>(x.at(length - cut + lane));
-  ptx::allow_launch_after();
-  typename Team::OwnLanes lanes[kPacks];
-#pragma unroll
-  for (int s = 0; s < Pairwise::kStripes; ++s) {
-#pragma unroll
-    for (int h = 0; h < kPacks; ++h) lanes[h].take(x, pack[s][h]);  // what was not there is +0, which no sum notices
-  }
-  if (has_cut) {
-    const int to_mine = length - cut - at;
-    const bool is_mine = to_mine >= 0 && to_mine < Pairwise::kChunk && to_mine % Team::kStep == 0;
-#pragma unroll
-    for (int c = 0; c + 1 < kSize; ++c) {
-      const Acc element = warp::from(rest, c);
-#pragma unroll
-      for (int h = 0; h < kPacks; ++h) {
-        if (is_mine && to_mine % Pairwise::kLanes / Team::kStep == h) {
-          lanes[h].at[c] = O::combine(lanes[h].at[c], element);
-        }
-      }
-    }
-  }
-  Acc value = Team::tree(lanes);
-#pragma unroll
-  for (int s = Team::kThreads; s < warp::kLanes; s *= 2) value = O::combine(value, warp::exchange(value, s));
-  if (blockDim.x > warp::kLanes) {
-    SHARED_ARRAY(Acc, values, warp::kLanes);
-    const int warps = static_cast<int>(blockDim.x) / warp::kLanes;
-    if (lane == 0) values[threadIdx.x / warp::kLanes] = value;
-    __syncthreads();
-    if (threadIdx.x >= warp::kLanes) return;
-    value = lane < warps ? values[lane] : O::identity();
-#pragma unroll 1
-    for (int s = 1; s < warps; s *= 2) value = O::combine(value, warp::exchange(value, s));
-  }
+  const auto value = whole::fold_block<O>(data, length, 0);
   if (threadIdx.x == 0) result.store<O>(value);
 }
 

@@ -11,6 +11,7 @@
 #include "../../primitives/cluster.cuh"
 #include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
+#include "../whole.cuh"
 
 namespace treduce::reduce::row_cluster {
 
@@ -45,7 +46,32 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
   cluster::wait();
 }
 
+// A tensor of a common float that is one row.
+template <class O, class T>
+__global__ void __launch_bounds__(kWholeClusterThreads, 1)
+    whole_kernel(const T* data, int length, int chunks_a_block, TREDUCE_GRID_CONSTANT Result result) {
+  ptx::wait_for_launch_before();
+  SHARED_ARRAY(typename O::Acc, nodes, kClusterBlocks);
+  const int rank = cluster::rank();
+  cluster::arrive();
+  auto value = whole::fold_block<O>(data, length, rank * chunks_a_block);
+  cluster::wait();
+  if (threadIdx.x == 0) cluster::shared_of(nodes, 0)[rank] = value;
+  cluster::sync();
+  if (rank == 0 && threadIdx.x < warp::kLanes) {
+    value = warp::reduce_neighbours<O>(nodes[threadIdx.x % kClusterBlocks], kClusterBlocks);
+    if (threadIdx.x == 0) result.store<O>(value);
+  }
+}
+
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.schedule.whole) {
+    return dispatch_common_sum(call, [&](auto op, auto source) {
+      return launch(&whole_kernel<decltype(op), typename decltype(source)::Type>, call.shape(), source.data,
+                    static_cast<int>(call.request.geometry.length), static_cast<int>(call.prepared.schedule.span),
+                    call.result);
+    });
+  }
   return rows::dispatch<Kernels::cluster>(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
     using O = decltype(op);
     using Source = decltype(source);

@@ -6,7 +6,6 @@
 //          threads; along the inner dim they read a row apart, and every load brings 32 bytes for one element.
 // Next:    row_tile and row_lanes let neighbouring threads read neighbouring elements.
 // Source:  Nicholas Higham, The accuracy of floating point summation (1993).
-#include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
 
 namespace treduce::reduce::thread_per_output {
@@ -15,7 +14,6 @@ template <class O, class Source>
 __global__ void __launch_bounds__(kMaxBlock)
     kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT Layout<Walk::any> layout, int64_t outputs,
            int64_t length, MappedResult result) {
-  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   for (int64_t o = thread::global_index(); o < outputs; o += thread::grid_threads()) {
     const int64_t row = layout.row(o);
