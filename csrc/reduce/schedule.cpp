@@ -1,6 +1,7 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "../common/round.h"
@@ -400,17 +401,22 @@ Scheduled schedule_column_narrow(const Work& w) {
 }
 
 // Where `x` threads side by side would leave more than a twentieth of them without columns: x that is no power of two, and y that
-// is one, such that most threads of a block have work. Returns whether there is one.
-bool fit_width(int64_t vectors, int64_t& x, int64_t& y) {
-  const auto filled = [&](int64_t side) { return vectors * 1000 / (ceil_div(vectors, side) * side); };  // per mille
-  if (filled(x) >= 950) return false;
-  int64_t best = 0;
+// is one, such that most threads of a block have work, and blocks fill whole waves. blocks(x, y) says how many they would be.
+// Returns whether there is one.
+template <class Blocks>
+bool fit_width(int64_t vectors, int64_t at_once, Blocks blocks, int64_t& x, int64_t& y) {
+  const auto filled = [&](int64_t side) { return static_cast<double>(vectors) / (ceil_div(vectors, side) * side); };
+  if (filled(x) >= 0.95) return false;
+  double best = 0;
   for (int64_t side = 9; side <= std::min<int64_t>(vectors, kWarp); ++side) {
     int64_t down = 1;
     while (2 * down * side <= kColumnBlockThreads) down *= 2;
-    const int64_t working = filled(side) * side * down / 1000;
-    if (filled(side) >= 950 && 50 * working > 51 * best) {  // of equals that with more y's
-      best = working;
+    const int64_t all = blocks(side, down);
+    const double of_waves = static_cast<double>(all) / round_up(all, at_once);
+    // A wave that is not full costs more than its share: the multiprocessors with two blocks end last.
+    const double score = filled(side) * side * down * of_waves * std::sqrt(of_waves);
+    if (filled(side) >= 0.95 && score > 1.02 * best) {  // of equals that with more y's
+      best = score;
       x = side;
       y = down;
     }
@@ -445,8 +451,25 @@ Scheduled schedule_column_block(const Work& w) {
     while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
     y = std::min(y, threads / x);
   }
+  const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors;
+  // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
+  const auto bytes = [&](int64_t x, int64_t y, int64_t span) {
+    return (span * y + std::max<int64_t>(span * y / 8, 1)) * x * pack * w.memory.accumulator;
+  };
+  const auto span_of = [&](int64_t x, int64_t y, bool odd) {
+    const int64_t tenfold = odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold;
+    int64_t span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
+    while (span > 1 && (bytes(x, y, span) > tuning::kColumnBytes ||
+                        10 * ceil_div(vectors, x) * ceil_div(groups, y * span) < tenfold * w.chip.multiprocessors)) {
+      span /= 2;
+    }
+    return span;
+  };
+  const auto blocks_of = [&](int64_t x, int64_t y) {
+    return ceil_div(vectors, x) * ceil_div(groups, y * span_of(x, y, /*odd=*/true));
+  };
   const bool may_choose = s.vectors && w.block == 0 && groups > 32;
-  bool odd = may_choose && fit_width(vectors, x, y);
+  bool odd = may_choose && fit_width(vectors, at_once, blocks_of, x, y);
   // A few chunks that are no power of two, of columns that must be shared: half the y's make more equal shares.
   const int64_t chunks = chunks_of(w);
   if (may_choose && !odd && chunks < 16 && power_of_two(chunks) != chunks && x == tuning::kColumnSide &&
@@ -455,36 +478,35 @@ Scheduled schedule_column_block(const Work& w) {
     x *= 2;
     y = std::max<int64_t>(y / 2, 1);
   }
-  s.columns = true;
-  s.tile = x * pack;
-  const int64_t tiles = ceil_div(vectors, x);
-  // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
-  const auto bytes = [&](int64_t span) {
-    return (span * y + std::max<int64_t>(span * y / 8, 1)) * s.tile * w.memory.accumulator;
-  };
-  s.span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
-  while (s.span > 1 &&
-         (bytes(s.span) > tuning::kColumnBytes ||
-          10 * tiles * ceil_div(groups, y * s.span) <
-              (odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold) * w.chip.multiprocessors)) {
-    s.span /= 2;
+  // One chunk of very many columns: wide blocks of half the threads.
+  constexpr int64_t kWide = kColumnBlockThreads / 4;
+  const bool wide = s.vectors && w.block == 0 && groups == 32 && chunks == 1 && y > 4 &&
+                    10 * ceil_div(vectors, kWide) >= tuning::kWideBlocksTenfold * w.chip.multiprocessors;
+  if (wide) {
+    x = kWide;
+    y = 2;
   }
+  s.columns = true;
+  s.span = span_of(x, y, odd);
   s.splits = ceil_div(groups, y * s.span);
-  // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy: blocks of half the threads
-  // then, all at once.
-  const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors, blocks = tiles * s.splits;
+  // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy. All at once then: blocks of
+  // half the threads, or half as many that are twice as wide.
+  const int64_t blocks = ceil_div(vectors, x) * s.splits;
   const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
-  if (w.block == 0 && y > 1 && blocks > at_once && a_few) {
+  if (w.block == 0 && !wide && y > 1 && blocks > at_once && a_few) {
+    if (s.splits == 1 && x * y == kColumnBlockThreads && bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes) x *= 2;
     y /= 2;
     s.span *= 2;
   }
+  s.tile = x * pack;
+  const int64_t tiles = ceil_div(vectors, x);
   s.block = static_cast<int>(x);
   s.block_y = static_cast<int>(y);
   if (s.splits > 1 && tiles > kMostCounters) {
     return refused("variant 'column_block' shares long columns of at most " + std::to_string(kMostCounters) +
                    " tiles, this input has " + std::to_string(tiles) + "; 'thread' takes any");
   }
-  s.shared_bytes = bytes(s.span);
+  s.shared_bytes = bytes(x, y, s.span);
   s.grid = s.tiles = tiles * s.splits;
   if (s.splits > 1) {
     s.partials = s.tiles * s.tile;
