@@ -142,7 +142,7 @@ def test_what_auto_picks_runs_there_and_takes_everything(chip):
 
 
 def test_a_larger_chip_shares_a_row_among_more_blocks():
-    grids = [torch_reduce.plan("sum", (1 << 26,), device=chip).schedule.grid for chip in ("T4", "A100", "H200", "B200")]
+    grids = [torch_reduce.plan("sum", (1 << 23,), device=chip).schedule.grid for chip in ("T4", "A100", "H200", "B200")]
     assert grids == sorted(grids) and grids[0] < grids[-1]
 
 

@@ -14,12 +14,6 @@ constexpr int kChunksAtOnce = 1024;  // chunk values that a block keeps in share
 struct Shares {
   int64_t tiles, chunks_a_block, length;
   Divider splits;
-
-  // Of an output: partials of its parts, then of its groups of parts; a counter, then one for each group.
-  TREDUCE_DEVICE int64_t partials(int64_t output) const {
-    return output * (splits.divisor + row_groups(splits.divisor));
-  }
-  TREDUCE_DEVICE int64_t counters(int64_t output) const { return output * (1 + row_groups(splits.divisor)); }
 };
 
 template <class Acc>
@@ -39,7 +33,7 @@ TREDUCE_DEVICE typename O::Acc fold_values(const typename O::Acc* partials, int 
 }
 
 // Up to that many values one warp folds, and the others need not wait.
-constexpr int kValuesOfWarp = kRowGroup;
+constexpr int kValuesOfWarp = 8 * warp::kLanes;
 
 // The node over `count` chunks of a row, from chunk `first` on. Chunks past the row's end are left out.
 // Who calls: every thread of the block. Valid in: thread 0. Shared memory: kChunksAtOnce accumulators, static. Synchronises;
@@ -74,29 +68,20 @@ TREDUCE_DEVICE typename O::Acc fold_chunks(const Source& x, const Layout& layout
 }
 
 // Leaves this block's value, that of thread 0, as partial `part` of an output. The last of `splits` blocks to finish folds them all:
-// then `value` is their node, and the return value true. More than a warp folds: the last of each group of them folds the group's,
-// and the last group to finish those of all, so that blocks may be short and no counter is everybody's.
+// then `value` is their node, and the return value true.
 // Who calls: every thread of the block. Valid in: thread 0. Before it is called again, __syncthreads().
 template <class O>
 TREDUCE_DEVICE bool fold_with_other_blocks(typename O::Acc& value, typename O::Acc* of_output, int64_t part,
-                                           int64_t splits, unsigned* counters) {
-  if (threadIdx.x >= warp::kLanes) return false;
-  int count = static_cast<int>(splits);
-  if (count > kRowGroup) {
-    const int group = static_cast<int>(part) / kRowGroup, groups = static_cast<int>(row_groups(splits));
-    typename O::Acc* const of_group = of_output + static_cast<int64_t>(group) * kRowGroup;
-    const int members = min(count - group * kRowGroup, kRowGroup);
-    if (threadIdx.x == 0) of_output[part] = value;
-    if (!grid::arrive_last_warp(counters + 1 + group, members)) return false;
-    value = fold_values<O>(of_group, members, warp::kLanes);
-    of_output += splits;
-    part = group;
-    count = groups;
-  }
+                                           int64_t splits, unsigned* counter) {
   if (threadIdx.x == 0) of_output[part] = value;
-  if (!grid::arrive_last_warp(counters, count)) return false;
-  value = fold_values<O>(of_output, count, warp::kLanes);
-  return true;
+  const bool by_warp = splits <= kValuesOfWarp;
+  if (by_warp && threadIdx.x >= warp::kLanes) return false;
+  const bool is_last =
+      by_warp ? grid::arrive_last_warp(counter, splits) : grid::arrive_last(counter, static_cast<unsigned>(splits));
+  if (is_last) {
+    value = fold_values<O>(of_output, static_cast<int>(splits), by_warp ? warp::kLanes : static_cast<int>(blockDim.x));
+  }
+  return is_last;
 }
 
 // Calls body(functor, source, integral_constant<kSize>, bool_constant<kShifted>, layout) for what the schedule reads.

@@ -20,6 +20,7 @@ struct Schedule : LaunchShape {
   bool shifted = false;  // vectors too, of rows that begin anywhere
   bool columns = false;  // made for the column kernels
   bool whole = false;    // row_block: all is one row, for which it has a smaller kernel
+  bool in_groups = false;  // row_block: one long row, whose short blocks are folded in groups
   int64_t tiles = 1;     // units of work, over the outputs and the splits
   int64_t tile = 1;      // outputs of a tile
   // Nodes of the tree (chunks, or groups of leaves) that a block or thread folds: a power of two. Of row_tile, batches of a tile;

@@ -47,11 +47,9 @@ constexpr int team_threads(int64_t vector) {
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
-// Blocks that share a row: up to that many a warp folds; more are folded in groups of so many first.
+// row_block, one long row: blocks that a warp folds as a group, and as many groups at the most; blocks an SM.
 constexpr int kRowGroup = 8 * kWarp;
-TREDUCE_HOST_DEVICE int64_t row_groups(int64_t blocks) {
-  return blocks > kRowGroup ? (blocks + kRowGroup - 1) / kRowGroup : 0;
-}
+constexpr int kLongResident = 4;
 
 // row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
 // count, and the chunks of a block or the blocks that a warp folds.

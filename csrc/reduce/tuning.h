@@ -23,7 +23,7 @@ constexpr int64_t kWholeBlockBytes = 128 * 1024;    // of a whole tensor that on
 constexpr int64_t kWholeClusterBytes = 512 * 1024;  // or eight blocks of a cluster
 
 // Launches that overlap: of so few bytes, or of so many blocks an SM.
-constexpr int64_t kOverlapBytes = 16 << 20;
+constexpr int64_t kOverlapBytes = 8 << 20;
 constexpr int64_t kOverlapBlocksAnSm = 8;
 
 constexpr int kWholeThreads = 512;  // of a block, where several share it

@@ -26,15 +26,14 @@ __global__ void __launch_bounds__(kRowThreads)
     const int64_t part = tile - output * splits;
     const int64_t first = part * shares.chunks_a_block;
     const int64_t count = chunks - first < shares.chunks_a_block ? chunks - first : shares.chunks_a_block;
-    unsigned* const arrivals = counters + shares.counters(output);
-    if (splits > 1) grid::expect_arrival(arrivals + (splits > kRowGroup ? 1 + part / kRowGroup : 0));
+    if (splits > 1) grid::expect_arrival(counters + output);
 
     // The teams of the block read them; their values meet in shared memory.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
 
     // A block alone writes the result. Of several, the last to finish folds what they left.
-    const bool is_last =
-        splits == 1 || rows::fold_with_other_blocks<O>(value, partials + shares.partials(output), part, splits, arrivals);
+    const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
+                                                                        counters + output);
     if (is_last && threadIdx.x == 0) result.store<O>(value, layout.out(output));
     if (tile + gridDim.x < shares.tiles) __syncthreads();
   }
