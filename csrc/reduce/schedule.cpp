@@ -107,7 +107,8 @@ void limit_grid(const Work& w, Schedule& s) {
 // blocks share all of memory's rate: they would sit where there happened to be room, two on one SM and none on another.
 bool may_overlap(const Work& w, const Schedule& s) {
   const int64_t bytes = w.geometry.outputs * w.geometry.length * element_size(w);
-  return w.chip.capability >= 90 && (bytes <= tuning::kOverlapBytes || s.grid >= tuning::kOverlapBlocksAnSm * w.chip.multiprocessors);
+  return w.chip.capability >= 90 &&
+         (bytes <= tuning::kOverlapBytes || s.grid >= tuning::kOverlapBlocksAnSm * w.chip.multiprocessors);
 }
 
 // The batches of `length` x `columns` elements, one after another in memory, that row_tile and column_narrow want: the number of
@@ -161,8 +162,8 @@ bool narrow_vectors(const Work& w) {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   const auto rest = [](const Schedule& s) {
-    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.tiles, s.tile, s.span, s.splits, s.partials,
-                    s.workspace_bytes, s.counters);
+    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.tiles, s.tile, s.span, s.splits,
+                    s.partials, s.workspace_bytes, s.counters);
   };
   return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
 }
@@ -270,7 +271,8 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
     const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
     const int64_t short_blocks = ceil_div(all * chunk_bytes, tuning::kShortSpanBytes);
     if (w.geometry.outputs == 1 && s.vectors && w.geometry.reduced.count == 1 && w.block == 0 && w.blocks == 0 &&
-        w.memory.kernels == Kernels::every && all * chunk_bytes >= tuning::kLongBytes && short_blocks <= kRowGroup * kRowGroup &&
+        w.memory.kernels == Kernels::every && all * chunk_bytes >= tuning::kLongBytes &&
+        short_blocks <= kRowGroup * kRowGroup &&
         !(s.whole && element_size(w) == 4 && s.span * chunk_bytes <= tuning::kWholeSpanBytes)) {
       s.whole = false;
       s.in_groups = true;
@@ -279,8 +281,8 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
       s.span = tuning::kSpanBytes / chunk_bytes;
     }
   }
-  s.block =
-      static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp, s.whole && element_size(w) < 8 ? tuning::kWholeThreads : kRowThreads));
+  s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp,
+                                                 s.whole && element_size(w) < 8 ? tuning::kWholeThreads : kRowThreads));
 }
 
 Scheduled schedule_row_block(const Work& w) {
@@ -497,7 +499,8 @@ Scheduled schedule_column_block(const Work& w) {
   const int64_t blocks = ceil_div(vectors, x) * s.splits;
   const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
   if (w.block == 0 && !wide && y > 1 && blocks > at_once && a_few) {
-    if (s.splits == 1 && x * y == kColumnBlockThreads && bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes) x *= 2;
+    if (s.splits == 1 && x * y == kColumnBlockThreads && bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes)
+      x *= 2;
     y /= 2;
     s.span *= 2;
   }

@@ -53,7 +53,9 @@ constexpr int kLongResident = 4;
 
 // row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
 // count, and the chunks of a block or the blocks that a warp folds.
-constexpr int whole_threads(int64_t element_size) { return element_size == 4 ? 1024 : 512; }  // others need more registers
+constexpr int whole_threads(int64_t element_size) {
+  return element_size == 4 ? 1024 : 512;
+}                                          // others need more registers
 constexpr int kWholeClusterThreads = 512;  // of row_cluster
 constexpr int64_t kWholeMost = 1 << 30;
 constexpr int kWholeValues = 8 * kWarp;

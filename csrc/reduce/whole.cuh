@@ -21,7 +21,8 @@ TREDUCE_DEVICE typename O::Acc fold_block(const T* data, int length, int chunk) 
   constexpr int kPacks = Team::kPacks;
   const Source x{{data}};
   const int lane = threadIdx.x % warp::kLanes;
-  const int begin = (chunk + (static_cast<int>(threadIdx.x) - lane) / Team::kThreads) * Pairwise::kChunk;  // of the warp
+  const int begin =
+      (chunk + (static_cast<int>(threadIdx.x) - lane) / Team::kThreads) * Pairwise::kChunk;  // of the warp
   const int at = begin + lane / Team::kThreads * Pairwise::kChunk + lane % Team::kThreads * kSize;
   // The elements of no whole vector: the warp in whose chunks they are loads them side by side, and gives them to their thread.
   const int cut = length % kSize;

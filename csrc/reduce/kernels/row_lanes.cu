@@ -9,8 +9,8 @@
 // Bound:   memory bandwidth.
 // Next:    row_warp, for rows that fill a warp.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
-#include "../../primitives/ptx/launch.cuh"
 #include "../../common/round.h"
+#include "../../primitives/ptx/launch.cuh"
 #include "../chunk.cuh"
 #include "../reads.h"
 #include "../store.cuh"
