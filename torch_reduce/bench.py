@@ -522,8 +522,8 @@ class _CudaRig:
             torch.cuda.synchronize()
             estimate = self._timed(lambda: call(*self.inputs[-1]))
         torch.cuda.current_stream().wait_stream(self.stream)
-        # That estimate holds the call from Python, which may take ten times as long as its kernels. So a first graph tells
-        # how many calls fill a sample: with few of them the begin of a replay would be a visible part of each.
+        # That estimate holds the call from Python, which may take ten times as long as its kernels. So a first graph
+        # tells how many calls fill a sample: with few of them the begin of a replay would be a visible part of each.
         calls = 0
         while (wanted := self._calls(estimate)) > 2 * calls:
             calls = wanted
