@@ -162,8 +162,8 @@ bool narrow_vectors(const Work& w) {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   const auto rest = [](const Schedule& s) {
-    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.tiles, s.tile, s.span, s.splits, s.partials,
-                    s.workspace_bytes, s.counters);
+    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.tiles, s.tile, s.span, s.splits,
+                    s.partials, s.workspace_bytes, s.counters);
   };
   return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
 }
@@ -268,8 +268,17 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // So many that they may come and go.
-    if (s.span * Pairwise::kChunk * element_size(w) > tuning::kMostSpanBytes) {
-      s.span = tuning::kSpanBytes / (Pairwise::kChunk * element_size(w));
+    const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
+    const int64_t short_blocks = ceil_div(all * chunk_bytes, tuning::kShortSpanBytes);
+    if (w.geometry.outputs == 1 && s.vectors && w.geometry.reduced.count == 1 && w.block == 0 && w.blocks == 0 &&
+        w.memory.kernels == Kernels::every && all * chunk_bytes >= tuning::kLongBytes &&
+        short_blocks <= kRowGroup * kRowGroup &&
+        !(s.whole && element_size(w) == 4 && s.span * chunk_bytes <= tuning::kWholeSpanBytes)) {
+      s.whole = false;
+      s.in_groups = true;
+      s.span = tuning::kShortSpanBytes / chunk_bytes;
+    } else if (s.span * chunk_bytes > tuning::kMostSpanBytes) {
+      s.span = tuning::kSpanBytes / chunk_bytes;
     }
   }
   s.block = static_cast<int>(std::clamp<int64_t>(s.span * team, 2 * kWarp,
@@ -306,8 +315,9 @@ Scheduled schedule_row_block(const Work& w) {
   s.splits = ceil_div(chunks, s.span);
   s.grid = s.tiles = outputs * s.splits;
   if (s.splits > 1) {
-    s.partials = s.tiles;
-    s.counters = outputs;
+    const int64_t groups = s.in_groups ? ceil_div(s.splits, kRowGroup) : 0;
+    s.partials = s.tiles + groups;
+    s.counters = outputs + groups;
   }
   limit_grid(w, s);
   s.overlapping = may_overlap(w, s);

@@ -16,12 +16,13 @@ namespace treduce::reduce {
 // A launch, and what its kernel needs to know beside the geometry. Each rung's kernel says how it reads `tile`, `span` and
 // `splits`; a block walks every grid-th tile.
 struct Schedule : LaunchShape {
-  bool vectors = false;  // 16 bytes a load; otherwise element by element
-  bool shifted = false;  // vectors too, of rows that begin anywhere
-  bool columns = false;  // made for the column kernels
-  bool whole = false;    // row_block: all is one row, for which it has a smaller kernel
-  int64_t tiles = 1;     // units of work, over the outputs and the splits
-  int64_t tile = 1;      // outputs of a tile
+  bool vectors = false;    // 16 bytes a load; otherwise element by element
+  bool shifted = false;    // vectors too, of rows that begin anywhere
+  bool columns = false;    // made for the column kernels
+  bool whole = false;      // row_block: all is one row, for which it has a smaller kernel
+  bool in_groups = false;  // row_block: one long row, whose short blocks are folded in groups
+  int64_t tiles = 1;       // units of work, over the outputs and the splits
+  int64_t tile = 1;        // outputs of a tile
   // Nodes of the tree (chunks, or groups of leaves) that a block or thread folds: a power of two. Of row_tile, batches of a tile;
   // of exact, elements of a split: any number.
   int64_t span = 1;

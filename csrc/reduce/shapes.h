@@ -47,9 +47,15 @@ constexpr int team_threads(int64_t vector) {
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
+// row_block, one long row: blocks that a warp folds as a group, and as many groups at the most; blocks an SM.
+constexpr int kRowGroup = 8 * kWarp;
+constexpr int kLongResident = 4;
+
 // row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
 // count, and the chunks of a block or the blocks that a warp folds. Where elements have not four bytes, a thread needs more registers.
-constexpr int whole_threads(int64_t element_size) { return element_size == 4 ? 1024 : 512; }
+constexpr int whole_threads(int64_t element_size) {
+  return element_size == 4 ? 1024 : 512;
+}  // others need more registers
 constexpr int kWholeClusterThreads = 512;  // of row_cluster
 constexpr int64_t kWholeMost = 1 << 30;
 constexpr int kWholeValues = 8 * kWarp;

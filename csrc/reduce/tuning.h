@@ -23,7 +23,7 @@ constexpr int64_t kWholeBlockBytes = 128 * 1024;    // of a whole tensor that on
 constexpr int64_t kWholeClusterBytes = 512 * 1024;  // or eight blocks of a cluster
 
 // Launches that overlap: of so few bytes, or of so many blocks an SM.
-constexpr int64_t kOverlapBytes = 8 << 20;
+constexpr int64_t kOverlapBytes = 16 << 20;
 constexpr int64_t kOverlapBlocksAnSm = 8;
 
 constexpr int kWholeThreads = 512;  // of a block, where several share it
@@ -32,6 +32,11 @@ constexpr int kWholeThreads = 512;  // of a block, where several share it
 // blocks of kSpanBytes.
 constexpr int64_t kMostSpanBytes = 2 << 20;
 constexpr int64_t kSpanBytes = 512 << 10;
+// One long row: short blocks, so that what is read at a time lies close together; but elements of four bytes in one wave while
+// its blocks take so little.
+constexpr int64_t kLongBytes = 48 << 20;
+constexpr int64_t kShortSpanBytes = 128 << 10;
+constexpr int64_t kWholeSpanBytes = 1 << 20;
 
 // Columns. The same GPU, day and command.
 constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and column_narrow are thought of

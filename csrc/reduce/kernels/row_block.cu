@@ -136,7 +136,86 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
   if (threadIdx.x == 0) result.store<O>(value);
 }
 
+// A long tensor that is one row, in vectors of any dtype: short blocks, in the order of memory, so that what the chip reads at a time
+// lies close together. The last block of each group folds its partials, and the last group to finish those of the groups.
+template <class O, class Source>
+__global__ void __launch_bounds__(kRowThreads, kLongResident)
+    long_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t length, int chunks_a_block, typename O::Acc* partials,
+                unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result) {
+  ptx::wait_for_launch_before();
+  using Acc = typename O::Acc;
+  using Raw = typename Source::Raw;
+  constexpr int kSize = vector_of<Source>;
+  using Team = reduce::Team<O, Source, kSize>;
+  constexpr int kPacks = Team::kPacks, kAhead = Team::kAhead;
+  const int teams = static_cast<int>(blockDim.x) / Team::kThreads;
+  const int team = static_cast<int>(threadIdx.x) / Team::kThreads, thread = threadIdx.x % Team::kThreads;
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int group = block / kRowGroup, groups = (blocks + kRowGroup - 1) / kRowGroup;
+  grid::expect_arrival(counters + 1 + group);
+  SHARED_ARRAY(Acc, values, kWholeValues);
+#pragma unroll 1
+  for (int c = team; c < chunks_a_block; c += teams) {
+    const int64_t begin = (static_cast<int64_t>(block) * chunks_a_block + c) * Pairwise::kChunk;
+    const int64_t at = begin + thread * kSize;
+    const int64_t rest = length - at;
+    typename Team::OwnLanes lanes[kPacks];
+    if (__builtin_expect(begin + Pairwise::kChunk <= length, 1)) {
+#pragma unroll
+      for (int s = 0; s < Pairwise::kStripes; s += kAhead) {
+        Pack<Raw, kSize> pack[kAhead][kPacks];
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+          for (int h = 0; h < kPacks; ++h) {
+            pack[a][h] = load_pack<kSize>(x, at + (s + a) * Pairwise::kLanes + h * Team::kStep);
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+          for (int h = 0; h < kPacks; ++h) lanes[h].take(x, pack[a][h]);
+        }
+      }
+    } else if (rest > 0) {
+      // Where the row ends: one block, so it is enough that it waits once for each stripe.
+#pragma unroll 1
+      for (int s = 0; s < Pairwise::kStripes; ++s) {
+#pragma unroll
+        for (int h = 0; h < kPacks; ++h) {
+          const int64_t left = rest - s * Pairwise::kLanes - h * Team::kStep;
+          const int there = left < kSize ? static_cast<int>(left) : kSize;
+          if (there > 0) lanes[h].take_some(x, load_some<kSize>(x, length - left, 0, there), 0, there);
+        }
+      }
+    }
+    const Acc value = Team::tree(lanes);
+    if (thread == 0) values[c] = value;
+  }
+  ptx::allow_launch_after();
+  __syncthreads();
+  if (threadIdx.x >= warp::kLanes) return;
+  Acc value = fold_values_of_warp<O>(chunks_a_block, [&](int c) { return values[c]; });
+  Acc* const of_group = partials + group * kRowGroup;
+  const int members = min(blocks - group * kRowGroup, kRowGroup);
+  if (threadIdx.x == 0) partials[block] = value;
+  if (!grid::arrive_last_warp(counters + 1 + group, members)) return;
+  value = fold_values_of_warp<O>(members, [&](int i) { return block::load_partial(of_group + i); });
+  Acc* const of_groups = partials + blocks;
+  if (threadIdx.x == 0) of_groups[group] = value;
+  if (!grid::arrive_last_warp(counters, groups)) return;
+  value = fold_values_of_warp<O>(groups, [&](int i) { return block::load_partial(of_groups + i); });
+  if (threadIdx.x == 0) result.store<O>(value, 0);
+}
+
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.schedule.in_groups) {
+    return dispatch_vectors(call, [&](auto op, auto source) {
+      return launch(&long_kernel<decltype(op), decltype(source)>, call.shape(), source, call.request.geometry.length,
+                    static_cast<int>(call.prepared.schedule.span),
+                    static_cast<typename decltype(op)::Acc*>(call.workspace), call.counter, result_of(call, source));
+    });
+  }
   if (call.prepared.schedule.whole) {
     return dispatch_common_sum(call, [&](auto op, auto source) {
       using O = decltype(op);
