@@ -1026,18 +1026,22 @@ def test_parts_are_packed(dtype, device):
         acc = torch.float64 if dtype == torch.float64 else torch.float32
         chunk, shape, read = _tree.CHUNK, x.shape[1:], x.to(acc)
         message = torch.full((20, *shape), math.nan, dtype=acc, device=device)
-        torch.ops.treduce.pack_parts_(message, x, (7, 11, 2, 2500, 3, 1), (0, 5, 6, len(x) - 3, 15, 3))
+        torch.ops.treduce.pack_parts_(
+            message, x, (7, 11, 2, 1, 2500, 3, 1, 1, 30, 0, 2, 2, 0, 5, 6, 0, len(x) - 3, 15, 3, 0)
+        )
         expected = torch.full_like(message, math.nan)
         for at, begin in ((11, 7), (12, 7 + chunk), (3, 2500)):
             expected[at] = torch_reduce.sum(read[begin : begin + chunk], 0)
+        for at, begin in ((0, 30), (1, 30 + 2 * chunk)):
+            expected[at] = torch_reduce.sum(read[begin : begin + 2 * chunk], 0)
         expected[5:11], expected[15:18] = read[:6], read[-3:]
         assert_same_bits(message, expected, f"{dtype} {what}")
         with pytest.raises(ValueError, match="takes groups of the entries"):
-            torch.ops.treduce.pack_parts_(message, x, (len(x) - chunk + 1, 0, 1), ())
+            torch.ops.treduce.pack_parts_(message, x, (len(x) - chunk + 1, 0, 1, 1))
         with pytest.raises(ValueError, match="takes groups of the entries"):
-            torch.ops.treduce.pack_parts_(message, x, (), (0, 19, 2))
+            torch.ops.treduce.pack_parts_(message, x, (0, 19, 2, 0))
     with pytest.raises(TypeError, match="writes float32 or float64"):
-        torch.ops.treduce.pack_parts_(message.to(torch.int32), x, (), (0, 0, 1))
+        torch.ops.treduce.pack_parts_(message.to(torch.int32), x, (0, 0, 1, 0))
 
 
 def test_many_ranks():

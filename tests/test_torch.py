@@ -172,7 +172,7 @@ def test_opcheck_of_sum_to(device):
 
 def test_opcheck_of_pack_parts(device):
     message, x = torch.zeros(9, 3, device=device), torch.randn(2048, 3, device=device)
-    torch.library.opcheck(ops.pack_parts_.default, (message, x, (5, 0, 1), (0, 1, 5)))
+    torch.library.opcheck(ops.pack_parts_.default, (message, x, (5, 0, 1, 1, 0, 1, 5, 0)))
 
 
 def test_opcheck_of_fold_parts(device):

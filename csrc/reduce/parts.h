@@ -79,15 +79,14 @@ struct Parts {
   }
 };
 
-// Of a block that folds few values, and many.
-constexpr int kPartsThreads = 256, kPartsMostThreads = 1024;
+constexpr int kPartsThreads = 256;
 
 template <class Acc>
 LaunchShape prepare_parts(const Parts<Acc>& parts) {
   LaunchShape shape;
   shape.kernel = "fold parts";
   shape.grid = parts.outputs;
-  shape.block = parts.ranks * parts.most <= 4 * kPartsThreads ? kPartsThreads : kPartsMostThreads;
+  shape.block = kPartsThreads;
   return shape;
 }
 
@@ -113,49 +112,60 @@ void fold_parts_on_cpu(const Parts<Acc>& p, const Result& result) {
   }
 }
 
-// Entries of a rank's part, one after another, and the entries of its message that they become.
+// Entries of a rank's part, one after another, and those of its message that they become: each a node of so many chunks, a power of
+// two up to kMostPacked, or as it is (0).
 struct Group {
   int64_t from, to, count;
+  int chunks;
 };
 
-// What a rank sends beside the nodes of its blocks, or where those are chunks all that it sends.
+constexpr int kMostPacked = 32, kMostGroups = 5;
+
+// What a rank sends, or where its blocks are longer what it sends beside their nodes.
 template <class Source, class Acc>
 struct Message {
   using O = Sum<Acc>;
   Source elements;  // (entries, outer, inner): outputs are of up to two dims
   int64_t step, outer_stride, inner_stride, inner, outputs;
-  Acc* values;      // (most, outputs)
-  Group chunks[2];  // a node each
-  Group ends[2];    // as they are
+  Acc* values;                // (most, outputs)
+  Group groups[kMostGroups];  // nodes first
 
-  TREDUCE_HOST_DEVICE int64_t first_of(int64_t output) const {
-    return outputs == 1 ? 0 : output / inner * outer_stride + output % inner * inner_stride;
+  // Of nodes, or of elements that are copied; of all outputs.
+  TREDUCE_HOST_DEVICE int64_t count(bool nodes) const {
+    int64_t sum = 0;
+    for (const Group& g : groups) sum += (g.chunks > 0) == nodes ? g.count : 0;
+    return sum * outputs;
   }
-  TREDUCE_HOST_DEVICE int64_t nodes() const { return (chunks[0].count + chunks[1].count) * outputs; }
-  TREDUCE_HOST_DEVICE int64_t copies() const { return (ends[0].count + ends[1].count) * outputs; }
-  // Of node i the value that it writes, and a leaf.
-  TREDUCE_HOST_DEVICE Acc& node(int64_t i) const {
-    const int64_t chunk = i / outputs, first = chunks[0].count;
-    return values[(chunk < first ? chunks[0].to + chunk : chunks[1].to + chunk - first) * outputs + i % outputs];
+  // Number i of them: where it is written, where its first element lies, and how many chunks it has.
+  struct Place {
+    Acc* value;
+    int64_t at;
+    int chunks;
+  };
+  TREDUCE_HOST_DEVICE Place place(bool nodes, int64_t i) const {
+    int64_t entry = outputs == 1 ? i : i / outputs;
+    const int64_t output = i - entry * outputs;
+    int64_t at = outputs == 1 ? 0 : output / inner * outer_stride + output % inner * inner_stride;
+    Acc* value = values + output;
+    for (const Group& g : groups) {
+      if ((g.chunks > 0) != nodes) continue;
+      if (entry < g.count) {
+        at += (g.from + entry * (nodes ? g.chunks * int64_t(Pairwise::kChunk) : 1)) * step;
+        return {value + (g.to + entry) * outputs, at, g.chunks};
+      }
+      entry -= g.count;
+    }
+    return {nullptr, 0, 0};  // nobody asks for so many
   }
-  TREDUCE_HOST_DEVICE Acc leaf(int64_t i, int lane) const {
-    const int64_t chunk = i / outputs, first = chunks[0].count;
-    const Group& group = chunks[chunk >= first];
-    const int64_t begin = group.from + (chunk < first ? chunk : chunk - first) * Pairwise::kChunk + lane;
-    const int64_t at = first_of(i % outputs) + begin * step, apart = Pairwise::kLanes * step;
+  TREDUCE_HOST_DEVICE Acc element(int64_t at) const { return convert<Acc>(elements.at(at)); }
+  TREDUCE_HOST_DEVICE Acc leaf(const Place& node, int chunk, int lane) const {
+    const int64_t at = node.at + (chunk * int64_t(Pairwise::kChunk) + lane) * step, apart = Pairwise::kLanes * step;
     Acc value[Pairwise::kStripes], sum = O::identity();
     TREDUCE_UNROLL
-    for (int s = 0; s < Pairwise::kStripes; ++s) value[s] = convert<Acc>(elements.at(at + s * apart));
+    for (int s = 0; s < Pairwise::kStripes; ++s) value[s] = element(at + s * apart);
     TREDUCE_UNROLL
     for (int s = 0; s < Pairwise::kStripes; ++s) sum = O::combine(sum, value[s]);
     return sum;
-  }
-  TREDUCE_HOST_DEVICE void copy(int64_t i) const {
-    const int64_t entry = i / outputs, output = i % outputs, first = ends[0].count;
-    const Group& group = ends[entry >= first];
-    const int64_t of_group = entry < first ? entry : entry - first;
-    values[(group.to + of_group) * outputs + output] =
-        convert<Acc>(elements.at(first_of(output) + (group.from + of_group) * step));
   }
 };
 
@@ -164,19 +174,26 @@ template <class Source, class Acc>
 LaunchShape prepare_message(const Message<Source, Acc>& message) {
   LaunchShape shape;
   shape.kernel = "pack parts";
-  shape.grid = message.nodes() + (message.copies() + Pairwise::kLanes - 1) / Pairwise::kLanes;
+  shape.grid = message.count(true) + (message.count(false) + Pairwise::kLanes - 1) / Pairwise::kLanes;
   shape.block = Pairwise::kLanes;
   return shape;
 }
 
 template <class Source, class Acc>
 void pack_on_cpu(const Message<Source, Acc>& m) {
-  for (int64_t i = 0; i < m.nodes(); ++i) {
-    Neighbours<Sum<Acc>, 8> leaves;
-    for (int lane = 0; lane < Pairwise::kLanes; ++lane) leaves.push(m.leaf(i, lane));
-    m.node(i) = leaves.value();
+  const int64_t nodes = m.count(true), copies = m.count(false);
+  for (int64_t i = 0; i < nodes; ++i) {
+    const auto node = m.place(true, i);
+    Neighbours<Sum<Acc>, 16> leaves;
+    for (int c = 0; c < node.chunks; ++c) {
+      for (int lane = 0; lane < Pairwise::kLanes; ++lane) leaves.push(m.leaf(node, c, lane));
+    }
+    *node.value = leaves.value();
   }
-  for (int64_t i = 0; i < m.copies(); ++i) m.copy(i);
+  for (int64_t i = 0; i < copies; ++i) {
+    const auto copied = m.place(false, i);
+    *copied.value = m.element(copied.at);
+  }
 }
 
 // Calls f with a message whose elements are of that dtype, read as they are where that is short.
@@ -185,15 +202,16 @@ auto with_elements(const Message<Converted<Acc>, Acc>& m, F&& f) {
   const DType dtype = m.elements.dtype;
   const auto as_is = [&](auto type) {
     using T = typename decltype(type)::type;
-    return f(Message<Elements<T>, Acc>{{static_cast<const T*>(m.elements.data)},
-                                       m.step,
-                                       m.outer_stride,
-                                       m.inner_stride,
-                                       m.inner,
-                                       m.outputs,
-                                       m.values,
-                                       {m.chunks[0], m.chunks[1]},
-                                       {m.ends[0], m.ends[1]}});
+    Message<Elements<T>, Acc> same{{static_cast<const T*>(m.elements.data)},
+                                   m.step,
+                                   m.outer_stride,
+                                   m.inner_stride,
+                                   m.inner,
+                                   m.outputs,
+                                   m.values,
+                                   {}};
+    for (int i = 0; i < kMostGroups; ++i) same.groups[i] = m.groups[i];
+    return f(same);
   };
   if constexpr (std::is_same_v<Acc, float>) {
     if (dtype == DType::float32) return as_is(Type<float>{});

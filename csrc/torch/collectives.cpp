@@ -30,7 +30,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
                                                                       int64_t);
 using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view);
-using PackParts = void(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef);
+using PackParts = void(const at::Tensor&, const at::Tensor&, at::IntArrayRef);
 using FoldParts = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<int64_t>);
 using SumTo = void(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t);
 
@@ -78,9 +78,10 @@ at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::op
   return (name == "amax" ? amax : amin).call(values, "auto", dim, false, std::nullopt, std::nullopt);
 }
 
-at::Tensor sum_along(const at::Tensor& values, int64_t along, std::optional<at::ScalarType> dtype = std::nullopt) {
+at::Tensor sum_along(const at::Tensor& values, at::IntArrayRef dims,
+                     std::optional<at::ScalarType> dtype = std::nullopt) {
   static const auto op = reduce::find_op<reduce::SumSchema>("treduce::sum");
-  return op.call(values, "auto", at::IntArrayRef(&along, 1), false, dtype, std::nullopt, std::nullopt);
+  return op.call(values, "auto", dims, false, dtype, std::nullopt, std::nullopt);
 }
 
 // {first, ..., sizes of the outputs}
@@ -118,9 +119,9 @@ void sum_to(const at::Tensor& out, const at::Tensor& first, int64_t along,
 
 // What a rank sends of a run that is cut anywhere, for fold_parts_: torch_reduce/distributed/_sharded.py decides.
 struct Packed {
-  std::vector<int64_t> nodes;    // begin, count and length of groups of entries: a node each, the first of the message
-  std::vector<int64_t> chunks;   // of pack_parts_
-  std::vector<int64_t> ends;     // of it, too
+  std::vector<int64_t>
+      nodes;  // begin, count and length of entries, whose nodes are the first of the message; or nothing
+  std::vector<int64_t> groups;   // of pack_parts_
   int64_t most;                  // entries of a message
   at::Tensor parts;              // what each rank sends
   std::optional<int64_t> count;  // of the elements, for a mean
@@ -130,14 +131,12 @@ at::Tensor packed_sum(const at::Tensor& x, const Packed& p, at::ScalarType acc, 
                       const Group& group) {
   const at::IntArrayRef outputs = x.sizes().slice(1);
   const at::Tensor message = at::empty(with_outputs({p.most}, outputs), x.options().dtype(acc));
-  int64_t at = 0;
-  for (size_t i = 0; i < p.nodes.size(); i += 3) {
-    sum_to(message.narrow(0, at, p.nodes[i + 1]), grouped(x, p.nodes[i], p.nodes[i + 1], p.nodes[i + 2]), 1);
-    at += p.nodes[i + 1];
+  if (!p.nodes.empty()) {
+    sum_to(message.narrow(0, 0, p.nodes[1]), grouped(x, p.nodes[0], p.nodes[1], p.nodes[2]), 1);
   }
-  if (!p.chunks.empty() || !p.ends.empty()) {
+  if (!p.groups.empty()) {
     static const auto pack = reduce::find_op<PackParts>("treduce::pack_parts_");
-    pack.call(message, x, p.chunks, p.ends);
+    pack.call(message, x, p.groups);
   }
   const at::Tensor result = at::empty(outputs, x.options().dtype(dtype).memory_format(std::nullopt));
   static const auto fold = reduce::find_op<FoldParts>("treduce::fold_parts_");
@@ -293,16 +292,31 @@ std::vector<int64_t> numbers_of(PyObject* object) {
   return numbers;
 }
 
+// (part, dims, name of the group, dtype of a node): the sum of `part` along dims, and that of all ranks' sums.
+PyObject* node_sum(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 4);
+  const at::Tensor& part = tensor_of(arguments[0]);
+  const std::vector<int64_t> dims = numbers_of(arguments[1]);
+  const std::string group = text_of(arguments[2]);
+  const at::ScalarType acc = dtype_of_object(arguments[3]);
+  return computed([&] {
+    const at::Tensor node = sum_along(part, dims, acc);
+    return sum_along(gather(node, c10d::resolve_process_group(group)), 0);
+  });
+  END_HANDLE_TH_ERRORS
+}
+
 // (entries, name of the group, what Packed has, dtypes of a node and of the result)
 PyObject* packed_sum_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  check_count(count, 10);
+  check_count(count, 9);
   const at::Tensor& x = tensor_of(arguments[0]);
   const std::string group = text_of(arguments[1]);
-  Packed packed{numbers_of(arguments[2]),        numbers_of(arguments[3]), numbers_of(arguments[4]),
-                PyLong_AsLongLong(arguments[5]), tensor_of(arguments[6]),  std::nullopt};
-  if (arguments[7] != Py_None) packed.count = PyLong_AsLongLong(arguments[7]);
-  const at::ScalarType acc = dtype_of_object(arguments[8]), dtype = dtype_of_object(arguments[9]);
+  Packed packed{numbers_of(arguments[2]), numbers_of(arguments[3]), PyLong_AsLongLong(arguments[4]),
+                tensor_of(arguments[5]), std::nullopt};
+  if (arguments[6] != Py_None) packed.count = PyLong_AsLongLong(arguments[6]);
+  const at::ScalarType acc = dtype_of_object(arguments[7]), dtype = dtype_of_object(arguments[8]);
   return computed([&] { return packed_sum(x, packed, acc, dtype, c10d::resolve_process_group(group)); });
   END_HANDLE_TH_ERRORS
 }
@@ -376,6 +390,7 @@ PyMethodDef method(const char* name, Function* function) {
 
 PyMethodDef gathered_method() { return method("gathered", gathered); }
 PyMethodDef gather_and_reduce_method() { return method("gather_and_reduce", gather_and_reduce); }
+PyMethodDef node_sum_method() { return method("node_sum", node_sum); }
 PyMethodDef packed_sum_method() { return method("packed_sum", packed_sum_function); }
 PyMethodDef blocks_sum_method() { return method("blocks_sum", blocks_sum_function); }
 PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }

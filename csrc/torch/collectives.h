@@ -7,6 +7,7 @@ namespace treduce {
 
 PyMethodDef gathered_method();
 PyMethodDef gather_and_reduce_method();
+PyMethodDef node_sum_method();
 PyMethodDef packed_sum_method();
 PyMethodDef blocks_sum_method();
 PyMethodDef all_reduce_method();

@@ -204,6 +204,7 @@ PyMethodDef* functions() {
                                 method<kRmsNorm, rows::RmsNormSchema>(),
                                 gathered_method(),
                                 gather_and_reduce_method(),
+                                node_sum_method(),
                                 packed_sum_method(),
                                 blocks_sum_method(),
                                 all_reduce_method(),

@@ -54,9 +54,8 @@ TORCH_LIBRARY(treduce, m) {
   // Rows of `source` into the rows of `out` that `index`, which ascends, names: what meets is added as a tree, in the order of `order`,
   // the places of these rows in `source`. mean: their sums are divided by their number.
   m.def("add_segments_(Tensor(a!) out, Tensor index, Tensor order, Tensor source, bool mean=False) -> ()");
-  // What a rank sends of a run that ranks cut, but for nodes of longer blocks than a chunk (see reduce/parts.h): `chunks` of `entries`
-  // along dim 0 as a node each, and `ends` as they are; from, to and count of up to two groups each.
-  m.def("pack_parts_(Tensor(a!) message, Tensor entries, int[] chunks, int[] ends) -> ()");
+  // What a rank sends of a run that ranks cut, of `entries` along dim 0: (from, to, count, chunks) of each reduce::Group.
+  m.def("pack_parts_(Tensor(a!) message, Tensor entries, int[] groups) -> ()");
   // What ranks sent of a run that they cut (values, parts: see reduce/parts.h) as its sum, or, of `count` elements, its mean.
   m.def("fold_parts_(Tensor(a!) out, Tensor values, Tensor parts, int? count=None) -> ()");
   // Along `dim` of `first` or, along dim 0, of its entries and then those of `second`, to `out`.

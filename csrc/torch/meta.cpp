@@ -52,7 +52,7 @@ void sum_to_meta(const at::Tensor& out, const at::Tensor& first, const std::opti
   if (second.has_value()) reduce::check_joined(first, *second, dim);
 }
 
-void pack_parts_meta(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef, at::IntArrayRef) {
+void pack_parts_meta(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef) {
   reduce::check_types_of_message(message, entries);
 }
 

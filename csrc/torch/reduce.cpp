@@ -254,22 +254,19 @@ void check_types_of_message(const at::Tensor& message, const at::Tensor& entries
                    "pack_parts_ writes float32 or float64, of real numbers; got ", type, " of ", entries.scalar_type());
 }
 
-void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks, at::IntArrayRef ends) {
+void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups) {
   check_types_of_message(message, entries);
-  const auto fits = [&](at::IntArrayRef groups, int64_t length) {
-    bool all = groups.size() % 3 == 0 && groups.size() <= 6;
-    for (size_t i = 0; all && i < groups.size(); i += 3) {
-      const int64_t from = groups[i], to = groups[i + 1], count = groups[i + 2];
-      all = from >= 0 && to >= 0 && count >= 0 && from + count * length <= entries.size(0) &&
-            to + count <= message.size(0);
-    }
-    return all;
-  };
-  TORCH_CHECK_VALUE(message.dim() > 0 && entries.dim() > 0 && message.numel() > 0 && message.is_contiguous() &&
-                        message.sizes().slice(1) == entries.sizes().slice(1) && message.device() == entries.device() &&
-                        fits(chunks, Pairwise::kChunk) && fits(ends, 1),
+  bool fits = groups.size() % 4 == 0 && groups.size() <= 4 * kMostGroups && message.dim() > 0 && entries.dim() > 0;
+  for (size_t i = 0; fits && i < groups.size(); i += 4) {
+    const int64_t from = groups[i], to = groups[i + 1], count = groups[i + 2], chunks = groups[i + 3];
+    const int64_t length = chunks > 0 ? chunks * Pairwise::kChunk : 1;
+    fits = from >= 0 && to >= 0 && count >= 0 && chunks >= 0 && chunks <= kMostPacked && (chunks & (chunks - 1)) == 0 &&
+           from + count * length <= entries.size(0) && to + count <= message.size(0);
+  }
+  TORCH_CHECK_VALUE(fits && message.numel() > 0 && message.is_contiguous() &&
+                        message.sizes().slice(1) == entries.sizes().slice(1) && message.device() == entries.device(),
                     "pack_parts_ takes groups of the entries of a tensor to a contiguous message; got shapes ",
-                    entries.sizes(), " and ", message.sizes(), ", chunks ", chunks, " and ends ", ends);
+                    entries.sizes(), " and ", message.sizes(), ", groups ", groups);
 }
 
 at::Tensor readable_entries(const at::Tensor& entries, const at::Tensor& message) {

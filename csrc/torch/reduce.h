@@ -59,12 +59,11 @@ void check_joined(const at::Tensor& first, const at::Tensor& second, int64_t dim
 
 // What pack_parts_ checks: dtypes; and (entries, outputs...) to (most, outputs...).
 void check_types_of_message(const at::Tensor& message, const at::Tensor& entries);
-void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks, at::IntArrayRef ends);
+void check_message(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups);
 // (entries, outer, inner), or fewer dims: `entries` as it lies, or a copy.
 at::Tensor readable_entries(const at::Tensor& entries, const at::Tensor& message);
 template <class Acc>
-Message<Converted<Acc>, Acc> message_of(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
-                                        at::IntArrayRef ends) {
+Message<Converted<Acc>, Acc> message_of(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups) {
   Message<Converted<Acc>, Acc> m{{entries.const_data_ptr(), *dtype_of(entries.scalar_type()), DType::float32},
                                  entries.stride(0),
                                  entries.dim() > 2 ? entries.stride(1) : 0,
@@ -72,10 +71,10 @@ Message<Converted<Acc>, Acc> message_of(const at::Tensor& message, const at::Ten
                                  entries.dim() > 1 ? entries.size(-1) : 1,
                                  message.numel() / message.size(0),
                                  message.mutable_data_ptr<Acc>(),
-                                 {},
                                  {}};
-  for (size_t i = 0; i + 2 < chunks.size(); i += 3) m.chunks[i / 3] = {chunks[i], chunks[i + 1], chunks[i + 2]};
-  for (size_t i = 0; i + 2 < ends.size(); i += 3) m.ends[i / 3] = {ends[i], ends[i + 1], ends[i + 2]};
+  for (size_t i = 0; i < groups.size(); i += 4) {
+    m.groups[i / 4] = {groups[i], groups[i + 1], groups[i + 2], static_cast<int>(groups[i + 3])};
+  }
   return m;
 }
 

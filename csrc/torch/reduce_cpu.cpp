@@ -82,15 +82,14 @@ void sum_to_cpu(const at::Tensor& out, const at::Tensor& first, const std::optio
   reduce_cpu<Op::sum>(second.has_value() ? at::cat({first, *second}) : first, call.arguments);
 }
 
-void pack_parts_cpu(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
-                    at::IntArrayRef ends) {
-  check_message(message, entries, chunks, ends);
+void pack_parts_cpu(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups) {
+  check_message(message, entries, groups);
   const at::Tensor read = readable_entries(entries, message);
   const auto pack = [](const auto& m) { pack_on_cpu(m); };
   if (message.scalar_type() == at::kFloat) {
-    with_elements(message_of<float>(message, read, chunks, ends), pack);
+    with_elements(message_of<float>(message, read, groups), pack);
   } else {
-    with_elements(message_of<double>(message, read, chunks, ends), pack);
+    with_elements(message_of<double>(message, read, groups), pack);
   }
 }
 

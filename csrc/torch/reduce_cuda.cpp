@@ -116,14 +116,13 @@ void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::opti
   }
 }
 
-void pack_parts_cuda(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef chunks,
-                     at::IntArrayRef ends) {
-  check_message(message, entries, chunks, ends);
+void pack_parts_cuda(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups) {
+  check_message(message, entries, groups);
   const CudaScope scope(entries.device());
   const at::Tensor read = readable_entries(entries, message);
   const int error = message.scalar_type() == at::kFloat
-                        ? launch_pack(message_of<float>(message, read, chunks, ends), scope.stream())
-                        : launch_pack(message_of<double>(message, read, chunks, ends), scope.stream());
+                        ? launch_pack(message_of<float>(message, read, groups), scope.stream())
+                        : launch_pack(message_of<double>(message, read, groups), scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of pack_parts_");
 }
 

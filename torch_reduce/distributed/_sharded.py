@@ -279,16 +279,18 @@ def _of_one_node(call: _Call) -> _Run | None:
     ):
         return None
 
-    dims = list(call.elements.order)
+    dims = call.elements.order
+    sends_nodes = _exchange.is_sendable(call.acc)
     is_final = call.op == "sum" and call.dtype == call.acc
 
     def run(part: Tensor) -> Tensor:
-        part = call.converted(part)
-        if len(dims) == 1 or (call.in_place and part.is_contiguous()):  # in their order as they are
-            node = ops.sum(part, dims, dtype=call.acc)
+        part, along = call.converted(part), dims
+        if len(dims) > 1 and not (call.in_place and part.is_contiguous()):  # not in their order as they are
+            part, along = call.of_run(part), (0,)
+        if sends_nodes:
+            total = _C.node_sum(part, along, call.group_name, call.acc)
         else:
-            node = ops.sum(call.of_run(part), 0, dtype=call.acc)
-        total = _exchange.gather_and_reduce("sum", node, call.group_name)
+            total = _exchange.gather_and_reduce("sum", ops.sum(part, along, dtype=call.acc), call.group_name)
         return total if is_final else call.finished(total)
 
     return run
@@ -314,13 +316,15 @@ def _of_parts_of_runs(call: _Call) -> _Run | None:
     return run
 
 
-# Blocks of all outputs, at most: a block of threads folds those of an output.
-MOST_BLOCKS = 1 << 15
+# Blocks of an output, at most, which one block of threads folds; and of all outputs.
+MOST_BLOCKS = 1024
+MOST_NODES = 1 << 15
 # Bytes of all messages, which it reads.
 MOST_SENT = 1 << 22
 MOST_RANKS = 128  # kMostParts
-# Bytes of a part whose chunks are summed in the launch that packs the rest, if they are not one after another in
-# memory: it reads those an element at a time.
+# Chunks of a block that is summed in the launch that packs the rest, at most (kMostPacked); and bytes of a part of
+# which that is so where elements are not one after another in memory: it reads those one at a time.
+MOST_PACKED = 32
 NEAR = 1 << 20
 
 
@@ -335,7 +339,7 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
     e, ranks = call.elements, call.ranks
     chunk, length = _tree.CHUNK, sum(call.sizes)
     block = chunk
-    while length * call.outputs > block * MOST_BLOCKS:
+    while length > block * MOST_BLOCKS or length * call.outputs > block * MOST_NODES:
         block *= 2
     starts = [0, *itertools.accumulate(call.sizes)]
     # Where each rank's whole chunks begin and end, and its whole blocks.
@@ -372,12 +376,14 @@ def _of_packed_nodes(call: _Call) -> _Run | None:
         (position - begin, sum(counts[call.rank][:i]), counts[call.rank][i])
         for i, position in enumerate((first, head, last, begin, tail))
     )
-    packs_blocks = block == chunk and (call.is_near or length * call.outputs // ranks * call.given.itemsize <= NEAR)
+    is_near = call.is_near or length * call.outputs // ranks * call.given.itemsize <= NEAR
+    packs_blocks = block <= MOST_PACKED * chunk and is_near
     nodes = () if packs_blocks or not blocks[2] else (blocks[0], blocks[2], block)
-    chunks = blocks if packs_blocks else (*before, *after) if block > chunk else ()
+    groups = [(*blocks, block // chunk)] * packs_blocks + [(*before, 1), (*after, 1), (*at_head, 0), (*at_tail, 0)]
+    groups = tuple(itertools.chain(*(group for group in groups if group[2])))
     parts = torch.tensor(counts, dtype=torch.int32).to(call.device)
     count = e.count if call.op == "mean" else None
-    facts = (nodes, chunks, (*at_head, *at_tail), most, parts, count, call.acc, call.dtype)
+    facts = (nodes, groups, most, parts, count, call.acc, call.dtype)
 
     def run(part: Tensor) -> Tensor:
         return _C.packed_sum(call.converted(call.of_run(part)), call.group_name, *facts)
