@@ -366,6 +366,21 @@ PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
+// (tensor, name of the group, op): this rank's piece of what the ranks' tensors, flat and shared evenly, are reduced to.
+PyObject* reduce_scatter(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  check_count(count, 3);
+  const at::Tensor& tensor = tensor_of(arguments[0]);
+  const std::string name = text_of(arguments[1]), op = text_of(arguments[2]);
+  return computed([&] {
+    const Group group = c10d::resolve_process_group(name);
+    const at::Tensor pieces = at::empty_like(tensor);
+    exchange(pieces, tensor, {}, {}, group);
+    return reduce_first(op, pieces.view({group->getSize(), -1}), tensor.scalar_type());
+  });
+  END_HANDLE_TH_ERRORS
+}
+
 // (out, values, op): `values` reduced along dim 0, to `out`.
 PyObject* reduce_ranks_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
@@ -394,6 +409,7 @@ PyMethodDef node_sum_method() { return method("node_sum", node_sum); }
 PyMethodDef packed_sum_method() { return method("packed_sum", packed_sum_function); }
 PyMethodDef blocks_sum_method() { return method("blocks_sum", blocks_sum_function); }
 PyMethodDef all_reduce_method() { return method("all_reduce", all_reduce); }
+PyMethodDef reduce_scatter_method() { return method("reduce_scatter", reduce_scatter); }
 PyMethodDef reduce_ranks_method() { return method("reduce_ranks", reduce_ranks_function); }
 
 }  // namespace treduce

@@ -11,6 +11,7 @@ PyMethodDef node_sum_method();
 PyMethodDef packed_sum_method();
 PyMethodDef blocks_sum_method();
 PyMethodDef all_reduce_method();
+PyMethodDef reduce_scatter_method();
 PyMethodDef reduce_ranks_method();
 
 }  // namespace treduce

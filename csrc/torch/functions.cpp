@@ -208,6 +208,7 @@ PyMethodDef* functions() {
                                 packed_sum_method(),
                                 blocks_sum_method(),
                                 all_reduce_method(),
+                                reduce_scatter_method(),
                                 reduce_ranks_method(),
                                 {nullptr, nullptr, 0, nullptr}};
   return table;

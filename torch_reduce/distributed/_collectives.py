@@ -178,7 +178,10 @@ def reduce_scatter(tensor: Tensor, op: Op = "sum", group: ProcessGroup | None = 
     if tensor.numel() == 0:
         return tensor.new_empty(shape)
     with torch.no_grad():
-        pieces = _exchange.exchange_pieces(tensor.detach().reshape(-1), group)
+        flat = tensor.detach().reshape(-1)
+        if _exchange.is_sent(flat) and ranks <= _tree.LANES:
+            return _C.reduce_scatter(flat, group.group_name, reduction).view(shape)
+        pieces = _exchange.exchange_pieces(flat, group)
         return _tree.combine(reduction, pieces).view(shape)
 
 
