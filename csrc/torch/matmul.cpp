@@ -1,6 +1,5 @@
 #include "matmul.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -194,8 +193,6 @@ void check_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& 
       "treduce::matmul writes to a contiguous tensor of shape ", sizes, ", dtype ", type, " and device ", self.device(),
       ", got shape ", out.sym_sizes(), ", strides ", out.sym_strides(), ", dtype ", out.scalar_type(), " and device ",
       out.device());
-  at::assert_no_overlap(out, self);
-  at::assert_no_overlap(out, other);
 }
 
 TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,

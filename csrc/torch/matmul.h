@@ -38,7 +38,7 @@ std::vector<c10::SymInt> checked_linear(const at::Tensor& input, const at::Tenso
 // The bias as kernels read it, its elements side by side; undefined where there is none.
 at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias);
 
-// What a product writes to, if not to a new tensor: contiguous, of its shape and dtype, and apart from the operands.
+// What a product writes to, if not to a new tensor: contiguous, of its shape and dtype.
 void check_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, c10::SymIntArrayRef sizes,
                at::ScalarType type);
 

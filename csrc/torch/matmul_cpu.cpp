@@ -1,5 +1,6 @@
 // matmul on the CPU: in k order whatever the variant. Those of order class k_order have the same bits on a GPU; tensor cores add in
 // an order of their own.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
@@ -46,6 +47,8 @@ at::Tensor matmul_cpu(const at::Tensor& self, const at::Tensor& other, std::stri
 
 void matmul_to_cpu(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                    std::optional<int64_t> tile_size) {
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, other);
   product(self, other, at::Tensor(), variant, tile_size, &out);
 }
 

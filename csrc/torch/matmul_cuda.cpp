@@ -1,5 +1,6 @@
 // matmul on CUDA: checks, device guard, stream, workspace. What is launched is prepared: see ../matmul/prepare.h.
 #include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -64,6 +65,8 @@ at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::str
 
 void matmul_to_cuda(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
                     std::optional<int64_t> tile_size) {
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, other);
   product(self, other, at::Tensor(), variant, tile_size, &out);
 }
 

@@ -38,7 +38,7 @@ void reduce_to_meta(const at::Tensor& out, const at::Tensor& self, std::string_v
                     at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
                     std::optional<int64_t> num_blocks) {
   const reduce::Op op = reduce::op_named(name, "reduce_to_");
-  reduce_meta(op, self, reduce::arguments_to(out, self, op, variant, dim, keepdim, block_size, num_blocks));
+  reduce_meta(op, self, reduce::arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks));
 }
 
 void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::string_view op) {

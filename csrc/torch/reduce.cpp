@@ -1,6 +1,5 @@
 #include "reduce.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 
@@ -209,11 +208,8 @@ Op op_named(std::string_view name, const char* caller) {
   TORCH_CHECK_VALUE(false, caller, " takes op sum, mean, amax or amin, got '", name, "'");
 }
 
-Arguments arguments_to(const at::Tensor& out, const at::Tensor& self, Op op, std::string_view variant,
-                       at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
-                       std::optional<int64_t> num_blocks) {
-  at::assert_no_internal_overlap(out);
-  at::assert_no_overlap(out, self);
+Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, at::OptionalIntArrayRef dim,
+                       bool keepdim, std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
   const auto dtype = is_extremum(op) ? std::nullopt : std::optional<at::ScalarType>(out.scalar_type());
   return {variant, dim, keepdim, dtype, block_size, num_blocks, &out};
 }

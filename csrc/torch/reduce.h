@@ -28,9 +28,8 @@ struct Arguments {
 Op op_named(std::string_view name, const char* caller);
 
 // reduce_to_. What the result's dtype is, `out` says.
-Arguments arguments_to(const at::Tensor& out, const at::Tensor& self, Op op, std::string_view variant,
-                       at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
-                       std::optional<int64_t> num_blocks);
+Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, at::OptionalIntArrayRef dim,
+                       bool keepdim, std::optional<int64_t> block_size, std::optional<int64_t> num_blocks);
 
 // Copies a result to `out`, of its shape and dtype.
 void put(const at::Tensor& out, const at::Tensor& result, Op op);

@@ -1,5 +1,6 @@
 // The reductions on the CPU: checks, then the plan of a classic rung (plan_cpu.h), or the order of the others
 // (pairwise_cpu.h, exact_cpu.h).
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/cat.h>
 #include <torch/library.h>
 
@@ -61,8 +62,9 @@ at::Tensor reduce_any_cpu(Op op, const at::Tensor& self, const Arguments& argume
 void reduce_to_cpu(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
                    std::optional<int64_t> num_blocks) {
+  at::assert_no_overlap(out, self);
   const Op op = op_named(name, "reduce_to_");
-  Arguments arguments = arguments_to(out, self, op, variant, dim, keepdim, block_size, num_blocks);
+  Arguments arguments = arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks);
   if (dtype_of(self.scalar_type()).has_value()) {
     reduce_any_cpu(op, self, arguments);
   } else {
