@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ptx::commit_copies();
     if (!has_queries) continue;
     if (k > 0 && k % kPiece == 0) {
-      end_piece<kThreads>(result, line, total, totals, k == kPiece, /*keep=*/true);
+      end_piece<kThreads>(result, line, totals, k == kPiece, /*keep=*/true);
       line = Lines();
 #pragma unroll
       for (int j = 0; j < kWidth / 8; ++j) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (line.step(s, correction)) correct(result, correction);
     multiply_held<T, 2>(result, s, values, 0);
   }
-  if (has_queries) end_piece<kThreads>(result, line, total, totals, end <= kPiece, /*keep=*/false);
+  if (has_queries) total = end_piece<kThreads>(result, line, totals, end <= kPiece, /*keep=*/false);
   finish<T, kWidth>(result, total, p, out, lines, place.batch, place.head, query);
 }
 

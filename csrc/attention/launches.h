@@ -17,6 +17,10 @@ int launch_one(const Problem& p, const LaunchShape& shape, const Matrices& out, 
 namespace warp_groups {
 int launch_one(const Problem& p, const LaunchShape& shape, const Matrices& out, const LineValues& lines, void* stream);
 }
+namespace backward_groups {
+int launch_both(const Problem& p, const Prepared& prepared, const Gradients& gradients, const LineValues& lines,
+                void* stream);
+}
 namespace pieces {
 int launch_both(const Problem& p, const Prepared& prepared, const Matrices& out, void* workspace, void* stream);
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "shapes.h"
 
 namespace treduce::attention {
@@ -21,11 +23,12 @@ void add_forward(Prepared& prepared, const char* kernel, const Problem& p, const
   if (chip.capability == 90) {  // the copy engine and the instructions are those of sm_90 alone
     prepared.way = Way::warp_groups;
     const Groups& groups = groups_of(width);
-    add(prepared, kernel, p, p.length, groups.queries(), p.heads, groups.threads(), groups.shared_bytes(width));
+    LaunchShape& shape = add(prepared, kernel, p, p.length, groups.lines(), p.heads, groups.threads(),
+                             bytes_of(p, forward_lines(groups)) + totals_bytes(groups.lines(), width) + kTileAlignment);
+    shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors);  // a block of which each holds
   } else {
     prepared.way = Way::warps;
-    constexpr int kTotals = 2;  // of 32 bits
-    add(prepared, kernel, p, p.length, kTile, p.heads, kThreads, bytes_of(p, (3 + kTotals) * kTile));
+    add(prepared, kernel, p, p.length, kTile, p.heads, kThreads, bytes_of(p, 3 * kTile) + totals_bytes(kTile, width));
   }
 }
 
@@ -59,8 +62,17 @@ Prepared prepare_forward(const Problem& problem, const Chip& chip) {
 Prepared prepare_backward(const Problem& p, const Chip& chip) {
   Prepared prepared;
   add_forward(prepared, "log_sums", p, chip);
-  add(prepared, "query_gradients", p, p.length, kTile, p.heads, kThreads, bytes_of(p, 4 * kTile));
-  add(prepared, "key_gradients", p, p.keys, kTile, p.heads / p.group, kThreads, bytes_of(p, 6 * kTile));
+  const bool by_groups = prepared.way == Way::warp_groups;
+  const auto add_gradients = [&](const char* kernel, int64_t lines, int64_t heads, int tiles) {
+    if (by_groups) {
+      add(prepared, kernel, p, lines, kBackward.lines(), heads, kBackward.threads(),
+          bytes_of(p, backward_lines(kBackward)) + kTileAlignment);
+    } else {
+      add(prepared, kernel, p, lines, kTile, heads, kThreads, bytes_of(p, tiles * kTile));
+    }
+  };
+  add_gradients("query_gradients", p.length, p.heads, 4);
+  add_gradients("key_gradients", p.keys, p.heads / p.group, 6);
   for (const char* name : {kLogSums, kAlong}) {
     prepared.workspace.add(name, p.batch * p.heads * padded_length(p.length) * static_cast<int64_t>(sizeof(float)));
   }

@@ -31,24 +31,24 @@ constexpr const char* kSums = "sums";  // of pieces: sums of values, maxima of s
 constexpr const char* kMost = "most";
 constexpr const char* kSum = "sum";
 
-// The forward by warp groups: each multiplies 64 queries; one more copies.
+// Kernels of warp groups: each multiplies 64 lines, queries or keys; one more copies.
+constexpr int kTileAlignment = 1024;  // bytes, of swizzled tiles
 struct Groups {
-  int groups, stages;  // of warps; of keys and values in shared memory
-  constexpr int queries() const { return groups * kTile; }
+  int groups, stages;  // of warps; of tiles in shared memory, a pair each
+  constexpr int lines() const { return groups * kTile; }
   constexpr int threads() const { return (groups + 1) * 128; }
-  constexpr int64_t query_bytes(int width) const { return int64_t{2} * queries() * width; }
-  constexpr int64_t stage_bytes(int width) const { return int64_t{2} * kStep * width; }  // of keys, or of values
-  constexpr int64_t total_bytes(int width) const { return int64_t{4} * queries() * width; }
   // Of a thread that multiplies and of one that copies: no more than the launch gave to all, an equal share of 65536.
-  constexpr int registers() const { return groups == 3 ? 160 : 232; }
-  constexpr int copier_registers() const { return groups == 3 ? 32 : 40; }
-  static constexpr int kAlignment = 1024;  // of swizzled tiles
-  constexpr int64_t shared_bytes(int width) const {
-    return query_bytes(width) + 2 * stages * stage_bytes(width) + total_bytes(width) + kAlignment;
-  }
+  constexpr int registers() const { return groups == 3 ? 160 : 240; }
+  constexpr int copier_registers() const { return groups == 3 ? 32 : 24; }
 };
-constexpr Groups kGroupsOfNarrow{3, 2}, kGroupsOfWide{3, 2};
-constexpr const Groups& groups_of(int width) { return width == kWide ? kGroupsOfWide : kGroupsOfNarrow; }
+constexpr Groups kForwardNarrow{3, 2}, kForwardWide{3, 2}, kBackward{2, 2};
+constexpr const Groups& groups_of(int width) { return width == kWide ? kForwardWide : kForwardNarrow; }
+
+// Lines of the compiled width that a kernel holds in shared memory: those of its groups and of the ring.
+constexpr int forward_lines(const Groups& g) { return g.lines() + 2 * g.stages * kTile; }
+constexpr int backward_lines(const Groups& g) { return 2 * g.lines() + 2 * g.stages * kTile; }
+// What pieces come to: 32-bit sums of each line, and for each of the eight threads that share two of them, maxima and sums.
+constexpr int64_t totals_bytes(int lines, int width) { return int64_t{4} * lines * (width + 8); }
 
 // One query of each head: heads that share keys become the lines of one head, so that keys are read once.
 inline Matrices heads_as_lines(const Matrices& m, int64_t group) { return {m.data, m.batch, m.head * group, m.head}; }

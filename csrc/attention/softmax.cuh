@@ -91,27 +91,29 @@ TREDUCE_DEVICE void correct(float (&sums)[kN][4], const float (&factor)[2]) {
   }
 }
 
-// Adds the piece of keys that has ended to those before it. `totals`: what was added before, in shared memory, where a thread has every
-// kApart-th place. `keep`: the sums are left there, and otherwise in `result`.
+// Adds the piece of keys that has ended to those before it. `totals`: what they came to, in shared memory, where a thread has every
+// kApart-th place: kN of sums, and one of maxima and sums of exponentials. `keep`: the new totals are left there; otherwise sums are in
+// `result`, and the rest is returned.
 template <int kApart, int kN>
-TREDUCE_DEVICE void end_piece(float (&result)[kN][4], const Lines& line, Lines& total, float4* totals, bool is_first,
-                              bool keep) {
+TREDUCE_DEVICE Lines end_piece(float (&result)[kN][4], const Lines& line, float4* totals, bool is_first, bool keep) {
+  Lines total = line;
   float of_total[2] = {0, 0}, of_piece[2] = {1, 1};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float sum = sum_of_line(line.sum[half]);
-    if (is_first) {
-      total.most[half] = line.most[half];
-      total.sum[half] = sum;
-    } else {
-      const Meeting meeting(total.most[half], line.most[half]);
+  for (int half = 0; half < 2; ++half) total.sum[half] = sum_of_line(line.sum[half]);
+  if (!is_first) {
+    const float4 before = totals[kN * kApart];
+    const float most[2] = {before.x, before.y}, sum[2] = {before.z, before.w};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Meeting meeting(most[half], line.most[half]);
       total.most[half] = meeting.most;
-      total.sum[half] = meeting.join(total.sum[half], sum);
+      total.sum[half] = meeting.join(sum[half], total.sum[half]);
       of_total[half] = meeting.of_first;
       of_piece[half] = meeting.of_second;
     }
   }
-  if (is_first && !keep) return;
+  if (is_first && !keep) return total;
+  if (keep) totals[kN * kApart] = make_float4(total.most[0], total.most[1], total.sum[0], total.sum[1]);
 #pragma unroll
   for (int j = 0; j < kN; ++j) {
     if (!is_first) {
@@ -125,6 +127,7 @@ TREDUCE_DEVICE void end_piece(float (&result)[kN][4], const Lines& line, Lines& 
     }
     if (keep) totals[j * kApart] = make_float4(result[j][0], result[j][1], result[j][2], result[j][3]);
   }
+  return total;
 }
 
 }  // namespace treduce::attention
