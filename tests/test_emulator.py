@@ -868,10 +868,10 @@ ATTENTION = {
     "more queries than keys": (1, 1, 130, 40, 16, 16, "causal"),
     "bool": (2, 1, 20, 70, 16, 24, "bool"),
     "float32": (2, 2, 20, 40, 64, 8, "float32"),
-    "several pieces": (1, 1, 70, 1100, 64, 64, "none"),
-    "few queries": (4, 2, 9, 1100, 128, 128, "none"),
-    "few queries, bool": (2, 2, 5, 600, 40, 24, "bool"),
-    "one query": (6, 2, 1, 1030, 64, 64, "none"),
+    "several pieces": (1, 1, 18, 530, 24, 24, "none"),
+    "few queries": (1, 1, 3, 530, 128, 72, "none"),
+    "few queries, bool": (1, 1, 5, 530, 40, 24, "bool"),
+    "one query": (3, 1, 1, 530, 64, 64, "none"),
 }
 
 
