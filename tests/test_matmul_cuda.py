@@ -387,7 +387,7 @@ def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
         assert_same_bits(product(a, b, small), product(a, b, large), f"a batch of {size}")
 
 
-LONG = tuple(v for v in ON_CORES if v.order == "warp_group_long")
+LONG = tuple(v for v in ON_CORES if v.order in ("warp_group_long", "tensor_core_f64"))
 every_long = of_every_dtype(LONG)
 
 
@@ -427,7 +427,8 @@ def test_long_k_is_exact_where_sums_are(variant, dtype, poisoned):
 def test_long_k_has_the_bits_of_the_model(variant, poisoned):
     """The sums of groups, each the product of its own steps of k, added one after another."""
     for m, n, k in ((40, 60, 8192), (40, 60, 8200), (1, 3000, 16_384), (300, 200, 30_001), (1000, 2000, 12_288)):
-        a, b = random(m, k, dtype=torch.float32), random(k, n, dtype=torch.float32, seed=1)
+        dtype = torch.float32 if "float32" in variant.dtypes else torch.float64
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
         expected = orders.long_matmul(a, b, lambda x, y: product(x, y, variant))
         assert_same_bits(product(a, b, variant), expected, f"{(m, n, k)}")
 

@@ -61,6 +61,26 @@ Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
 
 }  // namespace pipelined
 
+namespace long_k {
+
+bool may_part(const Problem& p, DType dtype) {
+  const int64_t groups = groups_of(p.k), bytes = size_of(dtype), sum_bytes = std::max<int64_t>(bytes, 4);
+  return groups > 1 && groups * p.m * p.n * sum_bytes <= (p.m + p.n) * p.k * bytes / 2;
+}
+
+namespace {
+
+// Clock cycles of the launch that adds groups that are apart: a launch, and what it reads and its blocks wrote.
+double cycles_to_add(const Problem& p, DType dtype, int multiprocessors) {
+  // Both were not measured by themselves.
+  constexpr double kLaunch = 3000, kBytes = 16;
+  const double sums = static_cast<double>(groups_of(p.k) * p.batches * p.m * p.n) * std::max<double>(size_of(dtype), 4);
+  return kLaunch + 2 * sums / (kBytes * multiprocessors);
+}
+
+}  // namespace
+}  // namespace long_k
+
 namespace mma_f64 {
 namespace {
 
@@ -68,31 +88,49 @@ namespace {
 // multiply-adds a cycle, and the dependent multiplications of its tiles, of which s.blocks run side by side; or what all
 // tiles read from the L2; and what a tile costs besides. Fitted to every shape's time on an NVIDIA H200, 2026-11-21: 1 to
 // 512 rows by n and k of 4096 to 11008, squares of 128 to 4096, batches; within 15 %.
-double cycles(const Problem& p, const TileShape& s, int multiprocessors, double speed) {
+double cycles(const Problem& p, const TileShape& s, int multiprocessors, double speed, bool apart) {
   constexpr double kLatency = 40;    // of a multiplication, 4 steps of k
   constexpr double kBytes = 36;      // from the L2 a cycle and multiprocessor
   constexpr double kBesides = 1500;  // of a tile
-  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n), tiles = down * across * p.batches;
-  const double rounds = static_cast<double>(ceil_div(tiles, multiprocessors));
-  const double turns = static_cast<double>(ceil_div(tiles, int64_t(multiprocessors) * s.blocks));
-  const double k = static_cast<double>(p.k);
+  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
+  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
+  const double rounds = static_cast<double>(ceil_div(tasks, multiprocessors));
+  const double turns = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
+  const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double multiply = rounds * s.tile_m * s.tile_n * k / (128 * speed);
   const double wait = turns * k / 4 * kLatency;
-  const double read = static_cast<double>((p.m * across + p.n * down) * p.batches) * k * 8 / (kBytes * multiprocessors);
-  return std::max(multiply + wait, read) + turns * kBesides;
+  const double read =
+      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * multiprocessors);
+  const double finish = apart ? long_k::cycles_to_add(p, DType::float64, multiprocessors) : 0;
+  return std::max(multiply + wait, read) + turns * kBesides + finish;
 }
 
 }  // namespace
 
-Index choose(const Problem& p, const Chip& chip) {
+Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
   struct Speed {
     Index index;
     double speed;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kWide128, 0.9}, {kSquare64, 0.92}, {kWide64, 0.8},
-                               {kSquare32, 0.7},   {kRows16, 0.6},  {kColumns16, 0.6}, {kSquare16, 0.62}};
-  return cheapest(kSpeeds, [&](const Speed& s) { return cycles(p, kShapes[s.index], chip.multiprocessors, s.speed); })
-      .index;
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94},  {kWide128, 0.9},
+                               {kSquare64, 0.92},  {kWide64, 0.8},    {kSquare32, 0.7},
+                               {kRows16, 0.6},     {kColumns16, 0.6}, {kSquare16, 0.62}};
+  const bool in_groups = long_k::groups_of(p.k) > 1;
+  const auto best_of = [&](bool apart) {
+    const auto cost = [&](const Speed& s) {
+      const Shape& shape = kShapes[s.index];
+      const bool can = s.index == kLong128 ? in_groups && !apart &&
+                                                 shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
+                                           : apart || !in_groups || adds_groups(s.index);
+      return can ? cycles(p, shape, chip.multiprocessors, s.speed, apart) : std::numeric_limits<double>::infinity();
+    };
+    const Speed& best = cheapest(kSpeeds, cost);
+    return Choice{best.index, apart, cost(best)};
+  };
+  const Choice whole = best_of(false);
+  if (!long_k::may_part(p, DType::float64)) return whole;
+  const Choice apart = best_of(true);
+  return apart.cycles < whole.cycles ? apart : whole;
 }
 
 }  // namespace mma_f64
@@ -149,11 +187,6 @@ int stages_of(const Shape& shape, int columns) {
 
 namespace persistent {
 
-bool may_part(const Problem& p, int element_bytes) {
-  const int64_t groups = groups_of(p.k);
-  return groups > 1 && groups * p.m * p.n * 4 <= (p.m + p.n) * p.k * element_bytes / 2;
-}
-
 namespace {
 
 // Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
@@ -176,14 +209,11 @@ constexpr Cost kCosts[] = {
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
 double cycles(const Problem& p, const TileShape& s, int multiprocessors, int element_bytes, double speed,
               double besides, bool apart) {
-  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
-  const int64_t groups = apart ? groups_of(p.k) : 1;
+  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.cluster_rows(), s.cluster_columns());
+  const int64_t groups = apart ? long_k::groups_of(p.k) : 1;
   const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
-  const double depth = static_cast<double>(apart ? kGroup : p.k);
-  // A launch, and what it reads of the L2: both were not measured by themselves.
-  constexpr double kSecondLaunch = 3000, kBytes = 16;
-  const double sums = static_cast<double>(groups * p.batches * p.m * p.n) * 8;
-  const double finish = apart ? kSecondLaunch + sums / (kBytes * multiprocessors) : 0;
+  const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
+  const double finish = apart ? long_k::cycles_to_add(p, DType::float32, multiprocessors) : 0;
   return rounds * (double(s.tile_m) * s.tile_n * depth * element_bytes / (4096 * speed) + besides) + finish;
 }
 
@@ -203,7 +233,7 @@ Index narrow_shape(const Problem& p, const Boxes& a, const Chip& chip) {
 }  // namespace
 
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
-  const bool may_be_apart = may_part(p, static_cast<int>(size_of(dtype)));
+  const bool may_be_apart = long_k::may_part(p, dtype);
   const Index narrow = narrow_shape(p, a, chip);
   if (narrow != kShapeCount) {
     // Tiles of 16 columns or of 64 fill the chip, or do not.
@@ -216,7 +246,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const int result = skewed(p.n, size_of(result_dtype(dtype)));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const TileShape& shape = kShapes[cost.index];
-    const bool in_groups = dtype != DType::int8 && groups_of(p.k) > 1;
+    const bool in_groups = dtype != DType::int8 && long_k::groups_of(p.k) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
                      : cost.index == kLarge ? !in_groups
                      : cost.index == kLong  ? in_groups
@@ -243,11 +273,11 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
 namespace register_operand {
 
 // Clock cycles of a tile, roughly: the tensor cores', or what it reads of the L2; and what it costs besides. Not measured by itself.
-persistent::Choice choose(const Problem& p, const Chip& chip) {
+Choice choose(const Problem& p, const Chip& chip) {
   constexpr double kSpeed = 0.85, kBytes = 40, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
-    const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? persistent::groups_of(p.k) : 1);
-    const double depth = static_cast<double>(apart ? persistent::kGroup : p.k);
+    const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k) : 1);
+    const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
     const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
     return static_cast<double>(ceil_div(tasks, int64_t(chip.multiprocessors))) *
            (std::max(multiply, read) * depth + kBesides);
@@ -255,14 +285,14 @@ persistent::Choice choose(const Problem& p, const Chip& chip) {
   int index = 0;
   while (kShapes[index].rows < p.m && index + 2 < kFewShapes) index += 2;
   const int64_t narrow = tiles_of(p, kShapes[index].rows, kShapes[index].lines);
-  const bool apart = persistent::may_part(p, 4) && narrow * 2 <= chip.multiprocessors;
-  const int64_t tasks = narrow * (apart ? persistent::groups_of(p.k) : 1);
+  const bool apart = long_k::may_part(p, DType::float32) && narrow * 2 <= chip.multiprocessors;
+  const int64_t tasks = narrow * (apart ? long_k::groups_of(p.k) : 1);
   // Two blocks a multiprocessor: narrow tiles where these are not enough for wide ones.
   if (tasks >= 4 * int64_t(chip.multiprocessors)) ++index;
   double least = cycles(kShapes[index], apart);
   if (p.m > kMostRows && !apart) {
     for (int i = index + 1; i < kShapeCount; ++i) {
-      if (persistent::groups_of(p.k) > 1 && !kShapes[i].adds_groups()) continue;
+      if (long_k::groups_of(p.k) > 1 && !kShapes[i].adds_groups()) continue;
       const double other = cycles(kShapes[i], false);
       if (other >= least) continue;
       least = other;
@@ -273,11 +303,10 @@ persistent::Choice choose(const Problem& p, const Chip& chip) {
 }
 
 // A block is a task. Of a batch where B need not be turned round tiles are small, and persistent has a block for many of them.
-bool pays(const Problem& p, const persistent::Choice& choice, const persistent::Choice& other, const View& b,
-          const Chip& chip) {
+bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   const Shape& s = kShapes[choice.index];
-  if (tiles_of(p, s.rows, s.lines) * persistent::groups_of(p.k) > INT32_MAX) return false;
+  if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k) > INT32_MAX) return false;
   const bool turned = b.reading == Reading::gathered;
   if (b.reading == Reading::direct) return false;
   if (p.m <= kMostRows) return p.batches == 1 || turned;

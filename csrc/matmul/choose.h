@@ -18,19 +18,24 @@ namespace pipelined {
 Index choose(const Problem& p, DType dtype, int tile, const Chip& chip);
 }  // namespace pipelined
 
-namespace mma_f64 {
-Index choose(const Problem& p, const Chip& chip);
-}  // namespace mma_f64
-
-namespace persistent {
-// apart: groups of k are computed side by side, and added afterwards: the additions are the same.
+// Of a rung that cuts long k in groups. apart: they are computed side by side, and added afterwards: the additions are the same.
 struct Choice {
   int index;
   bool apart;
   double cycles;  // roughly, where that is modelled; else 0
 };
+
+namespace long_k {
 // Whether groups may be apart: sums of groups take at most half of the operands' memory.
-bool may_part(const Problem& p, int element_bytes);
+bool may_part(const Problem& p, DType dtype);
+}  // namespace long_k
+
+namespace mma_f64 {
+// shared_bytes: what a block may ask for.
+Choice choose(const Problem& p, const Chip& chip, int shared_bytes);
+}  // namespace mma_f64
+
+namespace persistent {
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 }  // namespace persistent
@@ -51,10 +56,9 @@ int stages_of(const Shape& shape, int columns);
 
 namespace register_operand {
 // An entry of kShapes, for tfloat32.
-persistent::Choice choose(const Problem& p, const Chip& chip);
+Choice choose(const Problem& p, const Chip& chip);
 // Whether that is faster than `other`, the choice of persistent, which would read B as `b`.
-bool pays(const Problem& p, const persistent::Choice& choice, const persistent::Choice& other, const View& b,
-          const Chip& chip);
+bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip);
 }  // namespace register_operand
 
 namespace split_fp16 {

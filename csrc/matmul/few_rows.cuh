@@ -107,9 +107,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const uint32_t place_x = w_bytes + (row + lane % 8) * kRowBytes + (lane / 8 ^ lane % 8) * 16;
 
     RingPosition<kMostStages> position;
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
     uint32_t stage = 0;
     const auto wait_for_stage = [&] {
-      ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+      ptx::mbarrier_wait(full + position.stage * 8, position.parity);
       stage = stage_0 + position.stage * stage_bytes;
     };
     const auto load = [&](Fragments<S>& to, int step) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // The warp has loaded all of the stage and needs it no more.
     const auto release_loaded = [&] {
       __syncwarp();
-      release<1>(ring.empty + position.stage);
+      release<1>(empty + position.stage * 8);
       position.next(work.stages);
     };
     // A warp issues in order, and a multiplication waits for the one before it. The next stage's loads fill these waits.

@@ -1,9 +1,9 @@
-// Long k in groups of steps, whose sums are added one after another (persistent): in registers, or where groups are computed
-// side by side, by a second launch.
+// Long k in groups of steps, whose sums are added one after another (mma_f64, persistent): in registers, or where groups are
+// computed side by side, by a second launch.
 #pragma once
 
 #include "../primitives/ptx/launch.cuh"
-#include "hopper.cuh"
+#include "rung.h"
 
 namespace treduce::matmul {
 
@@ -16,14 +16,15 @@ struct KGroups {
 };
 
 template <class T>
-using GroupSum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
+using GroupSum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t,
+                                    std::conditional_t<std::is_same_v<T, double>, double, float>>;
 
 // depth: steps of k of a stage of the ring.
 inline KGroups groups_for(const Call& call, bool adds_groups, int depth) {
   const Decisions& d = call.prepared;
   const Problem& p = call.problem;
   const bool one = d.groups == 1 || !(adds_groups || d.apart);
-  return {static_cast<int>(ceil_div(one ? p.k : persistent::kGroup, int64_t(depth))),
+  return {static_cast<int>(ceil_div(one ? p.k : long_k::kGroup, int64_t(depth))),
           d.apart ? static_cast<int>(d.groups) : 1, p.batches * p.m * p.n, call.region<void>(d.partials)};
 }
 
@@ -35,36 +36,35 @@ TREDUCE_DEVICE void add_group(Sum (&total)[kCount], Sum (&group)[kAll]) {
   for (int i = 0; i < kCount; ++i) group[i] = total[i] += group[i];
 }
 
-// The same of the sums from kFirst on, where the totals are kept in shared memory. `kept`: the warp group's. The last group's are
-// not written.
-template <int kFirst, class Sum, int kAll>
+// The same of the sums from kFirst on, where the totals are kept in shared memory. `kept`: of kThreads threads, of which each has
+// its own. The last group's are not written.
+template <int kFirst, int kThreads, class Sum, int kAll>
 TREDUCE_DEVICE void add_group_kept(Sum (&group)[kAll], Sum* kept, bool has_total, bool writes) {
-  constexpr int kBatch = 8;  // loads in flight
-  Sum* const own = kept + threadIdx.x % hopper::kWarpGroup;
+  constexpr int kBatch = kAll < 8 ? kAll : 8;  // loads in flight
+  Sum* const own = kept + threadIdx.x % kThreads;
 #pragma unroll
   for (int first = kFirst; first < kAll; first += kBatch) {
     Sum before[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      before[i] = has_total ? own[(first - kFirst + i) * hopper::kWarpGroup] : Sum(0);
+      before[i] = has_total ? own[(first - kFirst + i) * kThreads] : Sum(0);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       group[first + i] += before[i];
-      if (writes) own[(first - kFirst + i) * hopper::kWarpGroup] = group[first + i];
+      if (writes) own[(first - kFirst + i) * kThreads] = group[first + i];
     }
   }
 }
 
 // Adds groups that were computed side by side, and the bias, and rounds.
 template <class Sum, class Out>
-__global__ void __launch_bounds__(persistent::kAddThreads)
-    add_groups(KGroups groups, Out* c, const Out* bias, int64_t n) {
+__global__ void __launch_bounds__(long_k::kAddThreads) add_groups(KGroups groups, Out* c, const Out* bias, int64_t n) {
   constexpr int kAtOnce = 16;  // loads in flight
-  using Total = std::conditional_t<std::is_same_v<Sum, float>, float, uint32_t>;
+  using Total = std::conditional_t<std::is_same_v<Sum, int32_t>, uint32_t, Sum>;
   ptx::wait_for_launch_before();
-  for (int64_t i = blockIdx.x * int64_t(persistent::kAddThreads) + threadIdx.x; i < groups.outputs;
-       i += gridDim.x * int64_t(persistent::kAddThreads)) {
+  for (int64_t i = blockIdx.x * int64_t(long_k::kAddThreads) + threadIdx.x; i < groups.outputs;
+       i += gridDim.x * int64_t(long_k::kAddThreads)) {
     const Sum* const from = static_cast<const Sum*>(groups.sums) + i;
     Total total = 0;
     for (int first = 0; first < groups.apart; first += kAtOnce) {

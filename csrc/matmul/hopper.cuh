@@ -72,8 +72,8 @@ TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const C
 
 // Tells each block of the cluster, all of which fill this block's stages, that this warp has finished reading a stage.
 // Who calls: every lane of a consumer's warp, after its last read.
-template <int kCluster>
-TREDUCE_DEVICE void release(uint64_t* empty) {
+template <int kCluster, class Address>
+TREDUCE_DEVICE void release(Address empty) {
   const int lane = threadIdx.x % 32;
   if constexpr (kCluster > 1) {
     if (lane < kCluster) ptx::mbarrier_arrive_at(empty, lane);
@@ -99,9 +99,13 @@ struct Grid {
   static constexpr int kBand = 8;
 
   TREDUCE_DEVICE Place place(int64_t tile, int tile_m, int tile_n) const {
+    // Divisions of 64 bits take longer than the first copies may wait.
     const int64_t a_matrix = int64_t(down) * across;
-    const int matrix = static_cast<int>(tile / a_matrix);
-    const int within = static_cast<int>(tile % a_matrix);
+    const bool small = count <= INT32_MAX;
+    const int matrix = count == a_matrix ? 0
+                       : small           ? static_cast<int>(tile) / static_cast<int>(a_matrix)
+                                         : static_cast<int>(tile / a_matrix);
+    const int within = static_cast<int>(tile - matrix * a_matrix);
     const auto at = place_in_band<kBand>(within, down, across);
     return {at.row * tile_m, at.column * tile_n, {matrix / inner_batches, matrix % inner_batches}, matrix};
   }
@@ -195,18 +199,20 @@ cudaError_t launch_block_a_tile(const Call& call, KernelOf&& kernel_of) {
 }
 
 // Starts acc += A B over one stage for 64 rows of A from `line` and all columns of B; step 0 overwrites acc. The tensor
-// cores are done when wgmma_wait says so; until then nothing else may touch acc or the tiles.
+// cores are done when wgmma_wait says so; until then nothing else may touch acc or the tiles. tile_a, tile_b: where they
+// begin, or the low words of their descriptors, in registers that a warp shares: then hardly anything is computed between two
+// multiplications.
 // Who calls: the threads of a warp group.
-template <class TileA, class TileB, int kN>
-TREDUCE_DEVICE void multiply_stage(Acc<typename TileA::Element> (&acc)[kN], const char* tile_a, const char* tile_b,
-                                   int line, int step) {
+template <class TileA, class TileB, int kN, class Place>
+TREDUCE_DEVICE void multiply_stage(Acc<typename TileA::Element> (&acc)[kN], Place tile_a, Place tile_b, int line,
+                                   int step) {
   using T = typename TileA::Element;
   ptx::wgmma_touch(acc);
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kDepth<T> / kStep<T>; ++i) {
     ptx::Wgmma<T, kN * 2, TileA::kTransposed, TileB::kTransposed>::multiply(
-        acc, TileA::descriptor(tile_a, line, i), TileB::descriptor(tile_b, 0, i), step + i > 0);
+        acc, TileA::descriptor(tile_a, line, i), TileB::descriptor(tile_b, 0, i), i > 0 || step > 0);
   }
   ptx::wgmma_commit();
   ptx::wgmma_touch(acc);

@@ -26,8 +26,8 @@ LaunchShape launch_of(const TileShape& s) {
 }
 
 void set_tile(const TileShape& s, Prepared& out) {
-  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.cluster;
-  out.tile_n = s.transposed ? s.tile_m * s.cluster : s.tile_n;
+  out.tile_m = s.transposed ? s.cluster_columns() : s.cluster_rows();
+  out.tile_n = s.transposed ? s.cluster_rows() : s.cluster_columns();
   out.stages = s.stages;
 }
 
@@ -73,15 +73,28 @@ int shared_bytes_of(const Chip& chip) {
   }
 }
 
-// `fixed`: the kernel knows its stages at compile time.
-void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, Prepared& out) {
+// The launch that adds groups of k that are apart, behind their sums.
+void add_groups_apart(const Chip& chip, Prepared& out) {
+  const Problem& p = out.problem;
+  const int64_t outputs = p.batches * p.m * p.n;
+  out.partials = out.workspace.add("groups of k", out.groups * outputs * std::max<int64_t>(size_of(out.dtype), 4));
+  LaunchShape launch;
+  launch.kernel = "add groups of k, finish";
+  launch.block = long_k::kAddThreads;
+  launch.grid = grid_of(ceil_div(outputs, int64_t(long_k::kAddThreads)));
+  launch.overlapping = chip.capability >= 90;
+  out.launches.add(launch);
+}
+
+// `fixed`: the kernel knows its stages at compile time. kept_bytes: shared memory behind the ring.
+void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, int kept_bytes, Prepared& out) {
   const int bytes = static_cast<int>(size_of(r.dtype));
   copy_operands(staged_a(r.problem, r.a, bytes), staged_b(r.problem, r.b, bytes), out);
   set_tile(s, out);
   if (!fixed) out.stages = std::min(s.stages, shared_bytes_of(chip) / s.stage_bytes);
   LaunchShape launch = launch_of(s);
-  launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n));
-  launch.shared_bytes = out.stages * s.stage_bytes;
+  launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1));
+  launch.shared_bytes = out.stages * s.stage_bytes + kept_bytes;
   out.launches.add(launch);
 }
 
@@ -236,13 +249,17 @@ void prepare_wmma(const Request& r, const Chip&, Prepared& out) {
 }
 
 void prepare_staged_mma(const Request& r, const Chip& chip, Prepared& out) {
-  prepare_staged(r, chip, mma::kShape, false, out);
+  prepare_staged(r, chip, mma::kShape, false, 0, out);
 }
 
 void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
-  out.shape = mma_f64::choose(r.problem, chip);
+  const Choice choice = mma_f64::choose(r.problem, chip, shared_bytes_of(chip));
+  out.shape = choice.index;
+  out.apart = choice.apart;
+  out.groups = long_k::groups_of(r.problem.k);
   const mma_f64::Shape& s = mma_f64::kShapes[out.shape];
-  prepare_staged(r, chip, s, s.fits, out);
+  prepare_staged(r, chip, s, s.fixed, s.kept_bytes(), out);
+  if (out.apart) add_groups_apart(chip, out);
 }
 
 void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
@@ -268,16 +285,16 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   }
   const int bytes = static_cast<int>(size_of(r.dtype));
   const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
-  persistent::Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
+  Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
   bool registers = false;
   if (r.dtype == DType::float32) {
-    const persistent::Choice other = register_operand::choose(p, chip);
+    const Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, view_of_b, chip);
     if (registers) choice = other;
   }
   copy_operands(view_of_a, registers ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
-  out.groups = persistent::groups_of(p.k);
+  out.groups = long_k::groups_of(p.k);
   out.apart = choice.apart;
   out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
   LaunchShape launch;
@@ -316,12 +333,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.grid = std::min<int64_t>(tasks, slots) * s.cluster;
   }
   out.launches.add(launch);
-  if (out.apart) {
-    const int64_t outputs = p.batches * p.m * p.n;
-    out.partials = out.workspace.add("groups of k", out.groups * outputs * 4);
-    add_blocks("add groups of k, finish", ceil_div(outputs, int64_t(persistent::kAddThreads)), out,
-               persistent::kAddThreads);
-  }
+  if (out.apart) add_groups_apart(chip, out);
 }
 
 void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {

@@ -131,8 +131,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const bool has_lines = warp % 4 * 16 < S::kLinesOfGroup;
   const Places<S, kAlongK> places(first);
   RingPosition<S::kStages> filled, read;  // of the registers; of the multiplications
+  const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
   const auto load = [&](Fragments<S>& to) {
-    ptx::mbarrier_wait(ring.full + filled.stage, filled.parity);
+    ptx::mbarrier_wait(full + filled.stage * 8, filled.parity);
     if (has_lines) places.load(to, stages + filled.stage * (S::kBytesW + S::kBytesX));
     filled.next();
   };
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) {
       const uint64_t of_x = TileX::lone_descriptor(x + s / 4 * TileX::kBytes, 0, s % 4);
-      ptx::WgmmaRegisters<tfloat32, S::kRows>::multiply(acc, now[s], of_x, of_group + s > 0);
+      ptx::WgmmaRegisters<tfloat32, S::kRows>::multiply(acc, now[s], of_x, s > 0 || of_group > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_touch(acc);
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::wgmma_touch(acc);
 #pragma unroll
     for (int s = 0; s < S::kSteps; ++s) ptx::wgmma_touch(now[s]);  // in use until here
-    release<1>(ring.empty + read.stage);
+    release<1>(empty + read.stage * 8);
     read.next();
     ++of_group;
     if constexpr (S::kAddsGroups) {

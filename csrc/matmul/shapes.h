@@ -19,7 +19,12 @@ struct TileShape {
   int shared_bytes = 0;     // dynamic, of a block
   int blocks = 1;           // on a multiprocessor
   int cluster = 1;          // blocks that share what they read
+  int cluster_n = 1;        // of these side by side, which share A; those below each other share B
   bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
+
+  // Outputs of a cluster.
+  constexpr int cluster_rows() const { return tile_m * (cluster / cluster_n); }
+  constexpr int cluster_columns() const { return tile_n * cluster_n; }
 };
 
 // ---- one thread, a few outputs ----
@@ -80,6 +85,18 @@ constexpr TileShape shape(DType dtype, int index) {
 
 }  // namespace pipelined
 
+// ---- long k: mma_f64, persistent ----
+
+namespace long_k {
+
+// Steps of k of a group, and up to how many all are one. Of longer k the sum of a group begins at zero, and the sums of groups are
+// added one after another. A function of k alone: changing it changes bits.
+constexpr int64_t kGroup = 2048, kOneGroup = 8192;
+constexpr int64_t groups_of(int64_t k) { return k <= kOneGroup ? 1 : ceil_div(k, kGroup); }
+constexpr int kAddThreads = 128;  // of a block that adds groups
+
+}  // namespace long_k
+
 // ---- a warp's matrix instructions ----
 
 namespace wmma {
@@ -109,21 +126,45 @@ constexpr TileShape kShape = staged::shape("multiply 128 x 256 tiles", 128, 256,
 
 namespace mma_f64 {
 
-enum Index { kSquare128, kWide128, kSquare64, kWide64, kSquare32, kRows16, kColumns16, kSquare16, kShapeCount };
+enum Index {
+  kSquare128,
+  kLong128,
+  kWide128,
+  kSquare64,
+  kWide64,
+  kSquare32,
+  kRows16,
+  kColumns16,
+  kSquare16,
+  kShapeCount
+};
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
-  bool fits;           // the ring fits each chip from sm_80 on, so its length is known at compile time
+  int fours;           // of k, in a multiplication
+  bool
+      fixed;  // the length of the ring is known at compile time: it fits each chip from sm_80 on, or no other is of use
+  bool keeps_sums;  // of groups of k, in shared memory: registers do not suffice
+
+  constexpr int kept_bytes() const { return keeps_sums ? tile_m * tile_n * 8 : 0; }
 };
-constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int stages, int blocks) {
-  return {staged::shape(name, m, n, warp_m, warp_n, stages, blocks), warp_m, warp_n,
-          stages * (m + n) * staged::kRowBytes <= 99 * 1024};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int fours, int stages, int blocks,
+                      bool keeps_sums = false) {
+  return {staged::shape(name, m, n, warp_m, warp_n, stages, blocks),       warp_m,    warp_n, fours,
+          keeps_sums || stages * (m + n) * staged::kRowBytes <= 99 * 1024, keeps_sums};
 }
-constexpr Shape kShapes[kShapeCount] = {
-    shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 4, 1), shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 4, 1),
-    shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 4, 2),     shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 5, 3),
-    shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 6, 4),     shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 10, 3),
-    shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 10, 3),     shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 12, 4)};
+constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 4, 1),
+                                        shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 3, 1, true),
+                                        shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 2, 4, 1),
+                                        shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 2, 4, 2),
+                                        shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 4, 8, 2),
+                                        shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 4, 8, 3),
+                                        shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 4, 8, 4),
+                                        shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 4, 8, 4),
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4)};
+
+// Which shapes add groups of k; a task of any may be a single group.
+constexpr bool adds_groups(int index) { return index != kSquare128; }
 
 }  // namespace mma_f64
 
@@ -179,11 +220,6 @@ enum Index {
   kShapeCount,
 };
 
-// Steps of k of a group, and up to how many all are one. Of longer k the sum of a group begins at zero, and the sums of groups are
-// added one after another. A function of k alone: changing it changes bits.
-constexpr int64_t kGroup = 2048, kOneGroup = 8192;
-constexpr int64_t groups_of(int64_t k) { return k <= kOneGroup ? 1 : ceil_div(k, kGroup); }
-constexpr int kAddThreads = 128;  // of a block that adds groups
 // Which shapes add groups, and of which a task may be a single group.
 constexpr bool adds_groups(int index) { return index != kLarge; }
 constexpr bool takes_groups_apart(int index) { return index == kMedium || index == kNarrow || index == kSquare; }

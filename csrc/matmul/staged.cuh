@@ -58,15 +58,17 @@ class Copies {
   static_assert(kLines % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
   static_assert(kRowsAtOnce % kDepth<T> == 0 || kDepth<T> % kRowsAtOnce == 0);
 
-  TREDUCE_DEVICE Copies(const Source& source, int64_t line, int64_t batch_x, int64_t batch_y) : pitch_(source.pitch) {
+  // From step `k` on.
+  TREDUCE_DEVICE Copies(const Source& source, int64_t line, int64_t batch_x, int64_t batch_y, int k = 0)
+      : pitch_(source.pitch) {
     const int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
     to_ = row * kRowBytes + (chunk ^ swizzle<T>(row)) * kChunkBytes;
     const int64_t inner = kAlongK ? chunk * kChunk : line + row / kDepth<T> * kDepth<T> + chunk * kChunk;
     const int64_t outer = kAlongK ? line + row : row % kDepth<T>;
     from_ = static_cast<const T*>(source.data) + batch_x * source.batch_pitch[0] + batch_y * source.batch_pitch[1] +
-            outer * source.pitch + inner;
-    inner_left_ = static_cast<int>((kAlongK ? source.depth : source.lines) - inner);
-    outer_left_ = static_cast<int>((kAlongK ? source.lines : source.depth) - outer);
+            outer * source.pitch + inner + k * (kAlongK ? 1 : source.pitch);
+    inner_left_ = static_cast<int>((kAlongK ? source.depth - k : source.lines) - inner);
+    outer_left_ = static_cast<int>((kAlongK ? source.lines : source.depth - k) - outer);
   }
 
   // Starts copy i of kCount into the tile at `tile`.
@@ -127,14 +129,14 @@ TREDUCE_DEVICE void store_fragment(const Acc (&acc)[4], T* c, int64_t row, int64
 }
 
 // The ring of stages in shared memory, and this thread's copies into it, which run stages - 1 stages ahead of what is read. A
-// stage is a tile of A, then one of B, of one step along k; it is multiplied in kSteps steps, between which its successor's
-// copies are started. kStages: how many stages, where that is known when this is compiled; 0: 2 to 4.
+// stage is a tile of A, then one of B, of one step along k; while it is multiplied its successor's copies are started, in kParts
+// parts. kStages: how many stages, where that is known when this is compiled; 0: 2 to 4.
 // Who calls: all threads of the block; nobody reads the ring after a barrier that follows.
-template <int kSteps, int kStages, class CopiesA, class CopiesB>
+template <int kParts, int kStages, class CopiesA, class CopiesB>
 class CopyRing {
   static constexpr uint32_t kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
   static constexpr int kCopies = CopiesA::kCount + CopiesB::kCount;
-  static constexpr int kCopiesAStep = (kCopies + kSteps - 2) / (kSteps - 1);  // none in the last step, which waits
+  static constexpr int kCopiesAPart = (kCopies + kParts - 1) / kParts;
 
  public:
   TREDUCE_DEVICE CopyRing(const CopiesA& copies_a, const CopiesB& copies_b, ptx::SharedAddress shared, int stages,
@@ -167,14 +169,14 @@ class CopyRing {
     reading_ = after(reading_);
   }
 
-  // Starts the part of the copies that goes with a step.
-  TREDUCE_DEVICE void copy_part(int step) {
-    if (step == kSteps - 1) return;
+  // Starts a part of the copies, if there are so many parts. All of them come before the next advance().
+  TREDUCE_DEVICE void copy_part(int part) {
+    if (part >= kParts) return;
     if (filled_ < depth_steps_) {
 #pragma unroll
-      for (int i = step * kCopiesAStep; i < min((step + 1) * kCopiesAStep, kCopies); ++i) copy(i);
+      for (int i = part * kCopiesAPart; i < min((part + 1) * kCopiesAPart, kCopies); ++i) copy(i);
     }
-    if (step == kSteps - 2) close();
+    if (part == kParts - 1) close();
   }
 
  private:
@@ -236,14 +238,15 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
   return body(std::true_type{}, std::true_type{}, a, b);
 }
 
-// Launches a kernel with a block a tile. kernel_of(kAAlongK, kBAlongK) is the kernel.
-template <class Shape, class T, class KernelOf>
-cudaError_t launch_stages(const Call& call, KernelOf&& kernel_of) {
+// Launches a kernel with a block a tile, the prepared launch `step`. kernel_of(kAAlongK, kBAlongK) is the kernel; `more`: its last
+// arguments.
+template <class Shape, class T, class KernelOf, class... More>
+cudaError_t launch_stages(const Call& call, int step, KernelOf&& kernel_of, const More&... more) {
   const Problem& p = call.problem;
   return launch_layout<T>(call, [&](auto a_along_k, auto b_along_k, const Source& a, const Source& b) {
-    return launch(kernel_of(a_along_k, b_along_k), call.step(-1), a, b, static_cast<Result<T>*>(call.c),
+    return launch(kernel_of(a_along_k, b_along_k), call.step(step), a, b, static_cast<Result<T>*>(call.c),
                   static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(inner_batches_of(p)),
-                  call.prepared.stages, Tiles<Shape::kTileM, Shape::kTileN>(p));
+                  call.prepared.stages, Tiles<Shape::kTileM, Shape::kTileN>(p), more...);
   });
 }
 

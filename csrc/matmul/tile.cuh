@@ -44,15 +44,16 @@ struct Tile {
   static constexpr int kBoxes = kAlongK ? 1 : kLines / 64;
   static constexpr int kBoxBytes = kBytes / kBoxes;
 
-  // Who calls: one thread. kBlocks > 1: to every block of the cluster.
+  // Who calls: one thread. kBlocks > 1: to so many blocks of the cluster, those that `blocks` has a bit for.
   template <int kBlocks = 1>
-  TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full) {
+  TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full,
+                                  uint16_t blocks = (1u << kBlocks) - 1) {
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const ptx::Coordinates at =
           kAlongK ? ptx::Coordinates{k, line, batch.y, batch.x} : ptx::Coordinates{line + i * 64, k, batch.y, batch.x};
       if constexpr (kBlocks > 1) {
-        ptx::load_box_multicast(tile + i * kBoxBytes, map, at, full, (1u << kBlocks) - 1);
+        ptx::load_box_multicast(tile + i * kBoxBytes, map, at, full, blocks);
       } else {
         ptx::load_box(tile + i * kBoxBytes, map, at, full);
       }
@@ -68,6 +69,15 @@ struct Tile {
         kAlongK ? line * kRowBytes + step * 32 : line / 64 * kSlabBytes + step * kStep<T> * kRowBytes;
     const uint64_t address = (ptx::shared_address(tile) + offset) >> 4 & 0x3fff;
     return address | (kAlongK ? 1 : kSlab) << 16 | kEightRows << 32 | uint64_t(1) << 62;
+  }
+
+  // The low word of the descriptor of the tile's begin, and the descriptor of a part of that tile: they differ by a constant.
+  TREDUCE_DEVICE static uint32_t low_word(const char* tile) {
+    return (ptx::shared_address(tile) >> 4 & 0x3fff) | (kAlongK ? 1 : kSlabBytes >> 4) << 16;
+  }
+  TREDUCE_DEVICE static uint64_t descriptor(uint32_t low_word, int line, int step) {
+    const int offset = kAlongK ? line * kRowBytes + step * 32 : line / 64 * kSlabBytes + step * kStep<T> * kRowBytes;
+    return uint64_t(1 << 30 | 8 * kRowBytes >> 4) << 32 | (low_word + (offset >> 4));
   }
 
   // The same for a block in no cluster, where k is contiguous. Shared addresses have fewer than 18 bits there, so no mask is

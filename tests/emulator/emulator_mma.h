@@ -77,16 +77,20 @@ void multiply(T, Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
 
 inline uint32_t round_to_tfloat32(uint32_t word) { return (word + 0x1000u) & ~0x1fffu; }  // of finite numbers
 
-// 16 x 8 outputs of four steps of k: fused multiply-adds in order, as the hardware's have been found to be.
-inline void multiply(double (&d)[4], const double (&a)[2], double b, ::emulator::Site site = ::emulator::Site::here()) {
-  double of_a[2][::emulator::kWarpLanes], of_b[::emulator::kWarpLanes];
-  for (int half = 0; half < 2; ++half) {
-    memcpy(of_a[half], ::emulator::exchange(a + half, sizeof(double), ~0u, site), sizeof(of_a[half]));
-  }
-  memcpy(of_b, ::emulator::exchange(&b, sizeof(double), ~0u, site), sizeof(of_b));
+// 16 x 8 outputs of four steps of k, once or several times: fused multiply-adds in order, as the hardware's have been found to be.
+template <int kA, int kFours>
+void multiply(double (&d)[4], const double (&a)[kA], const double (&b)[kFours],
+              ::emulator::Site site = ::emulator::Site::here()) {
   const int g = ::emulator::lane() / 4, t = ::emulator::lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    for (int k = 0; k < 4; ++k) d[i] = std::fma(of_a[i / 2][g * 4 + k], of_b[(t * 2 + i % 2) * 4 + k], d[i]);
+  for (int four = 0; four < kFours; ++four) {
+    double of_a[2][::emulator::kWarpLanes], of_b[::emulator::kWarpLanes];
+    for (int half = 0; half < 2; ++half) {
+      memcpy(of_a[half], ::emulator::exchange(a + four * 2 + half, sizeof(double), ~0u, site), sizeof(of_a[half]));
+    }
+    memcpy(of_b, ::emulator::exchange(b + four, sizeof(double), ~0u, site), sizeof(of_b));
+    for (int i = 0; i < 4; ++i) {
+      for (int k = 0; k < 4; ++k) d[i] = std::fma(of_a[i / 2][g * 4 + k], of_b[(t * 2 + i % 2) * 4 + k], d[i]);
+    }
   }
 }
 

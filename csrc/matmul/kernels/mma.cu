@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
     // Two pipelines: copies run stages ahead, and the next step's fragments are loaded while this one's are multiplied.
     const int depth_steps = (a.depth + kDepth<T> - 1) / kDepth<T>;
-    CopyRing<Shape::kSteps, 0, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
-                                                      CopiesB(b, place.column, batch_x, batch_y), shared, stages,
-                                                      depth_steps);
+    CopyRing<Shape::kSteps - 1, 0, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
+                                                          CopiesB(b, place.column, batch_x, batch_y), shared, stages,
+                                                          depth_steps);
     ring.fill();
     load(0, ring.reading(), 0);
     for (int left = depth_steps; left > 0; --left) {
@@ -126,7 +126,7 @@ TREDUCE_DEVICE void load_fragment(uint32_t (&words)[4], ptx::SharedAddress tile,
 
 template <class T>
 cudaError_t launch_type(const Call& call) {
-  return launch_stages<Shape, T>(call,
+  return launch_stages<Shape, T>(call, -1,
                                  [](auto a_along_k, auto b_along_k) { return &kernel<T, a_along_k(), b_along_k()>; });
 }
 

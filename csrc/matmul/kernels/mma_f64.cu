@@ -8,8 +8,11 @@
 //          holds 16 steps of k. Where that leaves multiprocessors idle, smaller tiles, down to 16 x 16, with more stages: the
 //          sums are those of fused multiply-adds in order, whatever the tile.
 // Bound:   the tensor cores: 128 fused multiply-adds a cycle and multiprocessor on sm_90. For few rows the memory.
+// Note:    long k in groups of 2048, as in persistent: their sums are added in registers, which of 128 x 128 tiles are kept in
+//          shared memory; or groups are tasks of their own, and a second launch adds them.
 // Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.
+#include "../groups.cuh"
 #include "../staged.cuh"
 
 namespace treduce::matmul::mma_f64 {
@@ -23,9 +26,13 @@ struct Tiling {
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
   static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
   static constexpr int kThreads = kShape.threads, kBlocks = kShape.blocks;
-  static constexpr int kStages = kShape.fits ? kShape.stages : 0;  // 0: as many as were prepared
-  static constexpr int kBand = 8;                                  // rows of tiles that are walked down together
-  static constexpr int kSteps = 4;                                 // multiplications along the k of a stage, 4 each
+  static constexpr int kStages = kShape.fixed ? kShape.stages : 0;  // 0: as many as were prepared
+  static constexpr bool kAddsGroups = adds_groups(kIndex), kKeepsSums = kShape.keeps_sums;
+  static constexpr int kRingBytes = kStages * kShape.stage_bytes;
+  static constexpr int kBand = 8;                             // rows of tiles that are walked down together
+  static constexpr int kFours = kShape.fours;                 // of k, a multiplication
+  static constexpr int kSteps = 4 / kFours;                   // multiplications along the k of a stage
+  static constexpr int kParts = kSteps > 1 ? kSteps - 1 : 1;  // of the copies of a stage
 };
 
 // Where this lane's element (line l / 4, k l % 4) lies, of the kLines lines from a multiple of kLines on: of 16, or of 8.
@@ -48,64 +55,104 @@ TREDUCE_DEVICE double load(const char* tile, int place, int lines, int k) {
 template <class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(Source a, Source b, double* c, const double* bias, int64_t m, int64_t n, int inner_batches, int stages,
-           Tiles<S::kTileM, S::kTileN> tiles) {
+           Tiles<S::kTileM, S::kTileN> tiles, KGroups groups) {
 #ifdef TREDUCE_MMA
+  ptx::allow_launch_after();
   using CopiesA = Copies<double, S::kTileM, kAAlongK, S::kThreads>;
   using CopiesB = Copies<double, S::kTileN, kBAlongK, S::kThreads>;
-  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8;  // fragments of a warp
+  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8, kHalf = kM * kN / 2;  // fragments of a warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM;
   const int warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
   char* const shared = dynamic_shared<char>();
   const int place_a = place_of_lane<kAAlongK, S::kWarpM>(warp_m), place_b = place_of_lane<kBAlongK, S::kWarpN>(warp_n);
 
-  for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.template place<S::kBand>(tile);
+  const int all_steps = (a.depth + kDepth<double> - 1) / kDepth<double>;
+  const bool apart = groups.apart > 1;
+  // Tasks: tiles, or groups of k of tiles.
+  for (int64_t task = blockIdx.x; task < tiles.count * groups.apart; task += gridDim.x) {
+    const int64_t group = apart ? task / tiles.count : 0;
+    const auto place = tiles.template place<S::kBand>(task - group * tiles.count);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     double acc[kM][kN][4] = {};
-    double from_a[2][kM][2], from_b[2][kN];
+    [[maybe_unused]] double total[S::kAddsGroups && !S::kKeepsSums ? kM : 1][kN][4] = {};
+    double from_a[2][kM][2 * S::kFours], from_b[2][kN][S::kFours];
     const auto load_fragments = [&](int buffer, uint32_t stage, int step) {
 #pragma unroll
-      for (int i = 0; i < kM; ++i) {
+      for (int four = 0; four < S::kFours; ++four) {
+        const int k = (step * S::kFours + four) * 4;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          from_a[buffer][i][half] = load<kAAlongK>(shared + stage, place_a, i * 16 + half * 8, step * 4);
+        for (int i = 0; i < kM * 2; ++i) {
+          from_a[buffer][i / 2][four * 2 + i % 2] = load<kAAlongK>(shared + stage, place_a, i * 8, k);
         }
-      }
 #pragma unroll
-      for (int j = 0; j < kN; ++j) {
-        from_b[buffer][j] = load<kBAlongK>(shared + stage + CopiesA::kBytes, place_b, j * 8, step * 4);
-      }
-    };
-    const auto multiply = [&](int buffer) {
-#pragma unroll
-      for (int j = 0; j < kN; ++j) {
-#pragma unroll
-        for (int i = 0; i < kM; ++i) {
-          ptx::multiply(acc[i][j], from_a[buffer][i], from_b[buffer][j]);
+        for (int j = 0; j < kN; ++j) {
+          from_b[buffer][j][four] = load<kBAlongK>(shared + stage + CopiesA::kBytes, place_b, j * 8, k);
         }
       }
     };
-    const int depth_steps = (a.depth + kDepth<double> - 1) / kDepth<double>;
-    CopyRing<S::kSteps, S::kStages, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
-                                                           CopiesB(b, place.column, batch_x, batch_y),
+    const auto multiply = [&](int buffer, int first, int end) {
+#pragma unroll
+      for (int ij = first; ij < end; ++ij) {
+        const int i = ij % kM, j = ij / kM;
+        ptx::multiply(acc[i][j], from_a[buffer][i], from_b[buffer][j]);
+      }
+    };
+    const int begin = static_cast<int>(group) * groups.steps;
+    const int depth_steps = apart ? min(groups.steps, all_steps - begin) : all_steps;
+    const int first_k = begin * kDepth<double>;
+    CopyRing<S::kParts, S::kStages, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y, first_k),
+                                                           CopiesB(b, place.column, batch_x, batch_y, first_k),
                                                            ptx::shared_address(shared), stages, depth_steps);
     ring.fill();
     load_fragments(0, ring.reading(), 0);
-    for (int left = depth_steps; left > 0; --left) {
+    const bool adds = S::kAddsGroups && !apart && all_steps > groups.steps;
+    [[maybe_unused]] double* const kept = reinterpret_cast<double*>(shared + S::kRingBytes);
+    [[maybe_unused]] int group_left = groups.steps;
+    [[maybe_unused]] bool has_total = false;
+    int left = depth_steps;
+    // `buffer`: of the fragments of the stage's first step.
+    const auto multiply_stage = [&](int buffer) {
 #pragma unroll
       for (int step = 0; step < S::kSteps; ++step) {
-        if (step == S::kSteps - 1) ring.advance();
-        load_fragments((step + 1) % 2, ring.reading(), (step + 1) % S::kSteps);
+        const bool last = step == S::kSteps - 1;
+        const int now = (buffer + step) % 2;
         ring.copy_part(step);
-        multiply(step % 2);
+        // Half of the multiplications run while the warp waits for the others and the next stage.
+        if (last) multiply(now, 0, kHalf);
+        if (last) ring.advance();
+        load_fragments(1 - now, ring.reading(), last ? 0 : step + 1);
+        multiply(now, last ? kHalf : 0, kM * kN);
       }
+      --left;
+      if constexpr (S::kAddsGroups) {
+        if (!adds || (--group_left > 0 && left > 0)) return;
+        group_left = groups.steps;
+#pragma unroll
+        for (int i = 0; i < kM; ++i) {
+#pragma unroll
+          for (int j = 0; j < kN; ++j) {
+            if constexpr (S::kKeepsSums) {
+              add_group_kept<0, S::kThreads>(acc[i][j], kept + (i * kN + j) * 4 * S::kThreads, has_total, left > 0);
+            } else {
+              add_group(total[i][j], acc[i][j]);
+            }
+            if (left > 0) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+          }
+        }
+        has_total = true;
+      }
+    };
+    while (left > 0) {
+      multiply_stage(0);
+      if (S::kSteps % 2 == 1 && left > 0) multiply_stage(1);
     }
 
     const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
-    add_bias(acc, bias, column, n);
-    double* const matrix = c + place.batch * m * n;
-    const bool pairs = aligned_pairs(c, n);
+    double* const to = apart ? static_cast<double*>(groups.sums) + group * groups.outputs : c;
+    if (!apart) add_bias(acc, bias, column, n);
+    double* const matrix = to + place.batch * m * n;
+    const bool pairs = aligned_pairs(to, n);
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
@@ -121,8 +168,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 cudaError_t launch_one(const Call& call) {
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    return launch_stages<S, double>(
-        call, [](auto a_along_k, auto b_along_k) { return &kernel<S, a_along_k(), b_along_k()>; });
+    const KGroups groups = groups_for(call, S::kAddsGroups, kDepth<double>);
+    const bool apart = groups.apart > 1;
+    const cudaError_t error = launch_stages<S, double>(
+        call, apart ? -2 : -1, [](auto a_along_k, auto b_along_k) { return &kernel<S, a_along_k(), b_along_k()>; },
+        groups);
+    return error != cudaSuccess || !apart ? error : add_groups_apart<double, double>(call, groups);
   });
 }
 

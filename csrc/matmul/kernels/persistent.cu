@@ -30,8 +30,9 @@ template <int kIndex>
 struct Shape {
   static constexpr TileShape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
-  static constexpr int kCluster = kShape.cluster;  // blocks below each other that share their part of B
-  static constexpr int kBlocks = kShape.blocks;    // a multiprocessor
+  // Blocks of a cluster: those side by side share A, those below each other B.
+  static constexpr int kCluster = kShape.cluster, kAcross = kShape.cluster_n, kDown = kCluster / kAcross;
+  static constexpr int kBlocks = kShape.blocks;  // a multiprocessor
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
@@ -54,12 +55,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;  // what one block of the cluster fetches for all
   using TileB = Tile<T, S::kTileN, kBAlongK>;
+  // What a block of the cluster fetches for those that share it.
+  using PartA = Tile<T, S::kTileM / S::kAcross, kAAlongK>;
+  using PartB = Tile<T, S::kTileN / S::kDown, kBAlongK>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
+  const int down = rank % S::kDown, across = rank / S::kDown;  // this block's place in the cluster
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
   // Tasks: tiles, or groups of k of tiles.
@@ -67,7 +71,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
-    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kCluster, S::kTileN);
+    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kDown, S::kTileN * S::kAcross);
   };
   const auto range_of = [&](int64_t task) {
     const int begin = static_cast<int>(group_of(task)) * groups.steps;
@@ -91,18 +95,24 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, S::kStageBytes);
-          TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
-          PartB::template load<S::kCluster>(tile_b + rank * PartB::kBytes, &map_b,
-                                            place.column + rank * (S::kTileN / S::kCluster), step * kDepth<T>, batch_b,
-                                            full);
+          constexpr uint16_t kBelow = (1u << S::kDown) - 1, kBeside = ((1u << S::kCluster) - 1) / kBelow;
+          const int row = place.row + down * S::kTileM, column = place.column + across * S::kTileN;
+          PartA::template load<S::kAcross>(tile_a + across * PartA::kBytes, &map_a,
+                                           row + across * (S::kTileM / S::kAcross), step * kDepth<T>, batch_a, full,
+                                           kBeside << down);
+          PartB::template load<S::kDown>(tile_b + down * PartB::kBytes, &map_b, column + down * (S::kTileN / S::kDown),
+                                         step * kDepth<T>, batch_b, full, kBelow << across * S::kDown);
         }
       }
     }
   } else {
     // ---- consumers: multiply a tile, then store it, while the producer fills the ring for the next ----
     ptx::take_registers<S::kRegisters>();
-    const int consumer = warp_group - 1;
+    // A shuffle tells the compiler that this is the same in all lanes.
+    const int consumer = __shfl_sync(~0u, warp_group, 0) - 1;
     RingPosition<S::kStages> position;
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
+    const uint32_t first_a = TileA::low_word(stages), first_b = TileB::low_word(stages + TileA::kBytes);
     [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kInRegisters : 1] = {};
     char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
     int done = 0;  // steps of this task: one group of k after another
@@ -112,17 +122,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       Acc<T> acc[S::kTileN / 2];
       int last = -1;
       for (int step = begin; step < end; ++step, position.next()) {
-        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
-        const char* const tile_a = stages + position.stage * S::kStageBytes;
-        const char* const tile_b = tile_a + TileA::kBytes;
-        multiply_stage<TileA, TileB>(acc, tile_a, tile_b, consumer * 64, step - begin);
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+        const uint32_t stage = position.stage * (S::kStageBytes >> 4);
+        multiply_stage<TileA, TileB>(acc, first_a + stage, first_b + stage, consumer * 64, step - begin);
         ptx::wgmma_wait<1>();
-        if (last >= 0) release<S::kCluster>(ring.empty + last);
+        if (last >= 0) release<S::kCluster>(empty + last * 8);
         last = position.stage;
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
-      release<S::kCluster>(ring.empty + last);
+      release<S::kCluster>(empty + last * 8);
       if constexpr (S::kAddsGroups) {
         if (range.y - range.x > groups.steps) {
           if constexpr (S::kKept > 0) {
@@ -130,7 +139,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
               if (threadIdx.x % kWarpGroup == 0) ptx::wait_stores_read<0>();
               named_barrier<kWarpGroup>(warp_group);
             }
-            add_group_kept<S::kInRegisters>(acc, reinterpret_cast<Acc<T>*>(own), done > 0, end < range.y);
+            add_group_kept<S::kInRegisters, kWarpGroup>(acc, reinterpret_cast<Acc<T>*>(own), done > 0, end < range.y);
           }
           add_group(total, acc);
           done += groups.steps;
@@ -145,12 +154,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       task += stride;
 
       // ---- epilogue ----
-      const int row = place.row + rank * S::kTileM + consumer * 64;
+      const int row = place.row + down * S::kTileM + consumer * 64, column = place.column + across * S::kTileN;
       if constexpr (S::kGroupsApart) {
         if (groups.apart > 1) {
           using Sum = GroupSum<T>;
           Sum* const to = static_cast<Sum*>(groups.sums) + group_of_k * groups.outputs;
-          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
+          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, column, grid.m, grid.n);
           continue;
         }
       }
@@ -158,15 +167,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if constexpr (S::kTransposed) {
         add_bias_transposed(acc, bias, row, grid.m);
       } else {
-        add_bias(acc, bias, place.column, grid.n);
+        add_bias(acc, bias, column, grid.n);
       }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
-        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, place.column, grid.m, grid.n,
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, column, grid.m, grid.n,
                                      static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
-        store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
+        store_transposed<Out, S::kTileN>(acc, matrix, row, column, grid.n, grid.m);
       } else {
-        store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
+        store_registers<Out, S::kTileN>(acc, matrix, row, column, grid.m, grid.n);
       }
     }
     ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
@@ -179,18 +188,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 // `a` and `b`: the operands of the kernel, swapped if it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
-  using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;
-  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster == S::kStageBytes);
+  using PartA = Tile<T, S::kTileM / S::kAcross, kAAlongK>;
+  using PartB = Tile<T, S::kTileN / S::kDown, kBAlongK>;
+  static_assert(PartA::kBytes * S::kAcross + PartB::kBytes * S::kDown == S::kStageBytes);
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode_tiles<TileA>(a, &map_a);
+  cudaError_t error = encode_tiles<PartA>(a, &map_a);
   if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
   Problem shown = p;
   if (S::kTransposed) std::swap(shown.m, shown.n);
-  const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
+  const Grid grid = grid_of(shown, S::kTileM * S::kDown, S::kTileN * S::kAcross);
 
   CUtensorMap map_c = map_a;
   const bool boxes_c = call.prepared.boxes_c;

@@ -24,21 +24,33 @@ TREDUCE_DEVICE void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
 // initialised them, before a barrier of the block or cluster.
 TREDUCE_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// One thread arrives at a barrier of its own block, and releases what it wrote before.
-TREDUCE_DEVICE void mbarrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+// The same in a register. The compiler knows such addresses and computes them again wherever they are used; a loop that waits
+// for each step cannot afford that.
+TREDUCE_DEVICE uint32_t kept_shared_address(const void* place) {
+  uint32_t kept;
+  asm volatile("mov.b32 %0, %1;" : "=r"(kept) : "r"(shared_address(place)));
+  return kept;
 }
 
+// One thread arrives at a barrier of its own block, and releases what it wrote before.
+TREDUCE_DEVICE void mbarrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+TREDUCE_DEVICE void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive(shared_address(barrier)); }
+
 // Arrives at the barrier that lies at the same place in the shared memory of block `rank` of the cluster.
-TREDUCE_DEVICE void mbarrier_arrive_at(uint64_t* barrier, unsigned rank) {
+TREDUCE_DEVICE void mbarrier_arrive_at(uint32_t barrier, unsigned rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(rank)
       : "memory");
+}
+TREDUCE_DEVICE void mbarrier_arrive_at(uint64_t* barrier, unsigned rank) {
+  mbarrier_arrive_at(shared_address(barrier), rank);
 }
 
 // Arrives, and lets the phase wait for `bytes` of copies as well.
@@ -50,7 +62,7 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
 // that reads what the barrier guards waits for itself. kPause: nanoseconds between two looks.
 template <int kPause = 0>
-TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
+TREDUCE_DEVICE void mbarrier_wait(uint32_t barrier, unsigned parity) {
   unsigned done;
   while (true) {
     asm volatile(
@@ -60,11 +72,15 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
         "selp.u32 %0, 1, 0, p;\n"
         "}"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(barrier), "r"(parity)
         : "memory");
     if (done != 0) return;
     if constexpr (kPause > 0) __nanosleep(kPause);
   }
+}
+template <int kPause = 0>
+TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
+  mbarrier_wait<kPause>(shared_address(barrier), parity);
 }
 
 // For a thread that waits long beside others that work: it leaves the issue slots to them.

@@ -78,19 +78,38 @@ TREDUCE_DEVICE uint32_t round_to_tfloat32(uint32_t word) {
 #endif
 }
 
-// 16 x 4 times 4 x 8 of float64. A: 0: row g, k t; 1: row g + 8. B: k t, column g. mma.m16n8k4.f64 (sm_90 and later),
-// elsewhere two of mma.m8n8k4.f64.
-TREDUCE_DEVICE void multiply(double (&d)[4], const double (&a)[2], double b) {
+// 16 x 4 f times 4 f x 8 of float64, for f = 1, 2 or 4. A: 2 i: row g, k 4 i + t; 2 i + 1: row g + 8. B: i: k 4 i + t, column g.
+// The more at once the sooner they are done: of 16 steps of k in a chain 137, 100 and 83 cycles on an NVIDIA H200 (2026-11-22), with
+// the same bits. mma.m16n8k4.f64, m16n8k8 and m16n8k16 (sm_90 and later), elsewhere mma.m8n8k4.f64.
+template <int kA, int kFours>
+TREDUCE_DEVICE void multiply(double (&d)[4], const double (&a)[kA], const double (&b)[kFours]) {
+  static_assert(kA == 2 * kFours);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
-      : "d"(a[0]), "d"(a[1]), "d"(b));
+  if constexpr (kFours == 1) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+        : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+  } else if constexpr (kFours == 2) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, "
+        "%13, %14, %15}, {%0, %1, %2, %3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]),
+          "d"(b[2]), "d"(b[3]));
+  }
 #elif defined(TREDUCE_MMA)
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(d[half * 2]), "+d"(d[half * 2 + 1])
-        : "d"(a[half]), "d"(b));
+  for (int four = 0; four < kFours; ++four) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+          : "+d"(d[half * 2]), "+d"(d[half * 2 + 1])
+          : "d"(a[four * 2 + half]), "d"(b[four]));
+    }
   }
 #endif
 }
