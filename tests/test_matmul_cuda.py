@@ -347,7 +347,8 @@ def test_one_row_of_a_large_product(variant, dtype, poisoned):
 
 @pytest.mark.parametrize("variant", [v for v in ON_CORES if v.name == "persistent"], ids=["persistent"])
 def test_operands_in_registers_have_the_bits_of_those_in_shared_memory(variant, poisoned):
-    """float32: B across k comes from registers, B along k from shared memory where rows are not few. With a bias."""
+    """float32: B across k comes from registers, B along k from shared memory where rows are not few; A across k and B along it
+    the other way round. With a bias."""
     for n, k in ((60, 200), (100, 1001), (1000, 64), (4096, 520), (3001, 2053), (700, 9000)):
         a, b = random(2100, k + 4, dtype=torch.float32)[:, 4:], random(k, n, dtype=torch.float32, seed=1)
         bias = random(n, dtype=torch.float32, seed=2)
@@ -356,8 +357,11 @@ def test_operands_in_registers_have_the_bits_of_those_in_shared_memory(variant, 
         for m in (1, 3, 8, 13, 32, 64, 65, 100, 128, 200, 256, 300, 600, 1024, 2100):
             assert_same_bits(product(a[:m], b, variant), whole[:m], f"{(m, n, k)}")
             assert_same_bits(product(a[:m], along, variant), whole[:m], f"{(m, n, k)}, B along k")
-            result = torch.ops.treduce.linear(a[:m], b.t(), bias, variant.name)
-            assert_same_bits(result, with_bias[:m], f"{(m, n, k)}, with a bias")
+            across = a[:m].t().contiguous().t()
+            assert_same_bits(product(across, along, variant), whole[:m], f"{(m, n, k)}, A across k, B along k")
+            for left, right in ((a[:m], b), (across, along)):
+                result = torch.ops.treduce.linear(left, right.t(), bias, variant.name)
+                assert_same_bits(result, with_bias[:m], f"{(m, n, k)}, with a bias")
     a, b = random(7, 20, 100, dtype=torch.float32), random(7, 100, 36, dtype=torch.float32, seed=1)
     whole = product(a, b.mT.contiguous().mT, variant)
     assert_same_bits(product(a, b, variant), whole)

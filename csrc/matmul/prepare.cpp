@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "choose.h"
 #include "staged.h"
@@ -286,13 +287,21 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const int bytes = static_cast<int>(size_of(r.dtype));
   const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
   Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
-  bool registers = false;
+  bool registers = false, of_a = false;  // of A and not of B
   if (r.dtype == DType::float32) {
-    const Choice other = register_operand::choose(p, chip);
+    Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, view_of_b, chip);
+    if (!registers && view_of_b.reading != Reading::gathered) {
+      Problem turned = p;
+      std::swap(turned.m, turned.n);
+      other = register_operand::choose(turned, chip);
+      registers = of_a = register_operand::kShapes[other.index].rows > register_operand::kMostRows &&
+                         register_operand::pays(turned, other, choice, view_of_a, chip);
+    }
     if (registers) choice = other;
   }
-  copy_operands(view_of_a, registers ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
+  copy_operands(of_a ? view_of(operand_a(p, r.a, bytes), true) : view_of_a,
+                registers && !of_a ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
   out.groups = long_k::groups_of(p.k);
   out.apart = choice.apart;
@@ -301,12 +310,12 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   if (registers) {
     out.shape = choice.index;
     const register_operand::Shape& s = register_operand::kShapes[out.shape];
-    out.tile_m = s.rows;
-    out.tile_n = s.lines;
+    out.tile_m = of_a ? s.lines : s.rows;
+    out.tile_n = of_a ? s.rows : s.lines;
     out.stages = s.stages;
     launch.kernel = s.name;
     launch.block = s.threads();
-    launch.grid = tiles_of(p, s.rows, s.lines) * (out.apart ? out.groups : 1);
+    launch.grid = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
     launch.shared_bytes = s.shared_bytes();
   } else if (out.few) {
     out.shape = few_rows::choose(p);

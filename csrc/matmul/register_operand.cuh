@@ -1,7 +1,7 @@
 // persistent for float32 read as tfloat32, where B lies across k (its rows are contiguous), and for few rows however B lies. Warp
 // groups read tfloat32 from shared memory along k alone. But the first operand may be in registers, which ordinary loads fill from
 // any place. So the product is transposed: columns of C are the 64 lines of a multiplication, those of B its registers, and rows of
-// A its columns, and no copy of B has to be turned round first.
+// A its columns, and no copy of B has to be turned round first. Where A lies across k and B along it, A is in the registers.
 //
 // Order:   wgmma's, whose bits do not depend on where its first operand is. Copies round to tfloat32 on their way, as in persistent.
 // Mapping: a block a tile. A producer keeps the ring full; each warp group has 64 lines. It loads the registers of the next stage
@@ -32,9 +32,9 @@ struct Tiling {
 };
 
 struct Work {
-  int64_t m, n;
-  int stages;        // of all of k
-  int down, across;  // tiles of rows and of lines
+  int64_t rows, lines;  // of X, of W
+  int stages;           // of all of k
+  int down, across;     // tiles of rows and of lines
   int64_t tiles;
   int inner_batches;
   KGroups groups;  // in stages of the ring
@@ -75,7 +75,7 @@ struct Places {
   }
 };
 
-template <class S, bool kAlongK>
+template <class S, bool kAlongK, bool kOfA>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x,
            TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
@@ -182,15 +182,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- epilogue ----
   if (!has_lines) return;
   const int64_t of_warp_group = line + warp / 4 * S::kLinesOfGroup;
-  float* const to =
-      (apart ? static_cast<float*>(work.groups.sums) + group * work.groups.outputs : c) + matrix * work.m * work.n;
-  if (!apart) add_bias_transposed(acc, bias, of_warp_group, work.n);
-  store_transposed<float, S::kRows>(acc, to, of_warp_group, row, work.m, work.n);
+  float* const to = (apart ? static_cast<float*>(work.groups.sums) + group * work.groups.outputs : c) +
+                    matrix * work.rows * work.lines;
+  if constexpr (kOfA) {
+    if (!apart) add_bias(acc, bias, row, work.rows);
+    store_registers<float, S::kRows>(acc, to, of_warp_group, row, work.lines, work.rows);
+  } else {
+    if (!apart) add_bias_transposed(acc, bias, of_warp_group, work.lines);
+    store_transposed<float, S::kRows>(acc, to, of_warp_group, row, work.rows, work.lines);
+  }
 #endif
 }
 
-// w: the boxes of B; x: those of A.
-template <class S, bool kAlongK>
+// w: the boxes of B, x: those of A; kOfA: the other way round.
+template <class S, bool kAlongK, bool kOfA>
 cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   const Problem& p = call.problem;
   constexpr int kDepthOfStage = S::kBoxes * kDepth<tfloat32>;
@@ -199,18 +204,18 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   if (error == cudaSuccess) error = encode_tiles<Tile<tfloat32, S::kRows, true>>(x, &map_x);
   if (error != cudaSuccess) return error;
   Work work;
-  work.m = p.m;
-  work.n = p.n;
+  work.rows = kOfA ? p.n : p.m;
+  work.lines = kOfA ? p.m : p.n;
   work.stages = static_cast<int>(ceil_div(p.k, kDepthOfStage));
-  work.down = static_cast<int>(ceil_div(p.m, S::kRows));
-  work.across = static_cast<int>(ceil_div(p.n, S::kLines));
+  work.down = static_cast<int>(ceil_div(work.rows, int64_t(S::kRows)));
+  work.across = static_cast<int>(ceil_div(work.lines, int64_t(S::kLines)));
   work.tiles = int64_t(work.down) * work.across * p.batches;
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.groups = groups_for(call, S::kAddsGroups, kDepthOfStage);
   work.of_w = broadcast_of(w);
   work.of_x = broadcast_of(x);
   const bool apart = call.prepared.apart;
-  error = launch(&kernel<S, kAlongK>, call.step(apart ? -2 : -1), map_w, map_x, work, static_cast<float*>(call.c),
+  error = launch(&kernel<S, kAlongK, kOfA>, call.step(apart ? -2 : -1), map_w, map_x, work, static_cast<float*>(call.c),
                  static_cast<const float*>(call.bias));
   return error != cudaSuccess || !apart ? error : add_groups_apart<tfloat32, float>(call, work.groups);
 }
@@ -218,7 +223,10 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
 inline cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    return b.along_k ? launch_shape<S, true>(call, b, a) : launch_shape<S, false>(call, b, a);
+    if constexpr (S::kRows > kMostRows) {
+      if (!a.along_k) return launch_shape<S, false, true>(call, a, b);
+    }
+    return b.along_k ? launch_shape<S, true, false>(call, b, a) : launch_shape<S, false, false>(call, b, a);
   });
 }
 

@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     for (int64_t task = first; task < tasks;) {
       const int2 range = range_of(task);
       const int begin = range.x + done, end = S::kAddsGroups ? min(begin + groups.steps, range.y) : range.y;
+      const auto place = place_of(task);  // its divisions overlap the first copies
       Acc<T> acc[S::kTileN / 2];
       int last = -1;
       for (int step = begin; step < end; ++step, position.next()) {
@@ -149,7 +150,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (Acc<T>& sum : total) sum = 0;  // for the next task
       }
-      const auto place = place_of(task);
       [[maybe_unused]] const int64_t group_of_k = group_of(task);
       task += stride;
 
