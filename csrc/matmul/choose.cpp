@@ -88,17 +88,17 @@ namespace {
 // multiply-adds a cycle, and the dependent multiplications of its tiles, of which s.blocks run side by side; or what all
 // tiles read from the L2; and what a tile costs besides. Fitted to every shape's time on an NVIDIA H200, 2026-11-21: 1 to
 // 512 rows by n and k of 4096 to 11008, squares of 128 to 4096, batches; within 15 %.
-double cycles(const Problem& p, const TileShape& s, int multiprocessors, double speed, bool apart) {
-  constexpr double kLatency = 40;    // of a multiplication, 4 steps of k
-  constexpr double kBytes = 36;      // from the L2 a cycle and multiprocessor
-  constexpr double kBesides = 1500;  // of a tile
+double cycles(const Problem& p, const Shape& s, int multiprocessors, double speed, bool apart) {
+  const double latency = s.fours == 4 ? 21 : 40;  // of 4 steps of k
+  constexpr double kBytes = 36;                   // from the L2 a cycle and multiprocessor
+  constexpr double kBesides = 1500;               // of a tile
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
   const double rounds = static_cast<double>(ceil_div(tasks, multiprocessors));
   const double turns = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
   const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double multiply = rounds * s.tile_m * s.tile_n * k / (128 * speed);
-  const double wait = turns * k / 4 * kLatency;
+  const double wait = turns * k / 4 * latency;
   const double read =
       static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, multiprocessors) : 0;
@@ -112,9 +112,9 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
     Index index;
     double speed;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94},  {kWide128, 0.9},
-                               {kSquare64, 0.92},  {kWide64, 0.8},    {kSquare32, 0.7},
-                               {kRows16, 0.6},     {kColumns16, 0.6}, {kSquare16, 0.62}};
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94}, {kWide128, 0.9}, {kSquare64, 0.92},
+                               {kWide64, 0.8},     {kSquare32, 0.7}, {kRows16, 0.68}, {kColumns16, 0.68},
+                               {kSquare16, 0.62},  {kDeep16, 0.63}};
   const bool in_groups = long_k::groups_of(p.k) > 1;
   const auto best_of = [&](bool apart) {
     const auto cost = [&](const Speed& s) {
@@ -191,7 +191,7 @@ namespace {
 
 // Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
 // of it for each operand of which they do not, and if those of C do not; for elements of up to 16 bits, and of 32. Measured
-// on an NVIDIA H200, 2026-11-21: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
+// on an NVIDIA H200, 2026-11-21 and 22: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
 struct Speed {
   double aligned, skewed_operand, skewed_result;
 };
@@ -203,13 +203,13 @@ struct Cost {
 constexpr Cost kCosts[] = {
     {kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},    {kLong, 2500, {0.97, 0.94, 0.9}, {0.97, 0.98, 0.945}},
     {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},   {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
-    {kNarrow, 1000, {0.65, 0.72, 0.83}, {0.56, 0.89, 0.87}}, {kSquare, 700, {0.5, 0.72, 0.83}, {0.45, 0.89, 0.87}}};
+    {kNarrow, 1000, {0.77, 0.72, 0.83}, {0.68, 0.89, 0.87}}, {kSquare, 700, {0.5, 0.72, 0.83}, {0.47, 0.89, 0.87}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
 double cycles(const Problem& p, const TileShape& s, int multiprocessors, int element_bytes, double speed,
               double besides, bool apart) {
-  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.cluster_rows(), s.cluster_columns());
+  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
   const int64_t groups = apart ? long_k::groups_of(p.k) : 1;
   const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
@@ -218,14 +218,10 @@ double cycles(const Problem& p, const TileShape& s, int multiprocessors, int ele
 }
 
 // Of the shapes for few rows and columns, whose cost is not modelled: none.
-Index narrow_shape(const Problem& p, const Boxes& a, const Chip& chip) {
+Index narrow_shape(const Problem& p, const Boxes& a) {
   if (a.along_k) {
     if (p.m <= 16) return kRows16;
     if (p.m <= 32) return kRows32;
-    // Long columns of which each multiprocessor has one tile: two share what they read of A.
-    constexpr int64_t kLong = 16384;
-    const bool one_round = ceil_div(p.n, 64) * p.batches <= chip.multiprocessors;
-    if (p.m > 64 && p.m <= 128 && p.k >= kLong && one_round) return kRows128;
   }
   return p.n <= 16 ? kStrip16 : p.n <= 32 ? kStrip32 : kShapeCount;
 }
@@ -234,7 +230,7 @@ Index narrow_shape(const Problem& p, const Boxes& a, const Chip& chip) {
 
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   const bool may_be_apart = long_k::may_part(p, dtype);
-  const Index narrow = narrow_shape(p, a, chip);
+  const Index narrow = narrow_shape(p, a);
   if (narrow != kShapeCount) {
     // Tiles of 16 columns or of 64 fill the chip, or do not.
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
@@ -275,13 +271,15 @@ namespace register_operand {
 // Clock cycles of a tile, roughly: the tensor cores', or what it reads of the L2; and what it costs besides. Measured on an NVIDIA
 // H200, 2026-11-22: 4096^3 in 349 us, where persistent takes 340 and the copy 41.
 Choice choose(const Problem& p, const Chip& chip) {
-  constexpr double kSpeed = 0.97, kBytes = 40, kBesides = 3000;
+  constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
     const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k) : 1);
     const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
     const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
-    return static_cast<double>(ceil_div(tasks, int64_t(chip.multiprocessors))) *
-           (std::max(multiply, read) * depth + kBesides);
+    // Of blocks that share a multiprocessor one works while another begins or ends.
+    const int blocks = s.rows > kMostRows ? s.blocks : 1;
+    return static_cast<double>(ceil_div(tasks, int64_t(chip.multiprocessors) * blocks)) *
+           (std::max(multiply, read) * depth * blocks + kBesides);
   };
   int index = 0;
   while (kShapes[index].rows < p.m && index + 2 < kFewShapes) index += 2;

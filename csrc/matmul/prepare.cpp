@@ -27,8 +27,8 @@ LaunchShape launch_of(const TileShape& s) {
 }
 
 void set_tile(const TileShape& s, Prepared& out) {
-  out.tile_m = s.transposed ? s.cluster_columns() : s.cluster_rows();
-  out.tile_n = s.transposed ? s.cluster_rows() : s.cluster_columns();
+  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.cluster;
+  out.tile_n = s.transposed ? s.tile_m * s.cluster : s.tile_n;
   out.stages = s.stages;
 }
 

@@ -19,12 +19,7 @@ struct TileShape {
   int shared_bytes = 0;     // dynamic, of a block
   int blocks = 1;           // on a multiprocessor
   int cluster = 1;          // blocks that share what they read
-  int cluster_n = 1;        // of these side by side, which share A; those below each other share B
   bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
-
-  // Outputs of a cluster.
-  constexpr int cluster_rows() const { return tile_m * (cluster / cluster_n); }
-  constexpr int cluster_columns() const { return tile_n * cluster_n; }
 };
 
 // ---- one thread, a few outputs ----
@@ -136,6 +131,7 @@ enum Index {
   kRows16,
   kColumns16,
   kSquare16,
+  kDeep16,
   kShapeCount
 };
 
@@ -155,13 +151,14 @@ constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, in
 }
 constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 4, 1),
                                         shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 3, 1, true),
-                                        shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 2, 4, 1),
-                                        shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 2, 4, 2),
+                                        shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 1, 4, 1),
+                                        shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 1, 4, 2),
                                         shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 4, 8, 2),
-                                        shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 4, 8, 3),
-                                        shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 4, 8, 4),
-                                        shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 4, 8, 4),
-                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4)};
+                                        shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 1, 6, 4),
+                                        shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 1, 6, 5),
+                                        shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 1, 6, 5),
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4),
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 26, 2)};
 
 // Which shapes add groups of k; a task of any may be a single group.
 constexpr bool adds_groups(int index) { return index != kSquare128; }
@@ -214,7 +211,6 @@ enum Index {
   kSquare,
   kStrip32,
   kStrip16,
-  kRows128,
   kRows32,
   kRows16,
   kShapeCount,
@@ -239,13 +235,12 @@ constexpr TileShape kShapes[kShapeCount] = {
     hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
     shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
-    shape("multiply 64 x 128 tiles", 64, 128, 4, 1, 2),
-    shape("multiply 64 x 64 tiles", 64, 64, 6, 1, 2),
-    shape("multiply 64 x 32 tiles", 64, 32, 8, 1, 2),
-    shape("multiply 64 x 16 tiles", 64, 16, 10, 1, 2),
-    shape("multiply 128 x 64 tiles", 64, 128, 6, 2, 1, true),
-    shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true),
-    shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
+    shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
+    shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
+    shape("multiply 64 x 32 tiles", 64, 32, 16, 1, 1),
+    shape("multiply 64 x 16 tiles", 64, 16, 20, 1, 1),
+    shape("multiply 32 x 64 tiles", 64, 32, 16, 1, 1, true),
+    shape("multiply 16 x 64 tiles", 64, 16, 20, 1, 1, true)};
 
 }  // namespace persistent
 
@@ -301,14 +296,15 @@ struct Shape {
   // Whether registers hold the sums of groups of k beside those of the tensor cores.
   constexpr bool adds_groups() const { return rows <= 128; }
 };
-constexpr int kFewShapes = 8, kShapeCount = 10;
+constexpr int kFewShapes = 8, kShapeCount = 11;
 // For few rows by pairs, of narrow tiles and of wide ones; then those for more.
 constexpr Shape kShapes[kShapeCount] = {
-    {"multiply 8 x 32 tiles", 8, 32, 2, 9, 2},     {"multiply 8 x 64 tiles", 8, 64, 2, 5, 2},
-    {"multiply 16 x 32 tiles", 16, 32, 2, 8, 2},   {"multiply 16 x 64 tiles", 16, 64, 2, 5, 2},
-    {"multiply 32 x 32 tiles", 32, 32, 2, 6, 2},   {"multiply 32 x 64 tiles", 32, 64, 2, 4, 2},
-    {"multiply 64 x 32 tiles", 64, 32, 2, 4, 2},   {"multiply 64 x 64 tiles", 64, 64, 2, 3, 2},
-    {"multiply 128 x 64 tiles", 128, 64, 2, 4, 1}, {"multiply 256 x 128 tiles", 256, 128, 1, 4, 1}};
+    {"multiply 8 x 32 tiles", 8, 32, 2, 9, 2},      {"multiply 8 x 64 tiles", 8, 64, 2, 5, 2},
+    {"multiply 16 x 32 tiles", 16, 32, 2, 8, 2},    {"multiply 16 x 64 tiles", 16, 64, 2, 5, 2},
+    {"multiply 32 x 32 tiles", 32, 32, 2, 6, 2},    {"multiply 32 x 64 tiles", 32, 64, 2, 4, 2},
+    {"multiply 64 x 32 tiles", 64, 32, 2, 4, 2},    {"multiply 64 x 64 tiles", 64, 64, 2, 3, 2},
+    {"multiply 128 x 64 tiles", 128, 64, 2, 4, 1},  {"multiply 128 x 64 tiles", 128, 64, 1, 4, 2},
+    {"multiply 256 x 128 tiles", 256, 128, 1, 4, 1}};
 
 }  // namespace register_operand
 

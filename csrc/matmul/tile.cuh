@@ -44,16 +44,15 @@ struct Tile {
   static constexpr int kBoxes = kAlongK ? 1 : kLines / 64;
   static constexpr int kBoxBytes = kBytes / kBoxes;
 
-  // Who calls: one thread. kBlocks > 1: to so many blocks of the cluster, those that `blocks` has a bit for.
+  // Who calls: one thread. kBlocks > 1: to every block of the cluster.
   template <int kBlocks = 1>
-  TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full,
-                                  uint16_t blocks = (1u << kBlocks) - 1) {
+  TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full) {
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const ptx::Coordinates at =
           kAlongK ? ptx::Coordinates{k, line, batch.y, batch.x} : ptx::Coordinates{line + i * 64, k, batch.y, batch.x};
       if constexpr (kBlocks > 1) {
-        ptx::load_box_multicast(tile + i * kBoxBytes, map, at, full, blocks);
+        ptx::load_box_multicast(tile + i * kBoxBytes, map, at, full, (1u << kBlocks) - 1);
       } else {
         ptx::load_box(tile + i * kBoxBytes, map, at, full);
       }

@@ -30,9 +30,7 @@ template <int kIndex>
 struct Shape {
   static constexpr TileShape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
-  // Blocks of a cluster: those side by side share A, those below each other B.
-  static constexpr int kCluster = kShape.cluster, kAcross = kShape.cluster_n, kDown = kCluster / kAcross;
-  static constexpr int kBlocks = kShape.blocks;  // a multiprocessor
+  static constexpr int kCluster = kShape.cluster;  // blocks below each other that share their part of B
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
@@ -43,27 +41,24 @@ struct Shape {
   static constexpr int kKept = kept_sums(kIndex), kInRegisters = kTileN / 2 - kKept;  // sums of groups, a thread
   // Of a consumer beside the ring: where results are staged, and before that sums of groups are kept.
   static constexpr int kOwnBytes = kKept > 0 ? kWarpGroup * kKept * 4 : kStagingBytes;
-  static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
+  static constexpr int kRegisters = 232;  // of a consumer; what 40 a producer leave
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+__global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
            TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Broadcast broadcast_a,
            Broadcast broadcast_b, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
+  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;  // what one block of the cluster fetches for all
   using TileB = Tile<T, S::kTileN, kBAlongK>;
-  // What a block of the cluster fetches for those that share it.
-  using PartA = Tile<T, S::kTileM / S::kAcross, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kDown, kBAlongK>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  const int down = rank % S::kDown, across = rank / S::kDown;  // this block's place in the cluster
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
   // Tasks: tiles, or groups of k of tiles.
@@ -71,7 +66,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
-    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kDown, S::kTileN * S::kAcross);
+    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kCluster, S::kTileN);
   };
   const auto range_of = [&](int64_t task) {
     const int begin = static_cast<int>(group_of(task)) * groups.steps;
@@ -95,13 +90,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, S::kStageBytes);
-          constexpr uint16_t kBelow = (1u << S::kDown) - 1, kBeside = ((1u << S::kCluster) - 1) / kBelow;
-          const int row = place.row + down * S::kTileM, column = place.column + across * S::kTileN;
-          PartA::template load<S::kAcross>(tile_a + across * PartA::kBytes, &map_a,
-                                           row + across * (S::kTileM / S::kAcross), step * kDepth<T>, batch_a, full,
-                                           kBeside << down);
-          PartB::template load<S::kDown>(tile_b + down * PartB::kBytes, &map_b, column + down * (S::kTileN / S::kDown),
-                                         step * kDepth<T>, batch_b, full, kBelow << across * S::kDown);
+          TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
+          PartB::template load<S::kCluster>(tile_b + rank * PartB::kBytes, &map_b,
+                                            place.column + rank * (S::kTileN / S::kCluster), step * kDepth<T>, batch_b,
+                                            full);
         }
       }
     }
@@ -154,12 +146,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       task += stride;
 
       // ---- epilogue ----
-      const int row = place.row + down * S::kTileM + consumer * 64, column = place.column + across * S::kTileN;
+      const int row = place.row + rank * S::kTileM + consumer * 64;
       if constexpr (S::kGroupsApart) {
         if (groups.apart > 1) {
           using Sum = GroupSum<T>;
           Sum* const to = static_cast<Sum*>(groups.sums) + group_of_k * groups.outputs;
-          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, column, grid.m, grid.n);
+          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
           continue;
         }
       }
@@ -167,15 +159,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if constexpr (S::kTransposed) {
         add_bias_transposed(acc, bias, row, grid.m);
       } else {
-        add_bias(acc, bias, column, grid.n);
+        add_bias(acc, bias, place.column, grid.n);
       }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
-        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, column, grid.m, grid.n,
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, place.column, grid.m, grid.n,
                                      static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
-        store_transposed<Out, S::kTileN>(acc, matrix, row, column, grid.n, grid.m);
+        store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
       } else {
-        store_registers<Out, S::kTileN>(acc, matrix, row, column, grid.m, grid.n);
+        store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
       }
     }
     ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
@@ -188,18 +180,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 // `a` and `b`: the operands of the kernel, swapped if it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
-  using PartA = Tile<T, S::kTileM / S::kAcross, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kDown, kBAlongK>;
-  static_assert(PartA::kBytes * S::kAcross + PartB::kBytes * S::kDown == S::kStageBytes);
+  using TileA = Tile<T, S::kTileM, kAAlongK>;
+  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;
+  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster == S::kStageBytes);
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode_tiles<PartA>(a, &map_a);
+  cudaError_t error = encode_tiles<TileA>(a, &map_a);
   if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
   Problem shown = p;
   if (S::kTransposed) std::swap(shown.m, shown.n);
-  const Grid grid = grid_of(shown, S::kTileM * S::kDown, S::kTileN * S::kAcross);
+  const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
 
   CUtensorMap map_c = map_a;
   const bool boxes_c = call.prepared.boxes_c;
