@@ -155,11 +155,11 @@ constexpr int kTileCost = 8;  // what a tile costs besides its columns, in colum
 }  // namespace
 
 // 16 bits, both operands contiguous along k, and one matrix. Measured on an NVIDIA H200, 2026-11-21: faster by 2 to 8 % up to
-// 16 rows, but for k of 28672 (-2 %); not from 17 to 32 rows; beyond by 6 to 30 % where tiles are more than the
+// 16 rows, but for k of 28672 (-2 %); not from 17 to 32 rows; beyond where tiles of 64 x 128 are more than the
 // multiprocessors. Batches were not measured.
 bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   if (size_of(dtype) != 2 || !a.along_k || !b.along_k || p.batches > 1) return false;
-  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 64) > chip.multiprocessors);
+  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 128) > chip.multiprocessors);
 }
 
 Index choose(const Problem& p) { return p.m <= 8 ? kRows8 : p.m <= 16 ? kRows16 : kRows64; }
@@ -201,9 +201,10 @@ struct Cost {
   Speed up_to_16_bits, of_32_bits;
 };
 constexpr Cost kCosts[] = {
-    {kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},    {kLong, 2500, {0.97, 0.94, 0.9}, {0.97, 0.98, 0.945}},
-    {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},   {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
-    {kNarrow, 1000, {0.77, 0.72, 0.83}, {0.68, 0.89, 0.87}}, {kSquare, 700, {0.5, 0.72, 0.83}, {0.47, 0.89, 0.87}}};
+    {kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},     {kLong, 2500, {0.97, 0.94, 0.9}, {0.97, 0.98, 0.945}},
+    {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},    {kWide176, 3000, {0.965, 0.77, 0.92}, {0.98, 0.92, 0.96}},
+    {kWide144, 3000, {0.95, 0.73, 0.88}, {0.95, 0.87, 0.88}}, {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},
+    {kNarrow, 1000, {0.77, 0.72, 0.83}, {0.68, 0.89, 0.87}},  {kSquare, 700, {0.5, 0.72, 0.83}, {0.47, 0.89, 0.87}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -286,8 +287,8 @@ Choice choose(const Problem& p, const Chip& chip) {
   const int64_t narrow = tiles_of(p, kShapes[index].rows, kShapes[index].lines);
   const bool apart = long_k::may_part(p, DType::float32) && narrow * 2 <= chip.multiprocessors;
   const int64_t tasks = narrow * (apart ? long_k::groups_of(p.k) : 1);
-  // Two blocks a multiprocessor: narrow tiles where these are not enough for wide ones.
-  if (tasks >= 4 * int64_t(chip.multiprocessors)) ++index;
+  // Two blocks a multiprocessor: narrow tiles where these are all at once.
+  if (tasks > 2 * int64_t(chip.multiprocessors)) ++index;
   double least = cycles(kShapes[index], apart);
   if (p.m > kMostRows && !apart) {
     for (int i = index + 1; i < kShapeCount; ++i) {
@@ -307,7 +308,8 @@ bool pays(const Problem& p, const Choice& choice, const Choice& other, const Vie
   const Shape& s = kShapes[choice.index];
   if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k) > INT32_MAX) return false;
   const bool turned = b.reading == Reading::gathered;
-  if (b.reading == Reading::direct) return false;
+  constexpr int64_t kFewest = 32;  // rows: B along k as well, 3 to 13 % faster than from shared memory
+  if (b.reading == Reading::direct) return p.m <= kFewest && p.batches == 1;
   if (p.m <= kMostRows) return p.batches == 1 || turned;
   const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
   return turned && other.cycles > 0 && choice.cycles < other.cycles + copy;

@@ -20,6 +20,12 @@ struct TileShape {
   int blocks = 1;           // on a multiprocessor
   int cluster = 1;          // blocks that share what they read
   bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
+
+  constexpr TileShape with_columns(int n) const {
+    TileShape s = *this;
+    s.tile_n = n;
+    return s;
+  }
 };
 
 // ---- one thread, a few outputs ----
@@ -158,7 +164,7 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
                                         shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 1, 6, 5),
                                         shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 1, 6, 5),
                                         shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4),
-                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 26, 2)};
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 16, 3)};
 
 // Which shapes add groups of k; a task of any may be a single group.
 constexpr bool adds_groups(int index) { return index != kSquare128; }
@@ -206,6 +212,8 @@ enum Index {
   kLarge,
   kLong,
   kWide,
+  kWide176,
+  kWide144,
   kMedium,
   kNarrow,
   kSquare,
@@ -227,20 +235,25 @@ constexpr bool stages_results(int n, bool transposed) { return !transposed && n 
 
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,
                           bool transposed = false) {
-  return hopper::shape(name, m, n, stages, 1, blocks, cluster,
-                       stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed);
+  // Of B across k whole slabs are fetched.
+  constexpr int kSlab = 64;
+  return hopper::shape(name, m, n < kSlab ? n : static_cast<int>(round_up(n, kSlab)), stages, 1, blocks, cluster,
+                       stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed)
+      .with_columns(n);
 }
 constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),
     hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
     shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
+    shape("multiply 128 x 176 tiles", 128, 176, 5, 1, 1),
+    shape("multiply 128 x 144 tiles", 128, 144, 5, 1, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
     shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
     shape("multiply 64 x 32 tiles", 64, 32, 16, 1, 1),
     shape("multiply 64 x 16 tiles", 64, 16, 20, 1, 1),
-    shape("multiply 32 x 64 tiles", 64, 32, 16, 1, 1, true),
-    shape("multiply 16 x 64 tiles", 64, 16, 20, 1, 1, true)};
+    shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true),
+    shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
 
 }  // namespace persistent
 

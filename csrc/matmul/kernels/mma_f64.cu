@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using CopiesA = Copies<double, S::kTileM, kAAlongK, S::kThreads>;
   using CopiesB = Copies<double, S::kTileN, kBAlongK, S::kThreads>;
-  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8, kHalf = (kM * kN + 1) / 2;  // fragments of a warp
+  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8, kHalf = kM * kN / 2;  // fragments of a warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM;
   const int warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
@@ -77,22 +77,26 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     double acc[kM][kN][4] = {};
     [[maybe_unused]] double total[S::kAddsGroups && !S::kKeepsSums ? kM : 1][kN][4] = {};
     double from_a[2][kM][2 * S::kFours], from_b[2][kN][S::kFours];
-    // Some of the kLoads loads of a step's fragments.
-    constexpr int kLoadsAFour = 2 * kM + kN, kLoads = S::kFours * kLoadsAFour;
-    const auto load_fragments = [&](int buffer, uint32_t stage, int step, int first, int end) {
+    const auto load_fragments = [&](int buffer, uint32_t stage, int step) {
 #pragma unroll
-      for (int l = 0; l < kLoads; ++l) {
-        if (l < first || l >= end) continue;  // decided by the compiler
-        const int four = l / kLoadsAFour, i = l % kLoadsAFour, j = i - 2 * kM, k = (step * S::kFours + four) * 4;
-        if (j < 0) {
+      for (int four = 0; four < S::kFours; ++four) {
+        const int k = (step * S::kFours + four) * 4;
+#pragma unroll
+        for (int i = 0; i < kM * 2; ++i) {
           from_a[buffer][i / 2][four * 2 + i % 2] = load<kAAlongK>(shared + stage, place_a, i * 8, k);
-        } else {
+        }
+#pragma unroll
+        for (int j = 0; j < kN; ++j) {
           from_b[buffer][j][four] = load<kBAlongK>(shared + stage + CopiesA::kBytes, place_b, j * 8, k);
         }
       }
     };
-    const auto multiply = [&](int buffer, int ij) {
-      ptx::multiply(acc[ij % kM][ij / kM], from_a[buffer][ij % kM], from_b[buffer][ij / kM]);
+    const auto multiply = [&](int buffer, int first, int end) {
+#pragma unroll
+      for (int ij = first; ij < end; ++ij) {
+        const int i = ij % kM, j = ij / kM;
+        ptx::multiply(acc[i][j], from_a[buffer][i], from_b[buffer][j]);
+      }
     };
     const int begin = static_cast<int>(group) * groups.steps;
     const int depth_steps = apart ? min(groups.steps, all_steps - begin) : all_steps;
@@ -101,7 +105,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
                                                            CopiesB(b, place.column, batch_x, batch_y, first_k),
                                                            ptx::shared_address(shared), stages, depth_steps);
     ring.fill();
-    load_fragments(0, ring.reading(), 0, 0, kLoads);
+    load_fragments(0, ring.reading(), 0);
     const bool adds = S::kAddsGroups && !apart && all_steps > groups.steps;
     [[maybe_unused]] double* const kept = reinterpret_cast<double*>(shared + S::kRingBytes);
     [[maybe_unused]] int group_left = groups.steps;
@@ -111,20 +115,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const auto multiply_stage = [&](int buffer) {
 #pragma unroll
       for (int step = 0; step < S::kSteps; ++step) {
-        const int now = (buffer + step) % 2, next_step = (step + 1) % S::kSteps;
-        // The tensor cores are busy with a multiplication while its warp copies, waits for the others and the next stage, and
-        // loads what comes next.
-        const int before = next_step == 0 ? kHalf : 1, after = kM * kN - before;
-#pragma unroll
-        for (int ij = 0; ij < before; ++ij) multiply(now, ij);
+        const bool last = step == S::kSteps - 1;
+        const int now = (buffer + step) % 2;
         ring.copy_part(step);
-        if (next_step == 0) ring.advance();
-        if (after == 0) load_fragments(1 - now, ring.reading(), next_step, 0, kLoads);
-#pragma unroll
-        for (int ij = 0; ij < after; ++ij) {
-          load_fragments(1 - now, ring.reading(), next_step, ij * kLoads / after, (ij + 1) * kLoads / after);
-          multiply(now, before + ij);
-        }
+        // Half of the multiplications run while the warp waits for the others and the next stage.
+        if (last) multiply(now, 0, kHalf);
+        if (last) ring.advance();
+        load_fragments(1 - now, ring.reading(), last ? 0 : step + 1);
+        multiply(now, last ? kHalf : 0, kM * kN);
       }
       --left;
       if constexpr (S::kAddsGroups) {

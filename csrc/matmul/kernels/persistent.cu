@@ -34,6 +34,11 @@ struct Shape {
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
+  // Columns of B that are fetched: across k, whole slabs.
+  template <bool kAlongK>
+  static constexpr int lines_b() {
+    return kAlongK ? kTileN : static_cast<int>(round_up(kTileN, kSlabLines));
+  }
   static constexpr int kThreads = kShape.threads;
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
@@ -41,20 +46,22 @@ struct Shape {
   static constexpr int kKept = kept_sums(kIndex), kInRegisters = kTileN / 2 - kKept;  // sums of groups, a thread
   // Of a consumer beside the ring: where results are staged, and before that sums of groups are kept.
   static constexpr int kOwnBytes = kKept > 0 ? kWarpGroup * kKept * 4 : kStagingBytes;
-  static constexpr int kRegisters = 232;  // of a consumer; what 40 a producer leave
+  static constexpr int kBlocks = kShape.blocks;                // a multiprocessor
+  static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(S::kThreads, 1)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
            TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Broadcast broadcast_a,
            Broadcast broadcast_b, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;  // what one block of the cluster fetches for all
-  using TileB = Tile<T, S::kTileN, kBAlongK>;
+  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  using PartB =
+      Tile<T, S::template lines_b<kBAlongK>() / S::kCluster, kBAlongK>;  // what a block fetches for the cluster
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           uint64_t* const full = ring.full + position.stage;
           char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
-          ptx::mbarrier_arrive_expect(full, S::kStageBytes);
+          ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
           TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
           PartB::template load<S::kCluster>(tile_b + rank * PartB::kBytes, &map_b,
                                             place.column + rank * (S::kTileN / S::kCluster), step * kDepth<T>, batch_b,
@@ -181,8 +188,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using PartB = Tile<T, S::kTileN / S::kCluster, kBAlongK>;
-  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster == S::kStageBytes);
+  using PartB = Tile<T, S::template lines_b<kBAlongK>() / S::kCluster, kBAlongK>;
+  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster <= S::kStageBytes);
   CUtensorMap map_a, map_b;
   cudaError_t error = encode_tiles<TileA>(a, &map_a);
   if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
