@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using CopiesA = Copies<double, S::kTileM, kAAlongK, S::kThreads>;
   using CopiesB = Copies<double, S::kTileN, kBAlongK, S::kThreads>;
-  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8, kHalf = kM * kN / 2;  // fragments of a warp
+  constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 8;  // fragments of a warp
+  constexpr int kHalf = S::kSteps == 1 ? kM * kN / 2 : 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM;
   const int warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
@@ -117,12 +118,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       for (int step = 0; step < S::kSteps; ++step) {
         const bool last = step == S::kSteps - 1;
         const int now = (buffer + step) % 2;
-        ring.copy_part(step);
-        // Half of the multiplications run while the warp waits for the others and the next stage.
-        if (last) multiply(now, 0, kHalf);
+        // Of the only step, half of the multiplications run while the warp waits for the others and the next stage.
+        if (S::kSteps == 1) ring.copy_part(step);
+        multiply(now, 0, kHalf);
         if (last) ring.advance();
         load_fragments(1 - now, ring.reading(), last ? 0 : step + 1);
-        multiply(now, last ? kHalf : 0, kM * kN);
+        if (S::kSteps > 1) ring.copy_part(step);
+        multiply(now, kHalf, kM * kN);
       }
       --left;
       if constexpr (S::kAddsGroups) {
