@@ -244,10 +244,11 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const TileShape& shape = kShapes[cost.index];
     const bool in_groups = dtype != DType::int8 && long_k::groups_of(p.k) > 1;
-    const bool can = apart                  ? takes_groups_apart(cost.index)
-                     : cost.index == kLarge ? !in_groups
-                     : cost.index == kLong  ? in_groups
-                                            : true;
+    const bool can = apart                                  ? takes_groups_apart(cost.index)
+                     : cost.index == kLarge                 ? !in_groups
+                     : cost.index == kLong                  ? in_groups
+                     : !stages_results(shape.tile_n, false) ? size_of(result_dtype(dtype)) == 4
+                                                            : true;
     if (!can) return std::numeric_limits<double>::infinity();
     const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
     const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);

@@ -230,7 +230,7 @@ constexpr bool takes_groups_apart(int index) { return index == kMedium || index 
 // The sums of groups of a thread that lie in shared memory, because the tensor cores' leave registers for half of them.
 constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
 
-// Results leave as boxes, or rows through the same buffers.
+// Results of 16 bits leave as boxes, or rows through the same buffers; tiles without are for others.
 constexpr bool stages_results(int n, bool transposed) { return !transposed && n % hopper::kStagingColumns == 0; }
 
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,

@@ -236,7 +236,8 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
-    if constexpr (S::kTransposed && !Form::kAAlongK) {
+    constexpr bool kWrites = sizeof(typename Form::Out) == 4 || S::kBoxesC || S::kTransposed || S::kTileN < kSlabLines;
+    if constexpr (!kWrites || (S::kTransposed && !Form::kAAlongK)) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
       return launch_layout<Form, S>(call, a, b);
