@@ -90,7 +90,7 @@ namespace {
 // 512 rows by n and k of 4096 to 11008, squares of 128 to 4096, batches; within 15 %.
 double cycles(const Problem& p, const Shape& s, int multiprocessors, double speed, bool apart) {
   const double latency = s.fours == 4 ? 21 : 40;  // of 4 steps of k
-  constexpr double kBytes = 36;                   // from the L2 a cycle and multiprocessor
+  constexpr double kBytes = 48;                   // from the L2 a cycle and multiprocessor
   constexpr double kBesides = 1500;               // of a tile
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
@@ -113,7 +113,7 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
     double speed;
   };
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94}, {kWide128, 0.9}, {kSquare64, 0.92},
-                               {kWide64, 0.8},     {kSquare32, 0.7}, {kRows16, 0.68}, {kColumns16, 0.68},
+                               {kWide64, 0.83},    {kSquare32, 0.7}, {kRows16, 0.68}, {kColumns16, 0.68},
                                {kSquare16, 0.62},  {kDeep16, 0.63}};
   const bool in_groups = long_k::groups_of(p.k) > 1;
   const auto best_of = [&](bool apart) {
@@ -247,7 +247,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     const bool can = apart                                  ? takes_groups_apart(cost.index)
                      : cost.index == kLarge                 ? !in_groups
                      : cost.index == kLong                  ? in_groups
-                     : !stages_results(shape.tile_n, false) ? size_of(result_dtype(dtype)) == 4
+                     : !stages_results(shape.tile_n, false) ? dtype == DType::float32
                                                             : true;
     if (!can) return std::numeric_limits<double>::infinity();
     const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
@@ -260,8 +260,11 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const Cost& whole = best_of(false);
   if (may_be_apart) {
     const Cost& apart = best_of(true);
-    if (narrow != kShapeCount || cost_of(apart, true) < cost_of(whole, false))
-      return {apart.index, true, cost_of(apart, true)};
+    // Where the memory bounds both, the sums of groups are what is more to read and write. 19 bytes a cycle and multiprocessor.
+    const double memory = static_cast<double>((p.m + p.n) * p.k * p.batches * bytes) / (19.0 * chip.multiprocessors);
+    const double finish = long_k::cycles_to_add(p, dtype, chip.multiprocessors);
+    const bool faster = std::max(cost_of(apart, true), memory + finish) < std::max(cost_of(whole, false), memory);
+    if (narrow != kShapeCount || faster) return {apart.index, true, cost_of(apart, true)};
   }
   return {whole.index, false, cost_of(whole, false)};
 }

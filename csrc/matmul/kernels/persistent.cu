@@ -236,8 +236,9 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
-    constexpr bool kWrites = sizeof(typename Form::Out) == 4 || S::kBoxesC || S::kTransposed || S::kTileN < kSlabLines;
-    if constexpr (!kWrites || (S::kTransposed && !Form::kAAlongK)) {
+    constexpr bool kOfFloats = S::kTileN > kSlabLines && !S::kBoxesC;
+    if constexpr ((kOfFloats && !std::is_same_v<typename Form::T, ptx::tfloat32>) ||
+                  (S::kTransposed && !Form::kAAlongK)) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
       return launch_layout<Form, S>(call, a, b);
