@@ -448,7 +448,10 @@ def linear(x, weight, bias):
     return canonical(torch.from_numpy(sums + bias.detach().cpu().float().numpy()).to(x.dtype))
 
 
-LONG_K, LONG_GROUP = 8192, 2048  # of persistent and mma_f64: up to how many steps of k are one sum, and the steps of a group beyond
+LONG_K, LONG_GROUP = (
+    8192,
+    2048,
+)  # of persistent and mma_f64: up to how many steps of k are one sum, and the steps of a group beyond
 
 
 @np.errstate(all="ignore")

@@ -610,7 +610,9 @@ def products_of_fragments(store, variant):
         every_other = functools.partial(torch.as_strided, size=(36, 40), stride=(80, 2))
         batch.append(twin(matrix(36, 82), matrix(40, 24), every_other))
         if dtype == torch.float64:  # long k in groups, of numbers whose sums are exact in any order
-            a, b = (torch.randint(-4, 5, shape, generator=cases.generator(1)).double() for shape in ((5, 8210), (8210, 3)))
+            a, b = (
+                torch.randint(-4, 5, shape, generator=cases.generator(1)).double() for shape in ((5, 8210), (8210, 3))
+            )
             batch.append(twin(a, b, bias=matrix(3)))
         for m, n, k in ((17, 19, 20), (40, 72, 33)):
             bias = matrix(n, dtype=_check.result_dtype("matmul", dtype))
