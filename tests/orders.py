@@ -448,15 +448,13 @@ def linear(x, weight, bias):
     return canonical(torch.from_numpy(sums + bias.detach().cpu().float().numpy()).to(x.dtype))
 
 
-LONG_K, LONG_GROUP = (
-    8192,
-    2048,
-)  # of persistent and mma_f64: up to how many steps of k are one sum, and the steps of a group beyond
+# Of persistent and mma_f64: up to how many steps of k are one sum, and the steps of a group beyond.
+LONG_K, LONG_GROUP = 8192, 2048
 
 
 @np.errstate(all="ignore")
 def long_matmul(a, b, part):
-    """The product of two matrices as `persistent` and `mma_f64` add it. `part`: the product over a group, in the accumulator."""
+    """The product of two matrices as `persistent` and `mma_f64` add it. `part`: the product over a group."""
     k = a.shape[-1]
     if k <= LONG_K:
         return part(a, b)

@@ -347,8 +347,8 @@ def test_one_row_of_a_large_product(variant, dtype, poisoned):
 
 @pytest.mark.parametrize("variant", [v for v in ON_CORES if v.name == "persistent"], ids=["persistent"])
 def test_operands_in_registers_have_the_bits_of_those_in_shared_memory(variant, poisoned):
-    """float32: B across k comes from registers, B along k from shared memory where rows are not few; A across k and B along it
-    the other way round. With a bias."""
+    """float32: B across k comes from registers, B along k from shared memory where rows are not few; A across
+    k and B along it the other way round. With a bias."""
     for n, k in ((60, 200), (100, 1001), (1000, 64), (4096, 520), (3001, 2053), (700, 9000)):
         a, b = random(2100, k + 4, dtype=torch.float32)[:, 4:], random(k, n, dtype=torch.float32, seed=1)
         bias = random(n, dtype=torch.float32, seed=2)
