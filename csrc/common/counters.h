@@ -13,8 +13,8 @@
 
 namespace treduce {
 
-// The first of `count` counters, at most kMostCounters, one after another, for the next launch on `stream` of the current device, which is `device`.
-// Safe to call from any thread, and while the stream is being captured.
+// Reserves `count` neighbouring counters (at most kMostCounters) for the next launch on `stream` and returns the first. `device` is the
+// current device. Safe to call from any thread, and while the stream is being captured.
 cudaError_t counters_for(int device, cudaStream_t stream, int64_t count, unsigned** first);
 
 }  // namespace treduce

@@ -6,7 +6,7 @@ namespace treduce {
 // avx2 stands for AVX2, FMA and F16C, which came together; avx512 for these and AVX-512 F, BW, DQ and VL.
 enum class InstructionSet { baseline, avx2, avx512 };
 
-// The best set of this CPU, asked once. TORCH_REDUCE_CPU=baseline or avx2 asks for less, so that a test can compare.
+// The best set of this CPU, queried once. TORCH_REDUCE_CPU=baseline or avx2 lowers it, so that tests can compare.
 InstructionSet instruction_set();
 
 }  // namespace treduce

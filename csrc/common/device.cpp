@@ -28,7 +28,7 @@ const Chip& chip_of(int device) {
   const int capability =
       10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
   const Chip* facts = new Chip{attribute(cudaDevAttrMultiProcessorCount), capability};
-  // Of two threads that ask at once, one puts its answer here; that of the other is the same, and a few bytes are lost.
+  // If two threads query at once, the first result is kept; the second is equal, and leaks a few bytes.
   const Chip* none = nullptr;
   known[device].compare_exchange_strong(none, facts, std::memory_order_acq_rel);
   return *known[device].load(std::memory_order_acquire);

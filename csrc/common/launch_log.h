@@ -7,7 +7,7 @@
 
 namespace treduce {
 
-// Where log_launch() writes each launch down; null, as it is outside such tests: nowhere.
+// Where log_launch() records launches. Null outside such tests: nothing is recorded.
 std::vector<LaunchShape>*& launch_log();
 
 }  // namespace treduce

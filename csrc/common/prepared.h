@@ -31,10 +31,10 @@ inline bool operator==(const LaunchShape& a, const LaunchShape& b) {
          a.overlapping == b.overlapping && std::string_view(a.kernel) == b.kernel;
 }
 
-// "row_block: grid 264, block 256", and whatever else is not as usual.
+// "row_block: grid 264, block 256", and every other field that is not at its default.
 std::string to_string(const LaunchShape& shape);
 
-// A list with a place for each element: nothing is allocated for a call, and nothing written that nobody added.
+// A list of fixed capacity: it allocates nothing, and leaves unused places uninitialised.
 template <class T, int kMost>
 class FixedList {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -107,7 +107,7 @@ class Workspace {
   int64_t bytes_ = 0;
 };
 
-// Why a call is not launched; no sentence where it is.
+// Why a call is refused. The sentence is empty if it is not.
 struct Refusal {
   std::string sentence;
   bool by_chip = false;  // Python's NotImplementedError; otherwise the arguments are at fault, a ValueError

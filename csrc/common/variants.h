@@ -25,9 +25,9 @@ struct Variant {
   bool deterministic = true;
   bool cuda = true;       // has a kernel of its own (`auto` borrows one)
   int capability = 75;    // compute capability needed, times ten
-  bool one_chip = false;  // no later one either: instructions that only this architecture has
+  bool one_chip = false;  // later chips cannot run it either: its instructions are this architecture's alone
   bool on_cpu = true;     // the CPU gives the same bits; else it computes in an order of its own
-  int float32_bits = 24;  // of the significand of float32 operands, that enter the products
+  int float32_bits = 24;  // how many bits of float32 operands' significands enter the products
   std::vector<DType> dtypes;
   // The size argument (block_size or tile_size): values from min to max that are powers of two. 0: takes none.
   int size_default = 0, size_min = 0, size_max = 0;

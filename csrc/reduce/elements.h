@@ -63,7 +63,7 @@ struct Converted {
   DType dtype;
   DType target;
 
-  // Not inlined on the device: a kernel reads at many places, and this is long.
+  // Not inlined on the device: it is long, and a kernel calls it in many places.
   TREDUCE_NOINLINE Acc at(int64_t i) const {
     switch (dtype) {
       case DType::float32: return from<float>(i);

@@ -1,5 +1,5 @@
-// A thread has a few neighbouring columns of the run of equal indices that begins at its place; mostly a run is a row or two. Of a long
-// run the teams of a block have a part each, as many rows as a power of two: a node of the same tree.
+// Short runs of equal indices: a thread adds a few neighbouring columns of the run that begins at its index. Most runs are a row or two.
+// Long runs: each team of a block adds a part, a power of two of rows, which is a node of the same tree.
 #include "../common/launch.h"
 #include "../primitives/functors.h"
 #include "../primitives/neighbours.h"
@@ -35,7 +35,7 @@ struct Columns {
 
   TREDUCE_DEVICE Vector row(int64_t i) const { return source[r.order[i] * groups]; }
 
-  // The node over the rows from `begin` to `end`, of which there is one at least.
+  // The node over the rows from `begin` to before `end`, at least one row.
   TREDUCE_DEVICE void add(int64_t begin, int64_t end, Acc (&sum)[kVector]) const {
     if (end == begin + 1) {
       const Vector only = row(begin);
@@ -77,7 +77,7 @@ TREDUCE_DEVICE bool is_place(const Request& r, int64_t place) { return place >= 
 TREDUCE_DEVICE bool is_long(const Request& r, int64_t begin) {
   return begin + kLong < r.count && r.index[begin + kLong] == r.index[begin];
 }
-// The first of the indices from `begin` to `end` that is above `place`, or not below it.
+// Binary search in [begin, end): the first index above `place`, or, without kAbove, not below it.
 template <bool kAbove>
 TREDUCE_DEVICE int64_t bound(const Request& r, int64_t begin, int64_t end, int64_t place) {
   while (begin < end) {

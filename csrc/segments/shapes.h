@@ -6,7 +6,7 @@
 namespace treduce::segments {
 
 constexpr int kBlock = 256;              // threads that take short runs
-constexpr int kLong = 64;                // rows: of a longer run, several teams add a part each
-constexpr int kLanes = 32, kTeams = 32;  // of a block that takes a long run; a lane has a few neighbouring columns
+constexpr int kLong = 64;                // rows: in a longer run, several teams add a part each
+constexpr int kLanes = 32, kTeams = 32;  // of a block that takes long runs; a lane adds a few neighbouring columns
 
 }  // namespace treduce::segments

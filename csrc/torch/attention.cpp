@@ -1,6 +1,8 @@
 // Attention, composed of our products and softmax: a piece of the queries at a time against all keys before its end, so memory is
 // linear in the length. A query's result is a function of itself and of the keys that it attends, in their order. Keys that are
 // masked at the end add zeros: they change neither pairwise sums nor products that take k in order.
+#include <precompiled.h>
+
 #include "attention.h"
 
 #include <ATen/TensorOperators.h>

@@ -1,4 +1,6 @@
 // Attention on CUDA: by kernels that keep no scores, where they take the dtype and the widths; otherwise composed.
+#include <precompiled.h>
+
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

@@ -1,5 +1,7 @@
 // Under torch.autocast, matmul and linear do what torch's do: floating-point operands of that device are cast to its autocast
 // dtype, weights once for the whole region; float64 and integers stay as they are.
+#include <precompiled.h>
+
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 

@@ -1,5 +1,7 @@
 // Gradients, in C++: a node of our own for each op, as torch's generated ops have, because torch::autograd::Function and a
 // Python registration both cost more for each call. The backward formulas are differentiable ops, so double backward works.
+#include <precompiled.h>
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/real.h>
 

@@ -1,5 +1,7 @@
 // Gradients of the row operations. The first is a kernel; where a second one may be wanted (create_graph), the same formula is written
 // in differentiable ops instead. Gradients of weights and biases are sums over the rows, by treduce::sum.
+#include <precompiled.h>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 

@@ -1,7 +1,7 @@
 // Exchanges through torch.distributed's process groups, and the sums of what they bring, as functions of Python. Tensors are
 // contiguous and of a dtype that every backend sends; the caller has seen to it.
-#include <torch/csrc/python_headers.h>
-// The line above must come first.
+#include <precompiled.h>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "composed.h"
 
 #include <ATen/WrapDimUtilsMulti.h>

@@ -1,5 +1,5 @@
-// What aten's row operations are made of: our row operations where aten's take other dtypes or dims, or are several; the rest
-// composed of our reductions and torch's elementwise ops. All compute in float32, or in float64 for float64, and round once.
+// aten's row operations for the batch-invariant mode. They call our row operations where those fit after a change of dtype or dims;
+// the others are composed of our reductions and torch's elementwise ops. They compute in float32 (float64 for float64), and round once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,15 +19,15 @@ at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type);
 at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type);
 at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim);
 
-// Along the last dim; rows that hold nothing but -inf are all zeros.
+// Along the last dim; rows of nothing but -inf become zeros.
 at::Tensor safe_softmax(const at::Tensor& x);
 
-// Two passes: the mean, then the squares of what differs from it.
+// Two passes: the mean, then the squared differences from it.
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
                                             bool keepdim);
 at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, bool keepdim, at::ScalarType type);
 
-// x (m, n); weight and bias (n) or undefined. y of x's dtype, mean and reciprocal deviation (m, 1) of the accumulator's.
+// x (m, n); weight and bias (n) or undefined. Returns y in x's dtype, and mean and 1 / deviation (m, 1) in the accumulator's.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& x, const at::Tensor& weight,
                                                           const at::Tensor& bias, double eps);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& grad, const at::Tensor& x,
@@ -39,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad, con
                                                      const at::Tensor& rstd, const at::Tensor& weight,
                                                      std::array<bool, 2> wanted);
 
-// log_probs (m, classes), target (m): what each row loses, and its weight; 0 where the target is `ignored`.
+// log_probs (m, classes), target (m). Returns each row's loss and weight (m); both are 0 where the target is `ignored`.
 std::tuple<at::Tensor, at::Tensor> nll(const at::Tensor& log_probs, const at::Tensor& target, const at::Tensor& weight,
                                        int64_t ignored);
 

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "elementwise.h"
 
 #include <ATen/ops/empty.h>

@@ -1,4 +1,6 @@
 // vector_add on the CPU: all variants are one, because each element is added once.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 #include "../elementwise/add_cpu.h"

@@ -1,4 +1,6 @@
 // vector_add on CUDA: checks, device guard, stream, launch.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 #include "../elementwise/rung.h"

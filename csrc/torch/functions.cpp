@@ -1,7 +1,7 @@
 // The ops as functions of Python. They call those of library.cpp through the dispatcher, as torch.ops.treduce does, and read their
 // arguments in a tenth of the time, because they know the schema.
-#include <torch/csrc/python_headers.h>
-// The line above must come first.
+#include <precompiled.h>
+
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
@@ -27,7 +27,7 @@ bool read(PyObject* object, int64_t& value) {
     value = PyLong_AsLongLongAndOverflow(object, &overflow);
     return overflow == 0;
   }
-  // NumPy's integers, for one. torch takes no bool for an int.
+  // For example NumPy's integers. Like torch, this takes no bool for an int.
   if (PyBool_Check(object) || !PyIndex_Check(object)) return false;
   THPObjectPtr index(PyNumber_Index(object));
   if (index) value = PyLong_AsLongLongAndOverflow(index.get(), &overflow);
@@ -50,7 +50,7 @@ bool read(PyObject* object, std::string_view& value) {
   if (!PyUnicode_CheckExact(object)) return false;
   Py_ssize_t length = 0;
   const char* text = PyUnicode_AsUTF8AndSize(object, &length);
-  if (text == nullptr) PyErr_Clear();  // a lone surrogate: torch.ops says so
+  if (text == nullptr) PyErr_Clear();  // a lone surrogate: torch.ops raises the error
   value = {text, static_cast<size_t>(length)};
   return text != nullptr;
 }
@@ -73,7 +73,7 @@ bool read(PyObject* object, std::optional<T>& value) {
 template <class T>
 using List = c10::SmallVector<T, 8>;
 
-// An int stands for a list of one.
+// An int counts as a list of one.
 bool read(PyObject* object, List<int64_t>& list) {
   const bool tuple = PyTuple_Check(object);
   if (!tuple && !PyList_CheckExact(object)) return read(object, list.emplace_back());
@@ -84,7 +84,7 @@ bool read(PyObject* object, List<int64_t>& list) {
   return true;
 }
 
-// Whether a call means what it says: no mode or tracer wants to see it first. No subclass: see Argument.
+// Whether no function mode or tracer has to see the call first. Subclasses: see Argument.
 bool is_plain() { return !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing(); }
 
 // An argument of an op, by the type in its schema.

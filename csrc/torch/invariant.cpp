@@ -1,10 +1,12 @@
 // The mode's state, and the ops that it leaves to torch: those that keep the promise, with the reason, and those that do not.
+#include <precompiled.h>
+
 #include "invariant.h"
 
 namespace treduce::invariant {
 namespace {
 
-// Whoever never enters the mode never pays for it. The library stays to the end: it may outlive the dispatcher.
+// Registered at first use: a program that never enters the mode pays nothing. Never destroyed: the dispatcher may be gone by then.
 void register_once() {
   static const auto* const library = [] {
     auto* m = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
@@ -33,7 +35,7 @@ void set(Mode mode) {
   c10::impl::tls_set_dispatch_key_included(kStrict, mode == Mode::strict);
 }
 
-// A deque: entries stay where they are.
+// A deque, because references to entries must stay valid.
 std::deque<Entry>& entries() {
   static std::deque<Entry> all;
   return all;
@@ -60,14 +62,14 @@ namespace {
 
 struct Left {
   const char* op;
-  const char* reason;  // why torch's keeps the promise; null: it does not
+  const char* reason;  // why torch's kernel keeps the promise; null if it does not
 };
 
 constexpr char kSelects[] = "selects or counts: no rounding";
 constexpr char kWindows[] = "adds each output's own window in one loop";
 constexpr char kElementwise[] = "elementwise";
 
-// What reduces and is not registered in invariant_ops.cpp. Integers are exact in any order, whatever the op.
+// The reducing ops that invariant_ops.cpp does not replace. Of integers, all are exact in any order.
 constexpr Left kLeft[] = {
     {"any", kSelects},
     {"any.dim", kSelects},
@@ -174,7 +176,7 @@ constexpr Left kLeft[] = {
 
 enum class Call { elsewhere, exact, rounds };
 
-// Integers are exact in any order; of a batch norm that does not train, nothing is summed.
+// Integers are exact in any order, and a batch norm in evaluation sums nothing.
 Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
   const size_t first = stack.size() - schema.arguments().size();
   bool here = false, floats = false, sums = true;

@@ -14,13 +14,13 @@
 
 namespace treduce::invariant {
 
-// Every call passes this key: below autograd and tracing, above the backends. Torch has kernels there for ops that make
-// tensors from nothing only.
+// Every call passes this key: below autograd and tracing, above the backends. Torch itself uses it only for factory functions, which
+// have no tensor to dispatch on.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::BackendSelect;
 
-// What the mode of a thread is stands in two bits of its included dispatch keys, for torch hands those on to autograd's threads.
-// Keys of autocast are excluded besides, until that device's autocast is entered, so the bits change no dispatch: these are of
-// devices that no tensor of CPU or CUDA meets.
+// A thread's mode is kept in two bits of its included dispatch keys, because torch copies those to autograd's threads. The bits are
+// autocast keys of devices other than CPU and CUDA. Autocast keys are also in the excluded set until that device's autocast is
+// entered, so the bits change no dispatch.
 constexpr c10::DispatchKey kActive = c10::DispatchKey::AutocastIPU;
 constexpr c10::DispatchKey kStrict = c10::DispatchKey::AutocastHPU;
 
@@ -32,8 +32,8 @@ inline bool active() { return c10::impl::tls_local_dispatch_key_set().included_.
 
 enum class Kind {
   ours,       // computed here
-  torchs,     // torch's, which keeps the promise: for the reason that stands beside it
-  uncovered,  // reduces in an order that nobody promises
+  torchs,     // torch's kernel keeps the promise, for the given reason
+  uncovered,  // reduces in an order that torch does not promise
 };
 
 // An op that the mode knows, and how often it ran in the mode since the process began.
@@ -53,7 +53,7 @@ Entry& add_entry(const char* name, Kind kind, const char* reason);
 // Raises in the strict mode, else warns once for each op. Torch's warnings name the line of Python that made the call.
 void report_uncovered(Entry& entry);
 
-// The ops of each file; registered together, when the mode is first entered.
+// Register the ops of each file: all of them, when the mode is first entered.
 void replace_reductions(torch::Library& m);
 void replace_elementwise(torch::Library& m);
 void replace_scans(torch::Library& m);

@@ -1,4 +1,6 @@
 // In the mode, attention is ours as a whole. Torch takes it apart above autograd, so it is replaced there too.
+#include <precompiled.h>
+
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
 

@@ -1,5 +1,7 @@
 // Convolution as a product: every window of the input is a column (im2col), the weights are rows. The gradient of the input, and
 // the transposed convolution, add columns back into the places that their windows cover, one place of the window after another.
+#include <precompiled.h>
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,8 @@
 // Elementwise ops whose result depends, on the CPU, on where an element lies: torch computes the last elements of an array, and
 // strided ones, with other functions than full vectors. exp, log, tanh, erf, square roots and arithmetic are the same
 // everywhere, so these are composed of those, in float32.
+#include <precompiled.h>
+
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>

@@ -1,5 +1,7 @@
 // Additions into places that an index names: gradients of embeddings, index_add, scatter_add, index_put. What meets in a place is
 // sorted there, in its order, and folded as a tree, neighbours first (../segments): no atomics, and nothing depends on other places.
+#include <precompiled.h>
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index.h>

@@ -1,4 +1,6 @@
 // What the batch-invariant mode computes in place of aten's ops: products, sums and rows of them.
+#include <precompiled.h>
+
 #include "invariant_ops.h"
 
 #include <ATen/ops/add.h>
@@ -63,8 +65,8 @@ Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
 Tensor dot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
 Tensor vdot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }  // of real numbers
 
-// Products of experts: the rows of `a`, the columns of `b` or the inner dim are cut at `offs`, and each part has a matrix of its own.
-// The ends are read on the host.
+// Mixture of experts: rows of `a`, columns of `b` or the inner dim are cut at `offs`, and each part is multiplied by a matrix of its
+// own. The ends are read on the host, which waits for the GPU.
 Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offs, const OptionalTensor& bias,
                   OptionalType out_dtype) {
   TORCH_CHECK_VALUE(!defined(bias).defined(), "_grouped_mm takes no bias");
@@ -166,7 +168,7 @@ Tensor logsumexp(const Tensor& self, at::IntArrayRef dim, bool keepdim) {
 
 // ---- norms
 
-// The input as rows of what is normalised, and the shape of what there is one of for each row.
+// The input as a matrix whose rows are normalised, and the shape of tensors with one value a row.
 struct Rows {
   Tensor matrix;
   std::vector<int64_t> stats;
@@ -188,7 +190,7 @@ struct Rows {
 
 Tensor flat(const Tensor& tensor) { return tensor.defined() ? tensor.reshape({-1}) : tensor; }
 
-// A gradient of weights in their shape and dtype.
+// A gradient in the shape and dtype of the weights.
 Tensor shaped(const Tensor& grad, const Tensor& weight, c10::SymIntArrayRef shape, at::ScalarType type) {
   if (!grad.defined()) return grad;
   return grad.reshape(C10_AS_INTARRAYREF_SLOW(shape)).to(weight.defined() ? weight.scalar_type() : type);
@@ -246,7 +248,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& i
   return {dx, shaped(dweight, defined(weight), symbolic, input.scalar_type())};
 }
 
-// Groups are rows of a layer norm without weights; weights are of channels.
+// A layer norm without weights, whose rows are the groups; then the weights, one a channel.
 struct Groups {
   int64_t n, channels, places, groups;
   Groups(const c10::SymInt& n_, const c10::SymInt& c, const c10::SymInt& hxw, int64_t group)

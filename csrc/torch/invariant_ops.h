@@ -1,4 +1,4 @@
-// How a kernel of ours takes the place of an aten op in the mode: what it takes, what is left to torch, and the count of both.
+// How our kernels replace aten ops in the mode: which calls they take, which are left to torch, and how often each happens.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -13,11 +13,11 @@
 
 namespace treduce::invariant {
 
-// What is to be done with a call, from its tensors.
+// Facts about the tensors of a call that decide who computes it.
 struct Seen {
-  bool elsewhere = false;  // a tensor of another device or layout, such as meta: not our business
-  bool floats = false;     // one that we compute with
-  bool others = false;     // complex numbers and 8-bit floats, which round too
+  bool elsewhere = false;  // some tensor has another device or layout, such as meta: torch's
+  bool floats = false;     // some tensor has a dtype that we compute
+  bool others = false;     // some tensor is complex or an 8-bit float: these round too
   bool cpu = false;
 
   void look(const at::Tensor& t) {
@@ -43,7 +43,7 @@ struct Seen {
 
 enum class Verdict { ours, torchs, uncovered };
 
-// Whose a call is: of its tensors and, where it matters, its other arguments.
+// Who computes a call: decided from its tensors and, where needed, its other arguments.
 struct Floats {
   template <class... A>
   static Verdict judge(const Seen& seen, const A&...) {

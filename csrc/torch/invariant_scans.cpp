@@ -1,4 +1,6 @@
 // Products of rows, and running sums and products: trees over places, so that a row's result depends on the row alone.
+#include <precompiled.h>
+
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mul.h>
@@ -18,7 +20,7 @@ Tensor widened(const Tensor& self, OptionalType dtype) {
   return self.to(type).to(composed::accumulator(type));
 }
 
-// Neighbours first; an odd one out waits.
+// Multiplies neighbours, level by level; an odd last factor goes up a level as it is.
 Tensor prod_dim(const Tensor& self, int64_t dim, bool keepdim, OptionalType dtype) {
   const at::ScalarType type = dtype.value_or(self.scalar_type());
   Tensor x = widened(self.dim() == 0 ? self.reshape({1}) : self, dtype);
@@ -42,7 +44,7 @@ Tensor prod(const Tensor& self, OptionalType dtype) {
   return prod_dim(self.reshape({-1}), 0, /*keepdim=*/false, dtype);
 }
 
-// After the step s, place i holds what stands from i - 2s + 1 to i.
+// After the step of size s, place i holds the combination of elements i - 2s + 1 to i.
 template <class Combine>
 Tensor running(const Tensor& self, int64_t dim, OptionalType dtype, Combine combine) {
   const at::ScalarType type = dtype.value_or(self.scalar_type());

@@ -1,4 +1,6 @@
 // thread_indices_ on the CPU: the same arithmetic, thread after thread.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 #include "lessons.h"

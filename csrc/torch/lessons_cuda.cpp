@@ -1,4 +1,6 @@
 // thread_indices_ on CUDA: checks, device guard, stream, launch.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 #include "cuda_device.h"

@@ -1,5 +1,7 @@
 // Every op's signature, on one page. The files beside this one register what the ops do: on the CPU, on CUDA, for autograd,
 // autocast and meta tensors.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 TORCH_LIBRARY(treduce, m) {

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "matmul.h"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "matmul_composed.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,5 +1,7 @@
 // matmul on the CPU: in k order whatever the variant. Those of order class k_order have the same bits on a GPU; tensor cores add in
 // an order of their own.
+#include <precompiled.h>
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>

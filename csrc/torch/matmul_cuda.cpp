@@ -1,4 +1,6 @@
 // matmul on CUDA: checks, device guard, stream, workspace. What is launched is prepared: see ../matmul/prepare.h.
+#include <precompiled.h>
+
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>

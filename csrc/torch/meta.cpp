@@ -1,4 +1,6 @@
 // Shapes and dtypes without data, for fake tensors, torch.compile and torch.export. The checks are those of the real kernels.
+#include <precompiled.h>
+
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 

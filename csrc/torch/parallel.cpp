@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "../common/parallel.h"
 
 #include <ATen/Parallel.h>

@@ -1,6 +1,6 @@
 // What Python reads from the C++ side besides the ops: the ladders, the plans, device facts and how the build was made.
-#include <torch/csrc/python_headers.h>
-// The line above must come first.
+#include <precompiled.h>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_neg_view.h>
 #include <pybind11/pybind11.h>

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "reduce.h"
 
 #include <ATen/TensorUtils.h>

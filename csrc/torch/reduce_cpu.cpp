@@ -1,5 +1,7 @@
 // The reductions on the CPU: checks, then the plan of a classic rung (plan_cpu.h), or the order of the others
 // (pairwise_cpu.h, exact_cpu.h).
+#include <precompiled.h>
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/cat.h>
 #include <torch/library.h>

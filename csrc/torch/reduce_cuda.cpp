@@ -1,4 +1,6 @@
 // The reductions on CUDA: device guard, stream, workspace, counters.
+#include <precompiled.h>
+
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/cat.h>

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "reduce_stand_in.h"
 
 #include <ATen/WrapDimUtils.h>

@@ -1,3 +1,5 @@
+#include <precompiled.h>
+
 #include "rows.h"
 
 #include <ATen/WrapDimUtils.h>

@@ -13,7 +13,7 @@
 
 namespace treduce::rows {
 
-// Which dims of a tensor a row is made of: neighbours, from `begin` to before `end`.
+// The dims that make up a row: neighbours, from `begin` to before `end`.
 struct RowDims {
   int64_t begin = 0, end = 0;
 };
@@ -29,13 +29,13 @@ RowDims checked_dim(const at::Tensor& self, int64_t dim);
 RowDims checked_norm(const char* op, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                      const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias);
 
-// The sizes of what has a value a row: those of `self` with 1 for the row's dims, or without them.
+// The sizes of a tensor with one value a row: those of `self` with the row's dims as 1, or without them.
 std::vector<c10::SymInt> row_sizes(const at::Tensor& self, RowDims dims, bool keepdim);
 
 // float32 for dtypes of up to 32 bits.
 at::ScalarType accumulator_type(at::ScalarType type);
 
-// A call: from checked tensors to prepare.
+// A call, from checked tensors to a Request for prepare.
 struct RowCall {
   RowCall(Op op, std::string_view variant, const at::Tensor& first, RowDims dims, double eps = 0);
 

@@ -1,4 +1,6 @@
 // The row operations on the CPU, where all variants are one; and, for shapes alone, on meta tensors.
+#include <precompiled.h>
+
 #include "../rows/rows_cpu.h"
 
 #include "rows_ops.h"

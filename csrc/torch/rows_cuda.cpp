@@ -1,4 +1,6 @@
 // The row operations on CUDA: device guard, stream, launch.
+#include <precompiled.h>
+
 #include "../rows/rung.h"
 #include "cuda_device.h"
 #include "rows_ops.h"

@@ -1,4 +1,6 @@
 // add_segments_ on the CPU.
+#include <precompiled.h>
+
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 

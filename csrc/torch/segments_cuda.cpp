@@ -1,4 +1,6 @@
 // add_segments_ on CUDA: device guard, stream, launch.
+#include <precompiled.h>
+
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/logical_and.h>

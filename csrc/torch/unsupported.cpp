@@ -1,5 +1,7 @@
 // Tensors that no kernel takes, each with one sentence that says so: sparse, quantised and mkldnn ones, and CUDA tensors in a
 // build without CUDA.
+#include <precompiled.h>
+
 #include <torch/library.h>
 
 #include "treduce_build.h"
