@@ -108,3 +108,12 @@ def test_the_map_of_the_tests_is_complete():
     text = (ROOT / "tests" / "README.md").read_text()
     for name in modules("tests"):
         assert f"{name}.py" in text, f"tests/README.md has no line on {name}.py"
+
+
+def test_files_that_know_torch_include_the_precompiled_header_first():
+    """GCC uses one only before everything else."""
+    for path in sorted((ROOT / "csrc" / "torch").glob("*.cpp")):
+        first = next(line for line in path.read_text().splitlines() if line.startswith("#include"))
+        assert first == "#include <precompiled.h>", (
+            f"csrc/torch/{path.name} includes it first, to compile in half the time"
+        )

@@ -36,4 +36,9 @@ Gemm make_gemm(const Problem& problem, DType dtype, const void* a, const void* b
 // Runs tasks begin <= t < end.
 void run_tasks(const Gemm& gemm, int64_t begin, int64_t end);
 
+// The same, compiled for an instruction set; run_tasks picks the best that the CPU has.
+void run_avx512(const Gemm& gemm, int64_t begin, int64_t end);
+void run_avx2(const Gemm& gemm, int64_t begin, int64_t end);
+void run_baseline(const Gemm& gemm, int64_t begin, int64_t end);
+
 }  // namespace treduce::matmul

@@ -25,15 +25,15 @@ struct Columns {
   const Request& r;
   const Vector* source;
   Vector* out;
-  int64_t groups;
+  int64_t vectors;  // of a row
 
-  TREDUCE_DEVICE Columns(const Request& r, int64_t group)
+  TREDUCE_DEVICE Columns(const Request& r, int64_t vector)
       : r(r),
-        source(static_cast<const Vector*>(r.source) + group),
-        out(static_cast<Vector*>(r.out) + group),
-        groups(r.width / kVector) {}
+        source(static_cast<const Vector*>(r.source) + vector),
+        out(static_cast<Vector*>(r.out) + vector),
+        vectors(r.width / kVector) {}
 
-  TREDUCE_DEVICE Vector row(int64_t i) const { return source[r.order[i] * groups]; }
+  TREDUCE_DEVICE Vector row(int64_t i) const { return source[r.order[i] * vectors]; }
 
   // The node over the rows from `begin` to before `end`, at least one row.
   TREDUCE_DEVICE void add(int64_t begin, int64_t end, Acc (&sum)[kVector]) const {
@@ -63,13 +63,13 @@ struct Columns {
 
   // Adds the sum of `count` rows to what the place holds.
   TREDUCE_DEVICE void store(int64_t place, int64_t count, Acc (&sum)[kVector]) const {
-    Vector result = out[place * groups];
+    Vector result = out[place * vectors];
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
       if (r.divide) sum[c] = sum[c] / static_cast<Acc>(count);
       result.at[c] = round_to<T>(widen<Acc>(result.at[c]) + sum[c]);
     }
-    out[place * groups] = result;
+    out[place * vectors] = result;
   }
 };
 
@@ -90,15 +90,15 @@ TREDUCE_DEVICE int64_t bound(const Request& r, int64_t begin, int64_t end, int64
 
 template <class T, int kVector>
 __global__ void __launch_bounds__(kBlock) short_runs(TREDUCE_GRID_CONSTANT Request r) {
-  const int64_t groups = r.width / kVector;
+  const int64_t vectors = r.width / kVector;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  const int64_t begin = thread / groups;
+  const int64_t begin = thread / vectors;
   if (begin >= r.count) return;
   const int64_t place = r.index[begin];
   if (!is_place(r, place) || (begin > 0 && r.index[begin - 1] == place) || is_long(r, begin)) return;
   int64_t end = begin + 1;
   while (end < r.count && r.index[end] == place) ++end;
-  const Columns<T, kVector> columns(r, thread % groups);
+  const Columns<T, kVector> columns(r, thread % vectors);
   Accumulator<T> sum[kVector];
   columns.add(begin, end, sum);
   columns.store(place, end - begin, sum);
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
     Acc at[kVector];
   };
   SHARED_ARRAY(Node, nodes, kLanes * kTeams);
-  const int64_t groups = r.width / kVector, slabs = (groups + kLanes - 1) / kLanes;
-  const int64_t here = blockIdx.x / slabs * kLong, group = blockIdx.x % slabs * kLanes + threadIdx.x;
+  const int64_t vectors = r.width / kVector, slabs = (vectors + kLanes - 1) / kLanes;
+  const int64_t here = blockIdx.x / slabs * kLong, vector = blockIdx.x % slabs * kLanes + threadIdx.x;
   const int64_t place = r.index[here];
   if (!is_place(r, place) || (here >= kLong && r.index[here - kLong] == place)) return;
   const int64_t begin = bound<false>(r, here < kLong ? 0 : here - kLong, here, place);
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
   int64_t part = 1;  // rows of a team
   while (part * kTeams < end - begin) part *= 2;
   const int64_t first = begin + threadIdx.y * part;
-  const Columns<T, kVector> columns(r, group);
-  const bool is_there = group < groups;
+  const Columns<T, kVector> columns(r, vector);
+  const bool is_there = vector < vectors;
   Acc sum[kVector];
   if (is_there && first < end) {
     columns.add(first, first + part < end ? first + part : end, sum);

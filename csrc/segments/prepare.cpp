@@ -10,13 +10,13 @@ Prepared prepare(const Request& r) {
   if (r.width % widest == 0 && addresses % static_cast<uint64_t>(widest * size_of(r.dtype)) == 0) {
     prepared.vector = widest;
   }
-  const int64_t groups = r.width / prepared.vector;
+  const int64_t vectors = r.width / prepared.vector;
   LaunchShape& runs = prepared.launches.add({"add short runs"});
-  runs.grid = ceil_div(r.count * groups, kBlock);
+  runs.grid = ceil_div(r.count * vectors, kBlock);
   runs.block = kBlock;
   if (r.count > kLong) {
     LaunchShape& others = prepared.launches.add({"add long runs"});
-    others.grid = ceil_div(r.count, kLong) * ceil_div(groups, kLanes);
+    others.grid = ceil_div(r.count, kLong) * ceil_div(vectors, kLanes);
     others.block = kLanes;
     others.block_y = kTeams;
   }

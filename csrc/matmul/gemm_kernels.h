@@ -1,0 +1,497 @@
+// Idea: a tile of outputs stays in vector registers while k runs. A row of the tile shares an element of A, a column
+// shares a vector of B: 8 x 32 outputs need 40 loads for 256 multiply-adds.
+//
+// Mapping: a task owns a block of outputs. Along k it goes in steps that fit the cache: it packs its part of A and of B
+//          so that the tile reads both from front to back, widened to the accumulator's type, then runs all its tiles.
+//          Between two steps the accumulators wait in scratch, unrounded, so the steps change no bit.
+//          Few rows read B where it lies, if its rows or its columns are contiguous: packing would not be shared by enough of them.
+// Note:    gemm_avx512.cpp, gemm_avx2.cpp and gemm_baseline.cpp compile this for their instruction sets. Each has a fused
+//          multiply-add or calls the C library's, which is slower and gives the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "gemm.h"
+
+// A body that must take on the instruction set of the function around it.
+#define TREDUCE_INLINE inline __attribute__((always_inline))
+
+namespace treduce::matmul {
+namespace {
+
+// A register tile has kRows rows of kVectors vectors. What the instruction set has room for.
+struct Avx512 {
+  static constexpr int kRows = 8, kVectors = 2, kVectorBytes = 64;
+};
+struct Avx2 {
+  static constexpr int kRows = 6, kVectors = 2, kVectorBytes = 32;
+};
+struct Baseline {
+  static constexpr int kRows = 4, kVectors = 2, kVectorBytes = 16;
+};
+
+constexpr int64_t kStepsOfFewRows = 128;
+constexpr int kPrefetchBytes = 256;
+constexpr int64_t kDepth = 256;
+
+template <class Isa, class A>
+struct RegisterTile {
+  static constexpr int kRows = Isa::kRows;
+  static constexpr int kLanes = Isa::kVectorBytes / sizeof(A);
+  static constexpr int kColumns = Isa::kVectors * kLanes;
+  static constexpr int kSize = kRows * kColumns;
+
+  // c += a b, for a panel of A (depth x kRows) and one of B (depth x kColumns). The pragmas give the compiler exactly
+  // one vector instruction for each innermost loop and no loop around them.
+  TREDUCE_INLINE static void update(const A* __restrict a, const A* __restrict b, int64_t depth, A* __restrict c) {
+    A acc[kRows][Isa::kVectors][kLanes];
+    std::copy_n(c, kSize, &acc[0][0][0]);
+    for (int64_t p = 0; p < depth; ++p) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+        for (int v = 0; v < Isa::kVectors; ++v) {
+#pragma GCC unroll 1
+          for (int l = 0; l < kLanes; ++l) {
+            acc[r][v][l] = multiply_add(a[p * kRows + r], b[p * kColumns + v * kLanes + l], acc[r][v][l]);
+          }
+        }
+      }
+    }
+    std::copy_n(&acc[0][0][0], kSize, c);
+  }
+};
+
+// One operand of a task: element (line, p) lies at data[line * line_stride + p * depth_stride]. Lines are rows of A,
+// columns of B.
+template <class T>
+struct Lines {
+  const T* data;
+  int64_t line_stride, depth_stride, count;
+};
+
+// Squares of words, a row a vector.
+template <class Isa, class Word>
+struct Square {
+  static constexpr int kSide = Isa::kVectorBytes / sizeof(Word);
+  // Words of 16 bytes: within them, and by them, vectors are cheap to shuffle.
+  static constexpr int kBlock = 16 / sizeof(Word);
+  static constexpr int kBlocks = kSide / kBlock;
+  typedef Word Vector __attribute__((vector_size(Isa::kVectorBytes)));
+
+  // Rows become columns: first in squares of kBlock, then of such squares.
+  TREDUCE_INLINE static void transpose(Vector* rows) {
+    Vector next[kSide];
+#pragma GCC unroll 2
+    for (int step = 1; step < kBlock; step *= 2) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; i += kBlock) {
+#pragma GCC unroll 2
+        for (int k = 0; k < kBlock / 2; ++k) {
+          interleave(rows[i + k], rows[i + k + kBlock / 2], next[i + 2 * k], next[i + 2 * k + 1], Lanes{});
+        }
+      }
+      std::copy_n(next, kSide, rows);
+    }
+#pragma GCC unroll 2
+    for (int step = 1; step < kBlocks; step *= 2) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kBlock; ++s) {
+#pragma GCC unroll 2
+        for (int q = 0; q < kBlocks / 2; ++q) {
+          part(rows[2 * q * kBlock + s], rows[(2 * q + 1) * kBlock + s], next[q * kBlock + s],
+               next[(q + kBlocks / 2) * kBlock + s], Lanes{});
+        }
+      }
+      std::copy_n(next, kSide, rows);
+    }
+  }
+
+ private:
+  using Lanes = std::make_integer_sequence<int, kSide>;
+  // Within blocks: words of a and b in turn, of the first halves and of the second.
+  static constexpr int in_turn(int i, int half) {
+    return i % 2 * kSide + i / kBlock * kBlock + half * kBlock / 2 + i % kBlock / 2;
+  }
+  // The even (or odd) blocks of a, then those of b.
+  static constexpr int of_blocks(int i, int odd) {
+    const int j = i / kBlock;
+    return j / (kBlocks / 2) * kSide + (j % (kBlocks / 2) * 2 + odd) * kBlock + i % kBlock;
+  }
+  template <int... kLane>
+  TREDUCE_INLINE static void interleave(const Vector& a, const Vector& b, Vector& low, Vector& high,
+                                        std::integer_sequence<int, kLane...>) {
+    low = __builtin_shuffle(a, b, Vector{Word(in_turn(kLane, 0))...});
+    high = __builtin_shuffle(a, b, Vector{Word(in_turn(kLane, 1))...});
+  }
+  template <int... kLane>
+  TREDUCE_INLINE static void part(const Vector& a, const Vector& b, Vector& even, Vector& odd,
+                                  std::integer_sequence<int, kLane...>) {
+    even = __builtin_shuffle(a, b, Vector{Word(of_blocks(kLane, 0))...});
+    odd = __builtin_shuffle(a, b, Vector{Word(of_blocks(kLane, 1))...});
+  }
+};
+
+// The e-th element of a word, widened.
+template <class T, class Word>
+TREDUCE_INLINE Acc<T> element_of(Word word, int e) {
+  if constexpr (sizeof(T) == sizeof(Word)) {
+    return bit_cast<T>(word);
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return bit_cast<float>(e == 0 ? word << 16 : word & 0xffff0000u);
+  } else {
+    return static_cast<Acc<T>>(bit_cast<T>(static_cast<uint16_t>(word >> (16 * e))));
+  }
+}
+
+// pack for a full panel of lines that are contiguous along k: as many steps as whole squares of words have; a word has the elements of
+// one step or of several. Returns how many.
+template <class Isa, int kWidth, class T>
+TREDUCE_INLINE int64_t pack_squares(const T* from, int64_t line_stride, int64_t depth, Acc<T>* panel) {
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using S = Square<Isa, Word>;
+  constexpr int kSide = S::kSide, kInWord = sizeof(Word) / sizeof(T), kSteps = kSide * kInWord;
+  if constexpr (kWidth % kSide != 0 || !std::is_floating_point_v<Acc<T>>) {
+    return 0;
+  } else {
+    const int64_t whole = depth / kSteps * kSteps;
+    for (int first = 0; first < kWidth; first += kSide) {
+      for (int64_t p = 0; p < whole; p += kSteps) {
+        typename S::Vector rows[kSide];
+        for (int i = 0; i < kSide; ++i) {
+          const T* const line = from + (first + i) * line_stride + p;
+          std::memcpy(&rows[i], line, sizeof(rows[i]));
+          __builtin_prefetch(line + kPrefetchBytes / sizeof(T));
+        }
+        S::transpose(rows);
+        for (int j = 0; j < kSide; ++j) {
+          Word words[kSide];
+          std::memcpy(words, &rows[j], sizeof(words));
+          for (int e = 0; e < kInWord; ++e) {
+            Acc<T>* to = panel + (p + j * kInWord + e) * kWidth + first;
+            for (int l = 0; l < kSide; ++l) {
+              to[l] = element_of<T>(words[l], e);
+            }
+          }
+        }
+      }
+    }
+    return whole;
+  }
+}
+
+// Copies steps begin <= p < begin + depth into panels of kWidth lines, each depth x kWidth, the last filled up with
+// zeros.
+template <class Isa, int kWidth, class T>
+TREDUCE_INLINE void pack(const Lines<T>& lines, int64_t begin, int64_t depth, Acc<T>* panels) {
+  const T* const from = lines.data + begin * lines.depth_stride;
+  const int64_t full = lines.count / kWidth * kWidth;
+  if (lines.line_stride == 1) {  // a step after another: so many lines side by side are read at once
+    for (int64_t p = 0; p < depth; ++p) {
+      for (int64_t first = 0; first < full; first += kWidth) {
+        for (int l = 0; l < kWidth; ++l) {
+          panels[first * depth + p * kWidth + l] = static_cast<Acc<T>>(from[first + p * lines.depth_stride + l]);
+        }
+      }
+    }
+  }
+  for (int64_t first = lines.line_stride == 1 ? full : 0; first < lines.count; first += kWidth) {
+    const int64_t width = std::min<int64_t>(kWidth, lines.count - first);
+    Acc<T>* const panel = panels + first * depth;
+    const T* const line = from + first * lines.line_stride;
+    int64_t done = 0;
+    if (width < kWidth) {
+      std::fill_n(panel, kWidth * depth, Acc<T>(0));
+    } else if (lines.depth_stride == 1) {
+      done = pack_squares<Isa, kWidth>(line, lines.line_stride, depth, panel);
+    }
+    for (int64_t l = 0; l < width; ++l) {
+      for (int64_t p = done; p < depth; ++p) {
+        panel[p * kWidth + l] = static_cast<Acc<T>>(line[l * lines.line_stride + p * lines.depth_stride]);
+      }
+    }
+  }
+}
+
+// c += a b for one row: `depth` steps of it, and kVectors vectors of each row of B, which lie `stride` elements apart.
+template <class Isa, int kVectors, class T, class A>
+TREDUCE_INLINE void update_row(const A* __restrict a, const T* __restrict b, int64_t stride, int64_t depth,
+                               A* __restrict c) {
+  constexpr int kLanes = Isa::kVectorBytes / sizeof(A);
+  A acc[kVectors][kLanes];
+  std::copy_n(c, kVectors * kLanes, &acc[0][0]);
+  for (int64_t p = 0; p < depth; ++p) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 1
+      for (int l = 0; l < kLanes; ++l) {
+        acc[v][l] = multiply_add(a[p], static_cast<A>(b[p * stride + v * kLanes + l]), acc[v][l]);
+      }
+    }
+  }
+  std::copy_n(&acc[0][0], kVectors * kLanes, c);
+}
+
+// The same for kRows rows and every column, where columns lie side by side: kSteps rows of B are read from front to back. Rows of
+// a and of c lie a_stride and c_stride apart; past the last one that is there, that is taken again.
+template <class Isa, int kRows, int kSteps, class T>
+TREDUCE_INLINE void update_in_place(const Acc<T>* __restrict a, int64_t a_stride, const T* __restrict b,
+                                    int64_t b_stride, int64_t rows, int64_t columns, Acc<T>* __restrict c,
+                                    int64_t c_stride) {
+  using A = Acc<T>;
+  constexpr int kLanes = Isa::kVectorBytes / sizeof(A);
+  const A* from[kRows];
+  A* to[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = std::min<int64_t>(r, rows - 1);
+    from[r] = a + row * a_stride;
+    to[r] = c + row * c_stride;
+  }
+  int64_t x = 0;
+  for (; x + kLanes <= columns; x += kLanes) {
+    A acc[kRows][kLanes];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) std::copy_n(to[r] + x, kLanes, acc[r]);
+#pragma GCC unroll 16
+    for (int p = 0; p < kSteps; ++p) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+        for (int l = 0; l < kLanes; ++l) {
+          acc[r][l] = multiply_add(from[r][p], static_cast<A>(b[p * b_stride + x + l]), acc[r][l]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) std::copy_n(acc[r], kLanes, to[r] + x);
+  }
+  for (; x < columns; ++x) {
+    A acc[kRows];
+    for (int r = 0; r < kRows; ++r) acc[r] = to[r][x];
+    for (int p = 0; p < kSteps; ++p) {
+      for (int r = 0; r < kRows; ++r) acc[r] = multiply_add(from[r][p], static_cast<A>(b[p * b_stride + x]), acc[r]);
+    }
+    for (int r = 0; r < kRows; ++r) to[r][x] = acc[r];
+  }
+}
+template <class Isa, int kRows, class T>
+TREDUCE_INLINE void update_in_place(const Acc<T>* a, int64_t rows, const Lines<T>& b, int64_t depth, Acc<T>* c,
+                                    int64_t c_stride) {
+  constexpr int kSteps = 8;
+  int64_t p = 0;
+  for (; p + kSteps <= depth; p += kSteps) {
+    for (int64_t i = 0; i < rows; i += kRows) {
+      update_in_place<Isa, kRows, kSteps>(a + i * depth + p, depth, b.data + p * b.depth_stride, b.depth_stride,
+                                          rows - i, b.count, c + i * c_stride, c_stride);
+    }
+  }
+  for (; p < depth; ++p) {
+    for (int64_t i = 0; i < rows; i += kRows) {
+      update_in_place<Isa, kRows, 1>(a + i * depth + p, depth, b.data + p * b.depth_stride, b.depth_stride, rows - i,
+                                     b.count, c + i * c_stride, c_stride);
+    }
+  }
+}
+
+// A single output.
+template <class T>
+TREDUCE_INLINE void update_one(const Acc<T>* a, const Lines<T>& b, int64_t depth, Acc<T>* c) {
+  Acc<T> sum = *c;
+  for (int64_t p = 0; p < depth; ++p) sum = multiply_add(a[p], static_cast<Acc<T>>(b.data[p * b.depth_stride]), sum);
+  *c = sum;
+}
+
+// The same where columns lie apart, for rows of one panel: each panel of B is read from front to back, a few steps at a time, so
+// that memory is waited for while the last are multiplied. Of one row, `a` holds it; of several it is their panel. Sums lie in
+// panels.
+template <class Isa, class T>
+TREDUCE_INLINE void update_by_panels(const Acc<T>* a, bool one_row, const Lines<T>& b, int64_t depth, Acc<T>* packed,
+                                     Acc<T>* c) {
+  using Tile = RegisterTile<Isa, Acc<T>>;
+  constexpr int kColumns = Tile::kColumns;
+  for (int64_t first = 0; first < b.count; first += kColumns) {
+    const Lines<T> columns = {b.data + first * b.line_stride, b.line_stride, b.depth_stride,
+                              std::min<int64_t>(kColumns, b.count - first)};
+    for (int64_t begin = 0; begin < depth; begin += kStepsOfFewRows) {
+      const int64_t steps = std::min(kStepsOfFewRows, depth - begin);
+      pack<Isa, kColumns>(columns, begin, steps, packed);
+      if (one_row) {
+        update_row<Isa, Isa::kVectors>(a + begin, packed, kColumns, steps, c + first);
+      } else {
+        Tile::update(a + begin * Tile::kRows, packed, steps, c + first * Tile::kRows);
+      }
+    }
+  }
+}
+
+// The same where columns are contiguous along k: squares of B become columns in registers and are multiplied there, so that B is read
+// once, and nothing but sums is written. Rows of a lie `depth` apart, those of c c_stride; past the last row or column that is there,
+// that is taken again.
+template <class Isa, int kRows, class T>
+TREDUCE_INLINE void update_in_registers(const Acc<T>* __restrict a, int64_t rows, const Lines<T>& b, int64_t depth,
+                                        Acc<T>* __restrict c, int64_t c_stride) {
+  using A = Acc<T>;
+  using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using S = Square<Isa, Word>;
+  constexpr int kSide = S::kSide, kInWord = sizeof(Word) / sizeof(T), kSteps = kSide * kInWord;
+  static_assert(kSide == Isa::kVectorBytes / sizeof(A));
+  const A* from[kRows];
+  for (int r = 0; r < kRows; ++r) from[r] = a + std::min<int64_t>(r, rows - 1) * depth;
+  for (int64_t x = 0; x < b.count; x += kSide) {
+    const int64_t there = std::min<int64_t>(kSide, b.count - x);
+    const T* lines[kSide];
+    for (int i = 0; i < kSide; ++i) lines[i] = b.data + (x + std::min<int64_t>(i, there - 1)) * b.line_stride;
+    A acc[kRows][kSide] = {};
+    typename S::Vector words[kSide];
+    int64_t p = 0;
+    for (; p + kSteps <= depth; p += kSteps) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; ++i) std::memcpy(&words[i], lines[i] + p, sizeof(words[i]));
+      S::transpose(words);
+#pragma GCC unroll 16
+      for (int j = 0; j < kSide; ++j) {
+#pragma GCC unroll 2
+        for (int e = 0; e < kInWord; ++e) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+            for (int l = 0; l < kSide; ++l) {
+              acc[r][l] = multiply_add(from[r][p + j * kInWord + e], element_of<T>(words[j][l], e), acc[r][l]);
+            }
+          }
+        }
+      }
+    }
+    if (p < depth) {  // a part of a square, filled up with what is not multiplied
+      typename S::Vector part[kSide] = {};
+      for (int i = 0; i < kSide; ++i) std::memcpy(&part[i], lines[i] + p, (depth - p) * sizeof(T));
+      S::transpose(part);
+      for (int64_t q = p; q < depth; ++q) {
+        for (int r = 0; r < kRows; ++r) {
+          for (int l = 0; l < kSide; ++l) {
+            const A right = element_of<T>(part[(q - p) / kInWord][l], (q - p) % kInWord);
+            acc[r][l] = multiply_add(from[r][q], right, acc[r][l]);
+          }
+        }
+      }
+    }
+    for (int r = 0; r < kRows && r < rows; ++r) std::copy_n(acc[r], there, c + r * c_stride + x);
+  }
+}
+
+// Scratch of one thread: packed A, packed B and the accumulators, on cache lines. A small product's needs no allocation.
+template <class A>
+class Scratch {
+ public:
+  explicit Scratch(size_t count)
+      : data_(count <= kSmall ? small_ : static_cast<A*>(::operator new(count * sizeof(A), kAlignment))) {}
+  ~Scratch() {
+    if (data_ != small_) ::operator delete(data_, kAlignment);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  A* data() { return data_; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  static constexpr size_t kSmall = 16384 / sizeof(A);
+  alignas(64) A small_[kSmall];
+  A* data_;
+};
+
+template <class Isa, class T>
+TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) {
+  using A = Acc<T>;
+  using Tile = RegisterTile<Isa, A>;
+  const Problem& p = gemm.problem;
+  const int64_t rows_padded = round_up(gemm.task_rows, Tile::kRows);
+  const int64_t columns_padded = round_up(gemm.task_columns, Tile::kColumns);
+  const int64_t depth_most = std::min(p.k, kDepth);
+  const int64_t few = p.m <= kFewRows ? std::max<int64_t>(p.m, Tile::kRows) : 0;  // rows of A, all of k
+  Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + few * p.k);
+  A* const packed_a = scratch.data();
+  A* const packed_b = packed_a + rows_padded * depth_most;
+  A* const sums = packed_b + columns_padded * depth_most;
+  A* const rows_of_a = sums + rows_padded * columns_padded;
+
+  for (int64_t task = begin_task; task < end_task; ++task) {
+    const int64_t across = gemm.tasks_across(), down = gemm.tasks_down();
+    const Offsets at = offsets_of(p, task / across / down);
+    const int64_t row = task / across % down * gemm.task_rows, column = task % across * gemm.task_columns;
+    const int64_t rows = std::min(gemm.task_rows, p.m - row), columns = std::min(gemm.task_columns, p.n - column);
+    const Lines<T> a = {static_cast<const T*>(gemm.a) + at.a + row * p.a_row, p.a_row, p.a_column, rows};
+    const Lines<T> b = {static_cast<const T*>(gemm.b) + at.b + column * p.b_column, p.b_column, p.b_row, columns};
+    Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
+    const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
+
+    // Sums lie in panels as wide as a tile, each of whole tiles; in place and in registers, a row after another.
+    const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
+    // Of floats; integers, which are rare here, have fewer kernels.
+    constexpr bool kRounds = std::is_floating_point_v<A>;
+    const bool one_row = kRounds && p.m == 1;
+    const bool in_place = kRounds && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
+    const bool in_registers = kRounds && p.m <= kFewRows && !in_place && b.depth_stride == 1 && columns > 1;
+    const bool by_panels = kRounds && !in_place && !in_registers && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
+    const bool in_rows = in_place || in_registers;
+    const int64_t sum_panel = in_rows || one_row ? Tile::kColumns : panels_a * Tile::kSize;
+    const int64_t sum_row = in_rows ? columns_padded : Tile::kColumns;
+    std::fill_n(sums, in_rows ? rows * columns_padded : panels_b * sum_panel, A(0));
+    if constexpr (kRounds) {
+      if (in_rows || one_row) {
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t q = 0; q < p.k; ++q) {
+            rows_of_a[i * p.k + q] = static_cast<A>(a.data[i * a.line_stride + q * a.depth_stride]);
+          }
+        }
+      } else if (by_panels) {
+        pack<Isa, Tile::kRows>(a, 0, p.k, rows_of_a);
+      }
+      if (in_place && one_row) {
+        update_in_place<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_place) {
+        update_in_place<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers && rows == 1) {
+        update_in_registers<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers && rows <= 4) {
+        update_in_registers<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (in_registers) {
+        update_in_registers<Isa, 8>(rows_of_a, rows, b, p.k, sums, sum_row);
+      } else if (one_row && columns == 1) {
+        update_one(rows_of_a, b, p.k, sums);
+      } else if (by_panels) {
+        update_by_panels<Isa>(rows_of_a, one_row, b, p.k, packed_b, sums);
+      }
+    }
+    for (int64_t begin = 0; begin < p.k && !in_rows && !by_panels; begin += kDepth) {
+      const int64_t depth = std::min(kDepth, p.k - begin);
+      pack<Isa, Tile::kRows>(a, begin, depth, packed_a);
+      pack<Isa, Tile::kColumns>(b, begin, depth, packed_b);
+      for (int64_t y = 0; y < panels_b; ++y) {
+        for (int64_t x = 0; x < panels_a; ++x) {
+          Tile::update(packed_a + x * Tile::kRows * depth, packed_b + y * Tile::kColumns * depth, depth,
+                       sums + y * sum_panel + x * Tile::kSize);
+        }
+      }
+    }
+    for (int64_t y = 0; y < panels_b; ++y) {
+      const int64_t width = std::min<int64_t>(Tile::kColumns, columns - y * Tile::kColumns);
+      A widened[Tile::kColumns];  // the bias, once for all rows
+      const A* const addends = bias == nullptr ? nullptr : widened;
+      for (int64_t j = 0; bias != nullptr && j < width; ++j) {
+        widened[j] = static_cast<A>(bias[(column + y * Tile::kColumns + j) * gemm.bias_step]);
+      }
+      for (int64_t i = 0; i < rows; ++i) {
+        const A* from = sums + y * sum_panel + i * sum_row;
+        Result<T>* to = c + i * p.n + y * Tile::kColumns;
+        for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treduce::matmul
