@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -26,12 +27,19 @@ namespace {
 // A register tile has kRows rows of kVectors vectors. What the instruction set has room for.
 struct Avx512 {
   static constexpr int kRows = 8, kVectors = 2, kVectorBytes = 64;
+  static constexpr bool kFuses = true;  // has a fused multiply-add
 };
 struct Avx2 {
   static constexpr int kRows = 6, kVectors = 2, kVectorBytes = 32;
+  static constexpr bool kFuses = true;
 };
 struct Baseline {
   static constexpr int kRows = 4, kVectors = 2, kVectorBytes = 16;
+#ifdef FP_FAST_FMAF
+  static constexpr bool kFuses = true;
+#else
+  static constexpr bool kFuses = false;
+#endif
 };
 
 constexpr int64_t kStepsOfFewRows = 128;
@@ -430,17 +438,18 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
 
     // Sums lie in panels as wide as a tile, each of whole tiles; in place and in registers, a row after another.
     const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
-    // Of floats; integers, which are rare here, have fewer kernels.
-    constexpr bool kRounds = std::is_floating_point_v<A>;
-    const bool one_row = kRounds && p.m == 1;
-    const bool in_place = kRounds && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
-    const bool in_registers = kRounds && p.m <= kFewRows && !in_place && b.depth_stride == 1 && columns > 1;
-    const bool by_panels = kRounds && !in_place && !in_registers && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
+    // Few rows have kernels of their own for floats. Integers are rare here, and calls of the C library's multiply-add take longer
+    // than all that these kernels save.
+    constexpr bool kForFewRows = std::is_floating_point_v<A> && Isa::kFuses;
+    const bool one_row = kForFewRows && p.m == 1;
+    const bool in_place = kForFewRows && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
+    const bool in_registers = kForFewRows && p.m <= kFewRows && !in_place && b.depth_stride == 1 && columns > 1;
+    const bool by_panels = kForFewRows && !in_place && !in_registers && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
     const bool in_rows = in_place || in_registers;
     const int64_t sum_panel = in_rows || one_row ? Tile::kColumns : panels_a * Tile::kSize;
     const int64_t sum_row = in_rows ? columns_padded : Tile::kColumns;
     std::fill_n(sums, in_rows ? rows * columns_padded : panels_b * sum_panel, A(0));
-    if constexpr (kRounds) {
+    if constexpr (kForFewRows) {
       if (in_rows || one_row) {
         for (int64_t i = 0; i < rows; ++i) {
           for (int64_t q = 0; q < p.k; ++q) {
