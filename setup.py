@@ -187,7 +187,7 @@ class Build(cpp_extension.BuildExtension):
         write(folder / "torch_reduce" / "_build.py", line)
 
     def build_extension(self, ext):
-        """GCC parses torch's headers once for all files of csrc/torch, which halves their time. Others include the text."""
+        """GCC parses torch's headers once for all files of csrc/torch; another compiler reads their text each time."""
         flags = [f"-D{name}" + ("" if value is None else f"={value}") for name, value in ext.define_macros]
         flags += [f"-I{folder}" for folder in (*ext.include_dirs, *self.compiler.include_dirs)]
         flags = [*self.compiler.compiler_so[1:], *flags, *ext.extra_compile_args["cxx"], f"-std={STANDARD}", "-w"]
@@ -202,6 +202,9 @@ def make_extension():
     extra = {"cxx": ["-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-fopenmp"]}
     # Torch silences this warning in its headers, but not where GCC parsed them before.
     extra["cxx"].append("-Wno-sign-compare")
+    # Dependency files do not list what is precompiled, so a change of it must change the command instead.
+    precompiled = torch.__version__ + (ROOT / "csrc" / "torch" / "precompiled.h").read_text()
+    extra["cxx"].append(f"-DTREDUCE_PRECOMPILED=0x{zlib.crc32(precompiled.encode()):08x}")
     cuda = {}
     if TOOLKIT is None:
         sources = [s for s in sources if s not in cuda_only]
