@@ -306,8 +306,8 @@ struct Shape {
   }
   constexpr int stage_bytes() const { return (rows + lines) * boxes * hopper::kRowBytes; }
   constexpr int shared_bytes() const { return stages * stage_bytes() + hopper::kTileAlignment; }
-  // Whether registers hold the sums of groups of k beside those of the tensor cores.
-  constexpr bool adds_groups() const { return rows <= 128; }
+  // Whether registers, which blocks share, hold the sums of groups of k beside those of the tensor cores.
+  constexpr bool adds_groups() const { return rows * blocks <= 128; }
 };
 constexpr int kFewShapes = 8, kShapeCount = 11;
 // For few rows by pairs, of narrow tiles and of wide ones; then those for more.
