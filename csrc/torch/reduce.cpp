@@ -2,6 +2,7 @@
 
 #include "reduce.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/ops/empty.h>
 
@@ -216,7 +217,15 @@ Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, a
   return {variant, dim, keepdim, dtype, block_size, num_blocks, &out};
 }
 
-void put(const at::Tensor& out, const at::Tensor& result, Op op) {
+void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
+               at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&)) {
+  at::assert_no_overlap(out, self);
+  if (dtype_of(self.scalar_type()).has_value()) {
+    reduce(op, self, arguments);
+    return;
+  }
+  arguments.out = nullptr;  // of a stand-in, whose result is converted
+  const at::Tensor result = reduce(op, self, arguments);
   TORCH_CHECK_VALUE(out.sizes() == result.sizes() && out.scalar_type() == result.scalar_type(),
                     "treduce::", name_of(op), " writes to a tensor of shape ", result.sizes(), " and dtype ",
                     result.scalar_type(), ", got shape ", out.sizes(), " and dtype ", out.scalar_type());

@@ -31,8 +31,9 @@ Op op_named(std::string_view name, const char* caller);
 Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<int64_t> block_size, std::optional<int64_t> num_blocks);
 
-// Copies a result to `out`, of its shape and dtype.
-void put(const at::Tensor& out, const at::Tensor& result, Op op);
+// reduce_to_, where `reduce` reduces on the device of `self`.
+void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
+               at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&));
 
 // reduce_ranks_: along dim 0 of `values`, to `out`.
 struct RanksToOne {

@@ -2,7 +2,6 @@
 // (pairwise_cpu.h, exact_cpu.h).
 #include <precompiled.h>
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/cat.h>
 #include <torch/library.h>
 
@@ -64,15 +63,8 @@ at::Tensor reduce_any_cpu(Op op, const at::Tensor& self, const Arguments& argume
 void reduce_to_cpu(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
                    std::optional<int64_t> num_blocks) {
-  at::assert_no_overlap(out, self);
   const Op op = op_named(name, "reduce_to_");
-  Arguments arguments = arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks);
-  if (dtype_of(self.scalar_type()).has_value()) {
-    reduce_any_cpu(op, self, arguments);
-  } else {
-    arguments.out = nullptr;  // of a stand-in, whose result is converted
-    put(out, reduce_any_cpu(op, self, arguments), op);
-  }
+  reduce_to(out, self, op, arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks), &reduce_any_cpu);
 }
 
 void reduce_ranks_cpu(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
