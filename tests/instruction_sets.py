@@ -27,6 +27,15 @@ def products():
         g = torch.Generator().manual_seed(0)
         a, b = (torch.randn(67, 67, generator=g, dtype=torch.float64) * 3 for _ in "ab")
         update(digest, torch_reduce.matmul(a.to(dtype), b.to(dtype)))
+    # Few rows, and columns that are contiguous along k: whole squares of them, parts, and every float16 there is.
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for m, n, k in ((1, 33, 65), (1, 70, 300), (3, 17, 40), (8, 64, 129)):
+            a, b = (torch.randn(s, k, generator=g, dtype=torch.float64).mul(3).to(dtype) for s in (m, n))
+            update(digest, torch_reduce.matmul(a, b.t()))
+    b = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.float16).view(64, 1024)
+    for a in torch.eye(1024)[::100].half():
+        update(digest, torch_reduce.matmul(a[None], b.nan_to_num(0.25, 7.0, -7.0).t()))
+    update(digest, torch_reduce.matmul(torch.ones(1, 4).half(), b.view(-1, 4).t()))
     return digest.hexdigest()
 
 

@@ -44,6 +44,8 @@ struct Baseline {
 
 constexpr int64_t kStepsOfFewRows = 128;
 constexpr int kPrefetchBytes = 256;
+// Into the second cache: lines a power of two apart would displace each other in the first. Hardware alone begins anew in every page.
+constexpr int kAheadOfSquares = 512;
 constexpr int64_t kDepth = 256;
 
 template <class Isa, class A>
@@ -144,16 +146,27 @@ struct Square {
   }
 };
 
-// The e-th element of a word, widened.
-template <class T, class Word>
-TREDUCE_INLINE Acc<T> element_of(Word word, int e) {
-  if constexpr (sizeof(T) == sizeof(Word)) {
-    return bit_cast<T>(word);
+// The e-th element of each word, widened.
+template <class T, class Words>
+TREDUCE_INLINE void widen(Words words, int e, Acc<T>* to) {
+  typedef Acc<T> Values __attribute__((vector_size(sizeof(Words))));
+  Values values;
+  if constexpr (sizeof(T) == sizeof(words[0])) {
+    values = (Values)words;
   } else if constexpr (std::is_same_v<T, bfloat16>) {
-    return bit_cast<float>(e == 0 ? word << 16 : word & 0xffff0000u);
+    values = (Values)(e == 0 ? words << 16 : words & 0xffff0000u);
   } else {
-    return static_cast<Acc<T>>(bit_cast<T>(static_cast<uint16_t>(word >> (16 * e))));
+    static_assert(std::is_same_v<T, float16>);
+    if (e > 0) words >>= 16;
+#ifdef TREDUCE_AVX512
+    values = (Values)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)words));
+#else  // as float16.h has it, without a branch
+    const Words magnitude = (Words)((Values)((words & 0x7fffu) << 13) * 0x1p112f);
+    const Words special = (Words)((words & 0x7c00u) == 0x7c00u) & 0x7f800000u;
+    values = (Values)(magnitude | special | (words & 0x8000u) << 16);
+#endif
   }
+  std::memcpy(to, &values, sizeof(values));
 }
 
 // pack for a full panel of lines that are contiguous along k: as many steps as whole squares of words have; a word has the elements of
@@ -177,14 +190,7 @@ TREDUCE_INLINE int64_t pack_squares(const T* from, int64_t line_stride, int64_t 
         }
         S::transpose(rows);
         for (int j = 0; j < kSide; ++j) {
-          Word words[kSide];
-          std::memcpy(words, &rows[j], sizeof(words));
-          for (int e = 0; e < kInWord; ++e) {
-            Acc<T>* to = panel + (p + j * kInWord + e) * kWidth + first;
-            for (int l = 0; l < kSide; ++l) {
-              to[l] = element_of<T>(words[l], e);
-            }
-          }
+          for (int e = 0; e < kInWord; ++e) widen<T>(rows[j], e, panel + (p + j * kInWord + e) * kWidth + first);
         }
       }
     }
@@ -337,57 +343,87 @@ TREDUCE_INLINE void update_by_panels(const Acc<T>* a, bool one_row, const Lines<
 }
 
 // The same where columns are contiguous along k: squares of B become columns in registers and are multiplied there, so that B is read
-// once, and nothing but sums is written. Rows of a lie `depth` apart, those of c c_stride; past the last row or column that is there,
-// that is taken again.
-template <class Isa, int kRows, class T>
-TREDUCE_INLINE void update_in_registers(const Acc<T>* __restrict a, int64_t rows, const Lines<T>& b, int64_t depth,
-                                        Acc<T>* __restrict c, int64_t c_stride) {
+// once, and nothing but sums is written. kSquares side by side are as many chains of additions. Rows of a lie `depth` apart, those of
+// c c_stride. `columns`: those that are there, at least a square's unless kPart; past the last row or column, that is taken again.
+template <class Isa, int kRows, int kSquares, bool kPart, class T>
+TREDUCE_INLINE void multiply_squares(const Acc<T>* __restrict a, int64_t rows, const T* b, int64_t stride,
+                                     int64_t columns, int64_t depth, Acc<T>* __restrict c, int64_t c_stride) {
   using A = Acc<T>;
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
   using S = Square<Isa, Word>;
   constexpr int kSide = S::kSide, kInWord = sizeof(Word) / sizeof(T), kSteps = kSide * kInWord;
+  constexpr int64_t kAhead = kAheadOfSquares / sizeof(T);
   static_assert(kSide == Isa::kVectorBytes / sizeof(A));
+  const auto line = [&](int i) { return b + (kPart ? std::min<int64_t>(i, columns - 1) : i) * stride; };
   const A* from[kRows];
   for (int r = 0; r < kRows; ++r) from[r] = a + std::min<int64_t>(r, rows - 1) * depth;
-  for (int64_t x = 0; x < b.count; x += kSide) {
-    const int64_t there = std::min<int64_t>(kSide, b.count - x);
-    const T* lines[kSide];
-    for (int i = 0; i < kSide; ++i) lines[i] = b.data + (x + std::min<int64_t>(i, there - 1)) * b.line_stride;
-    A acc[kRows][kSide] = {};
-    typename S::Vector words[kSide];
-    int64_t p = 0;
-    for (; p + kSteps <= depth; p += kSteps) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kSide; ++i) std::memcpy(&words[i], lines[i] + p, sizeof(words[i]));
-      S::transpose(words);
-#pragma GCC unroll 16
-      for (int j = 0; j < kSide; ++j) {
+  A acc[kSquares][kRows][kSide] = {};
+  typename S::Vector words[kSquares][kSide];
+  int64_t p = 0;
+  for (; p + kSteps <= depth; p += kSteps) {
+    // Behind the end of these lines come those of the next squares.
+    const int64_t ahead = p + kAhead < depth ? p + kAhead : p + kAhead - depth + kSquares * kSide * stride;
 #pragma GCC unroll 2
-        for (int e = 0; e < kInWord; ++e) {
+    for (int s = 0; s < kSquares; ++s) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kSide; ++i) {
+        const T* const from_line = line(s * kSide + i);
+        std::memcpy(&words[s][i], from_line + p, sizeof(words[s][i]));
+        __builtin_prefetch(from_line + ahead, 0, 2);
+      }
+      S::transpose(words[s]);
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < kSide; ++j) {
+#pragma GCC unroll 2
+      for (int e = 0; e < kInWord; ++e) {
+#pragma GCC unroll 2
+        for (int s = 0; s < kSquares; ++s) {
+          A right[kSide];
+          widen<T>(words[s][j], e, right);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 1
             for (int l = 0; l < kSide; ++l) {
-              acc[r][l] = multiply_add(from[r][p + j * kInWord + e], element_of<T>(words[j][l], e), acc[r][l]);
+              acc[s][r][l] = multiply_add(from[r][p + j * kInWord + e], right[l], acc[s][r][l]);
             }
           }
         }
       }
     }
+  }
+  for (int s = 0; s < kSquares; ++s) {
     if (p < depth) {  // a part of a square, filled up with what is not multiplied
       typename S::Vector part[kSide] = {};
-      for (int i = 0; i < kSide; ++i) std::memcpy(&part[i], lines[i] + p, (depth - p) * sizeof(T));
+      for (int i = 0; i < kSide; ++i) std::memcpy(&part[i], line(s * kSide + i) + p, (depth - p) * sizeof(T));
       S::transpose(part);
       for (int64_t q = p; q < depth; ++q) {
+        A right[kSide];
+        widen<T>(part[(q - p) / kInWord], (q - p) % kInWord, right);
         for (int r = 0; r < kRows; ++r) {
-          for (int l = 0; l < kSide; ++l) {
-            const A right = element_of<T>(part[(q - p) / kInWord][l], (q - p) % kInWord);
-            acc[r][l] = multiply_add(from[r][q], right, acc[r][l]);
-          }
+          for (int l = 0; l < kSide; ++l) acc[s][r][l] = multiply_add(from[r][q], right[l], acc[s][r][l]);
         }
       }
     }
-    for (int r = 0; r < kRows && r < rows; ++r) std::copy_n(acc[r], there, c + r * c_stride + x);
+    for (int r = 0; r < kRows && r < rows; ++r) {
+      std::copy_n(acc[s][r], kPart ? columns : kSide, c + r * c_stride + s * kSide);
+    }
+  }
+}
+template <class Isa, int kRows, class T>
+TREDUCE_INLINE void update_in_registers(const Acc<T>* a, int64_t rows, const Lines<T>& b, int64_t depth, Acc<T>* c,
+                                        int64_t c_stride) {
+  constexpr int64_t kSide = Isa::kVectorBytes / sizeof(Acc<T>);
+  // One row of 16-bit floats: its chain of additions would take longer than the shuffles.
+  constexpr int kSquares = kRows == 1 && sizeof(T) == 2 && Isa::kVectorBytes == 64 ? 2 : 1;
+  int64_t x = 0;
+  for (; x + kSquares * kSide <= b.count; x += kSquares * kSide) {
+    multiply_squares<Isa, kRows, kSquares, false>(a, rows, b.data + x * b.line_stride, b.line_stride, kSquares * kSide,
+                                                  depth, c + x, c_stride);
+  }
+  for (; x < b.count; x += kSide) {
+    multiply_squares<Isa, kRows, 1, true>(a, rows, b.data + x * b.line_stride, b.line_stride,
+                                          std::min(kSide, b.count - x), depth, c + x, c_stride);
   }
 }
 
