@@ -100,13 +100,13 @@ void fold_parts_on_cpu(const Parts<Acc>& p, const Result& result) {
   for (int64_t o = 0; o < p.outputs; ++o) {
     Acc cut[kMostParts] = {};
     for (int r = 0; r < p.ranks; ++r) {
-      Neighbours<O, 8> leaves;
+      Neighbours<O, 8> leaves{};
       for (int lane = 0; lane < Pairwise::kLanes; ++lane) leaves.push(p.leaf(r, lane, o));
-      Neighbours<O, 32> chunks;
+      Neighbours<O, 32> chunks{};
       for (int i = 0; i < p.chunks_at(r); ++i) chunks.push(p.chunk(r, i, leaves.value(), o));
       cut[r] = chunks.value();
     }
-    Neighbours<O, 32> blocks;
+    Neighbours<O, 32> blocks{};
     for (int i = 0; i < p.blocks(); ++i) blocks.push(p.block(i, cut, o));
     result.store<O>(blocks.value(), o);
   }
@@ -184,7 +184,7 @@ void pack_on_cpu(const Message<Source, Acc>& m) {
   const int64_t nodes = m.count(true), copies = m.count(false);
   for (int64_t i = 0; i < nodes; ++i) {
     const auto node = m.place(true, i);
-    Neighbours<Sum<Acc>, 16> leaves;
+    Neighbours<Sum<Acc>, 16> leaves{};
     for (int c = 0; c < node.chunks; ++c) {
       for (int lane = 0; lane < Pairwise::kLanes; ++lane) leaves.push(m.leaf(node, c, lane));
     }
