@@ -5,7 +5,7 @@
 // After:   warp_specialized; up to 8192 steps of k the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
-//          rows have kernels of their own: see few_rows.cuh for 16 bits and register_operand.cuh for tfloat32. Results of
+//          rows have kernels of their own: see few_rows.cuh for 16 bits and register_operand.cu for tfloat32. Results of
 //          16 bits leave through shared memory: as boxes by the copy engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut.
@@ -18,7 +18,7 @@
 #include "../few_rows.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
-#include "../register_operand.cuh"
+#include "../register_operand.h"
 #include "../small_tiles.cuh"
 
 namespace treduce::matmul::persistent {

@@ -7,7 +7,7 @@
 // Mapping: a block a tile. A producer keeps the ring full; each warp group has 64 lines. It loads the registers of the next stage
 //          while this one is multiplied. For few rows tiles may have 32 lines: then half of a multiplication is of zeros, and every
 //          multiprocessor has its share of B.
-#pragma once
+#include "register_operand.h"
 
 #include "epilogue.cuh"
 #include "groups.cuh"
@@ -220,7 +220,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   return error != cudaSuccess || !apart ? error : add_groups_apart<tfloat32, float>(call, work.groups);
 }
 
-inline cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
+cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
     if constexpr (S::kRows > kMostRows) {
