@@ -81,7 +81,7 @@ TREDUCE_DEVICE typename Op::Acc fold_run(int begin, int each, int count, Load lo
   }
 }
 
-// The smallest power of two of which `threads` are `count` or more.
+// The smallest power of two such that `threads` runs of that length cover `count` values.
 TREDUCE_DEVICE int each_of(int count, int threads) {
   int each = 1;
   while (each * static_cast<int64_t>(threads) < count) each *= 2;

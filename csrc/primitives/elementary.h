@@ -82,7 +82,7 @@ TREDUCE_ALWAYS_INLINE To same_bits(From from) {
   return to;
 }
 
-// What the functions must know of a format. ln2 = kLn2 + kLn2Rest, to twice the precision.
+// Constants of a floating-point format. ln2 = kLn2 + kLn2Rest, to twice the precision.
 template <class A>
 struct Format;
 
@@ -223,12 +223,12 @@ TREDUCE_ALWAYS_INLINE A log(A x) {
 template <class A>
 TREDUCE_ALWAYS_INLINE A rsqrt(A x) {
   using F = Format<A>;
-  // What is lost below must not be lost to the subnormal range.
+  // Scaled, so that the remainders below are no subnormal numbers.
   const bool tiny = x < F::kTiny;
   const A y = tiny ? multiply(x, F::kMagnify) : x;
   const A s = square_root(y);
   const A q = A(1) / s;
-  // One step of Newton's from the exact remainders of both: y = s^2 + lost, 1 = q s + rest.
+  // One Newton step from the exact remainders of both: y = s^2 + lost, 1 = q s + rest.
   const A lost = multiply_add(-s, s, y), rest = multiply_add(-q, s, A(1));
   const A step = multiply_add(multiply(multiply(A(-0.5), lost), q), q, rest);
   const A result = multiply_add(q, step, q);

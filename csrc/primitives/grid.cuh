@@ -15,8 +15,8 @@ TREDUCE_DEVICE void expect_arrival(const unsigned* counter) {
   if (threadIdx.x == 0 && threadIdx.y == 0) ptx::prefetch_l2(counter);
 }
 
-// True in every thread of the block that arrives last of `arrivals`, false in the others. What each thread (0, 0) wrote to global
-// memory before the call, or others of its block before a barrier, is seen by the last block after it.
+// True in every thread of the block that arrives last of `arrivals`, false in the others. The last block sees what each block's
+// thread (0, 0) wrote to global memory before the call, and what its other threads wrote before a barrier that precedes the call.
 // Who calls: every thread of each arriving block. Shared memory: one int, static. Synchronises the block once, after the atomic.
 // `counter` is zero before the launch and zero again after it: the increment wraps, so a replay needs no memset.
 TREDUCE_DEVICE bool arrive_last(unsigned* counter, unsigned arrivals) {
@@ -26,7 +26,7 @@ TREDUCE_DEVICE bool arrive_last(unsigned* counter, unsigned arrivals) {
   return last[0] != 0;
 }
 
-// The same for one warp of each block: what its thread 0 wrote before is seen by the last one's lanes after.
+// The same for one warp of each block: the lanes of the last warp see what each thread 0 wrote before the call.
 // Who calls: the 32 lanes of the warp that thread 0 is in.
 TREDUCE_DEVICE bool arrive_last_warp(unsigned* counter, int64_t arrivals) {
   const unsigned limit = static_cast<unsigned>(arrivals) - 1;

@@ -1,4 +1,4 @@
-// The barrier of a whole grid. Apart from grid.cuh, for the header of cooperative groups takes seconds to compile.
+// The barrier of a whole grid. Apart from grid.cuh, because the header of cooperative groups takes seconds to compile.
 #pragma once
 
 #include "shared.cuh"

@@ -267,7 +267,7 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
     s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.multiprocessors)));
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
-    // So many that they may come and go.
+    // Several waves anyway: blocks of a fixed span.
     const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
     const int64_t short_blocks = ceil_div(all * chunk_bytes, tuning::kShortSpanBytes);
     if (w.geometry.outputs == 1 && s.vectors && w.geometry.reduced.count == 1 && w.block == 0 && w.blocks == 0 &&

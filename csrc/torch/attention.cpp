@@ -22,9 +22,9 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-constexpr int64_t kScores = int64_t(1) << 26;       // held at a time on CUDA, 256 MB of float32
-constexpr int64_t kScoresOnCpu = int64_t(1) << 20;  // what its caches hold
-constexpr int64_t kQueries = 256;                   // whose share of the gradients of keys is added at a time: an order
+constexpr int64_t kScores = int64_t(1) << 26;       // computed at a time on CUDA: 256 MB of float32
+constexpr int64_t kScoresOnCpu = int64_t(1) << 20;  // likewise on a CPU: what its caches hold
+constexpr int64_t kQueries = 256;                   // of a piece in the backward: fixes an order of additions
 
 // Some batches, heads and queries of a call, and the keys that these may attend.
 struct Piece {

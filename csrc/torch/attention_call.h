@@ -20,7 +20,7 @@
 namespace treduce::attention {
 
 // query (batch, heads, group, length, width): `group` heads share a head of key and value (batch, heads, keys, width).
-// The mask is (batch, heads * group, length, keys), of which all but the keys may be 1.
+// The mask is (batch, heads * group, length, keys); each size but the last may be 1 instead.
 struct Call {
   at::Tensor query, key, value, mask;
   at::Tensor order;  // of the keys, (batch, keys), where some were moved to the end
@@ -95,7 +95,7 @@ struct Call {
   }
   at::Tensor index(const at::Tensor& of) const { return order.unsqueeze(1).unsqueeze(-1).expand(of.sizes()); }
 
-  // Gradients of keys or values where the caller has them, in `like`'s place, dtype and shape.
+  // The gradient of keys or values in the caller's order, with `like`'s device, dtype and shape.
   at::Tensor moved_back(const at::Tensor& grad, const at::Tensor& like) const {
     const at::Tensor result = at::empty_like(like);
     at::Tensor all = four(result);
@@ -115,7 +115,7 @@ struct Call {
   }
 };
 
-// Results lie as the query does, gradients as what they are of, so that models need not copy them.
+// Results have the query's layout, and a gradient that of its tensor, so that models need not copy them.
 inline at::Tensor empty_result(const at::Tensor& query, const at::Tensor& value) {
   if (query.sym_size(-1) == value.sym_size(-1)) return at::empty_like(query);
   c10::SymDimVector sizes(query.sym_sizes());
@@ -123,7 +123,7 @@ inline at::Tensor empty_result(const at::Tensor& query, const at::Tensor& value)
   return at::empty_symint(sizes, query.options());
 }
 
-// Not empty, and neither are the keys.
+// Needs: a call that is not empty.
 void compose(const Call& call, const at::Tensor& result);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> compose_gradients(const Call& call, const at::Tensor& grad,
                                                                  const at::Tensor& query, const at::Tensor& key,

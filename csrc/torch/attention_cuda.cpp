@@ -25,7 +25,7 @@ bool is_taken(const Call& call) {
   return takes(*dtype, call.query.size(-1), call.value.size(-1), chip_of(call.query.get_device()).capability);
 }
 
-// Of four dims: batch, head, row, column. What there is one of has no stride.
+// The layout of a tensor (batch, head, row, column) whose columns are contiguous. A dim of size 1 gets stride 0.
 Matrices matrices_of(const Tensor& x, void* data) {
   const auto stride = [&](int64_t d) { return x.size(d) == 1 ? 0 : x.stride(d); };
   return {data, stride(0), stride(1), stride(2)};
@@ -35,7 +35,7 @@ Matrices matrices_of(const Tensor& x, void* data) {
 Tensor readable(const Tensor& x) {
   bool fits = x.stride(3) == 1 && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
   for (int64_t d = 0; d < 3; ++d) fits &= x.size(d) == 1 || x.stride(d) % kVector == 0;
-  fits &= x.size(2) == 1 || x.stride(2) != 0;  // of rows the copy engine wants steps
+  fits &= x.size(2) == 1 || x.stride(2) != 0;  // the copy engine needs a stride between rows
   if (fits) return x;
   const int64_t width = x.size(3), missing = round_up(width, kVector) - width;
   return missing == 0 ? x.clone(at::MemoryFormat::Contiguous)
@@ -44,7 +44,7 @@ Tensor readable(const Tensor& x) {
 Matrices read(const Tensor& x) { return matrices_of(x, const_cast<void*>(x.const_data_ptr())); }
 Matrices written(const Tensor& x) { return matrices_of(x, x.mutable_data_ptr()); }
 
-// What the kernels get, and the tensors that it lies in.
+// The arguments of the kernels, and the tensors that own their memory.
 struct Fused {
   Tensor query, key, value, mask;
   Problem problem;
@@ -77,7 +77,7 @@ Tensor workspace_of(const Prepared& prepared, const Tensor& like) {
   return at::empty({prepared.workspace.bytes()}, like.options().dtype(at::kByte).memory_format(std::nullopt));
 }
 
-// Of four dims, with columns side by side: the tensor itself, or one to be copied into it.
+// A tensor of four dims with contiguous columns: `x` itself, or one that is copied into it afterwards.
 Tensor writable(const Tensor& x) {
   const Tensor four = Call::four(x);
   return four.stride(3) == 1 ? four : at::empty(four.sizes(), four.options());
@@ -119,7 +119,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   const Tensor given = readable(Call::four(grad));
   const Tensor dquery = at::empty_like(query);
   const Tensor of_query = writable(dquery);
-  // Of keys that were moved, in their new order.
+  // Where keys were moved, gradients are computed in their new order.
   const bool moved = call.order.defined();
   const Tensor dkey = moved ? at::empty(call.key.sizes(), key.options()) : at::empty_like(key);
   const Tensor dvalue = moved ? at::empty(call.value.sizes(), value.options()) : at::empty_like(value);

@@ -38,13 +38,13 @@ struct Reduced {
     return tensor;
   }
 
-  // The input's dtype; while the gradient is small yet.
+  // Casts to the input's dtype, before the gradient is broadcast to the input's size.
   at::Tensor cast(const at::Tensor& grad) const {
     if (grad.scalar_type() == type) return grad;
     return (grad.is_complex() && !at::isComplexType(type) ? at::real(grad) : grad).to(type);
   }
 
-  // Which elements are the extremum of their output, and how many are.
+  // Which elements equal the extremum of their output, and how many do.
   std::pair<at::Tensor, at::Tensor> ties(const at::Tensor& x, const at::Tensor& extremum) const {
     // 8-bit floats have a float32 extremum.
     const at::Tensor wide = x.scalar_type() == extremum.scalar_type() ? x : x.to(extremum.scalar_type());
@@ -220,7 +220,7 @@ struct AttentionBackward : Node {
   std::string name() const override { return "TreduceAttentionBackward"; }
 };
 
-// Of the gradients, which may be asked for with create_graph=True by who never differentiates them, such as torch.func.grad.
+// The node of the gradients themselves. Only differentiating them is an error: torch.func.grad asks for create_graph=True always.
 struct NoSecondDerivative : Node {
   variable_list apply(variable_list&&) override {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "scaled_dot_product_attention has no second derivative");

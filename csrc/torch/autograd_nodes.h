@@ -28,7 +28,7 @@ auto make_node() {
   }
 }
 
-// What a node unpacks its own output with.
+// The pointer that a node passes to unpack its own output.
 template <class N, class Pointer = NodePointer>
 Pointer pointer_to(N* node) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
@@ -38,8 +38,8 @@ Pointer pointer_to(N* node) {
   }
 }
 
-// Forward mode: what a tensor is without its tangent, and its tangent, undefined where it has none. Formulas are of ops that are
-// differentiable themselves.
+// Forward mode: a tensor's primal, and its tangent, which is undefined if it has none. The formulas of tangents are written in
+// differentiable ops.
 inline at::Tensor primal_of(const at::Tensor& tensor) {
   return tensor.defined() ? tensor._fw_primal(/*level=*/0) : tensor;
 }

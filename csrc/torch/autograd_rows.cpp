@@ -74,7 +74,7 @@ struct LogSumExpNode : Node {
   std::string name() const override { return "TreduceLogSumExpBackward"; }
 };
 
-// Of both norms.
+// The backward of layer_norm and rms_norm.
 struct NormNode : Node {
   SavedVariable input, weight, mean, rstd;
   std::vector<c10::SymInt> normalized_shape;
@@ -134,7 +134,7 @@ at::Tensor softmax_tangent(const at::Tensor& result, const at::Tensor& tangent, 
   return along.to(result.scalar_type());
 }
 
-// Of both norms; tangents may be undefined. h = (x - mean) rstd.
+// The tangent of layer_norm and rms_norm; those given may be undefined. h = (x - mean) rstd.
 at::Tensor norm_tangent(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& of_bias,
                         c10::SymIntArrayRef normalized_shape, double eps, bool centred) {
   const at::Tensor x = widened(primal_of(input));

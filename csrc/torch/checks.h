@@ -30,7 +30,7 @@ inline void check(const Refusal& refusal) {
   C10_THROW_ERROR(ValueError, refusal.sentence);
 }
 
-// The same where no chip is meant: what some chips do not run is run here.
+// The same on a CPU, which also runs the rungs that only some chips run.
 inline void check_sentence(const Refusal& refusal) {
   if (!refusal.by_chip) check(refusal);
 }

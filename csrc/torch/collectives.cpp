@@ -36,9 +36,9 @@ using SumTo = void(const at::Tensor&, const at::Tensor&, const std::optional<at:
 
 constexpr int64_t kLanes = reduce::Pairwise::kLanes;
 
-// To `result`, (ranks, ...): `input` of each rank. On CUDA it runs on the current stream.
+// Writes each rank's `input` to `result`, (ranks, ...). On CUDA it runs on the current stream.
 void gather_to(const at::Tensor& result, const at::Tensor& input, const Group& group) {
-  // gloo wants tensors of as many dims.
+  // gloo needs tensors of the same number of dims.
   at::Tensor out = result.view({-1}), in = input.view({-1});
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("c10d::_allgather_base_", "").typed<Gather>();
   const auto work = std::get<1>(op.call(out, in, group, /*asyncOp=*/false, c10d::kUnsetTimeout.count()));
@@ -53,8 +53,8 @@ at::Tensor gather(const at::Tensor& input, const Group& group) {
   return result;
 }
 
-// Entries along dim 0 from and to each rank, on the current stream on CUDA: beside it the exchange and what it runs beside take
-// longer together, and the host as well.
+// Exchanges entries along dim 0 with each rank, on CUDA in the current stream: in a stream of its own, the exchange and the kernels
+// beside it take longer together, and so does the host.
 void exchange(at::Tensor out, at::Tensor in, std::vector<int64_t> take, std::vector<int64_t> give, const Group& group) {
   c10d::AllToAllOptions options;
   options.asyncOp = false;
@@ -98,7 +98,7 @@ at::Tensor grouped(const at::Tensor& x, int64_t begin, int64_t count, int64_t le
                       with_outputs({length * step, step}, x.strides().slice(1)), x.storage_offset() + begin * step);
 }
 
-// A tree of neighbours along dim 0, until one chunk's lanes are left at most. Zeros at the end change nothing.
+// Adds neighbours along dim 0 as a tree, up to the level where at most kLanes nodes are left. Zeros at the end change nothing.
 at::Tensor lanes_of(at::Tensor values) {
   while (values.size(0) > kLanes) {
     if (const int64_t over = values.size(0) % kLanes; over > 0) {
@@ -117,7 +117,7 @@ void sum_to(const at::Tensor& out, const at::Tensor& first, int64_t along,
   op.call(out, first, second, along);
 }
 
-// What a rank sends of a run that is cut anywhere, for fold_parts_: torch_reduce/distributed/_sharded.py decides.
+// What a rank sends of a run that is cut anywhere, for fold_parts_, as torch_reduce/distributed/_sharded.py decides.
 struct Packed {
   std::vector<int64_t>
       nodes;  // begin, count and length of entries, whose nodes are the first of the message; or nothing
@@ -144,17 +144,17 @@ at::Tensor packed_sum(const at::Tensor& x, const Packed& p, at::ScalarType acc, 
   return result;
 }
 
-// The same in blocks of a power of two of chunks. A block that ranks cut belongs to one of them, which gets of the others what it
-// lacks: elements of a chunk that is cut, and behind them nodes of chunks. Then every message is nodes of blocks.
+// The same in blocks of 2^i chunks. A block that lies on several ranks belongs to one of them. The others send it what it lacks:
+// elements of a chunk that is cut, then nodes of whole chunks. After that every message consists of nodes of blocks.
 struct Blocks {
   int64_t length;               // entries of a block
-  int64_t head, tail;           // so many entries of the blocks that the begin and the end cut
-  bool gives_head, gives_tail;  // to a rank before, and to one after; where blocks are chunks
-  int64_t before, elements;     // so many of what is taken come from ranks before; so many of the others are elements
+  int64_t head, tail;           // entries here of a block that began on a rank before, and of one that goes on after
+  bool gives_head, gives_tail;  // to the rank that the block belongs to; where blocks are chunks
+  int64_t before, elements;     // entries taken from ranks before; elements among those from ranks after
   std::vector<int64_t> take, give;  // from and to each rank
   int64_t most;                     // nodes that a rank has
-  int64_t all;                      // that all have
-  std::optional<at::Tensor> order;  // of what came, where there is something between the nodes
+  int64_t all;                      // nodes of all ranks
+  std::optional<at::Tensor> order;  // of the nodes in what was gathered, unless they come first
 };
 
 at::Tensor blocks_sum(const at::Tensor& x, const Blocks& b, at::ScalarType acc, const Group& group) {
@@ -204,13 +204,13 @@ void reduce_ranks(const at::Tensor& out, const at::Tensor& values, std::string_v
   op.call(out, values, name);
 }
 
-// Two ranks send each other the whole tensor, flat, and each reduces both, in place: with two the order of ranks is none.
+// Two ranks send each other the whole tensor, flat, and each reduces both, in place: of two values, either order gives the same bits.
 void swap_and_reduce(const at::Tensor& tensor, std::string_view name, const Group& group) {
   const at::Tensor other = at::empty_like(tensor);
   std::vector<int64_t> counts(2, 0);
   counts[1 - group->getRank()] = tensor.numel();
   exchange(other, tensor, counts, counts, group);
-  // Both as one tensor, whose rows are apart by what lies between them.
+  // Both as the rows of one tensor, whose stride is the distance between them.
   auto* const mine = static_cast<char*>(tensor.data_ptr());
   auto* const theirs = static_cast<char*>(other.data_ptr());
   const int64_t apart = std::abs(mine - theirs) / tensor.element_size();
@@ -243,13 +243,13 @@ void check_count(Py_ssize_t given, Py_ssize_t taken) {
   TORCH_CHECK_TYPE(given == taken, "expected ", taken, " arguments, got ", given);
 }
 
-// The tensor that compute() makes without Python's lock, as Python has it.
+// Calls compute() without Python's lock, and returns its tensor as a Python object.
 template <class Compute>
 PyObject* computed(Compute compute) {
   at::Tensor result;
   {
     const WithoutLock unlocked;
-    // The result is new, and what leads to it is nobody's: nothing to record, and every call and view costs less.
+    // The result is new and nobody sees the tensors in between, so autograd need not track them: each call and view costs less.
     const at::AutoDispatchBelowADInplaceOrView unrecorded;
     result = compute();
   }

@@ -1,4 +1,4 @@
-// What torch_reduce.distributed calls to exchange and to add in one step: the host's time is most of a small exchange.
+// Functions for torch_reduce.distributed that exchange and add in one call, because a small exchange is mostly host time.
 #pragma once
 
 struct PyMethodDef;

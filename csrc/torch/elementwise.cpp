@@ -22,7 +22,7 @@ bool both_contiguous(const at::Tensor& self, const at::Tensor& other) {
   return self.is_contiguous_or_false() && other.is_contiguous_or_false();
 }
 
-// The same elements in the same places, in both.
+// Whether elements that correspond lie at the same offset in both.
 bool same_layout(const at::Tensor& self, const at::Tensor& other) {
   if (!equal(self.sym_sizes(), other.sym_sizes())) return false;
   return both_contiguous(self, other) ||

@@ -96,7 +96,7 @@ Tensor folded(const Tensor& columns, at::IntArrayRef sizes, at::IntArrayRef plac
   return result.to(columns.scalar_type());
 }
 
-// Batches at a time, whose columns are `each` elements.
+// How many batches are written out at a time, where the columns of each are `each` elements.
 template <class Body>
 void for_batches(int64_t batches, int64_t each, Body body) {
   const int64_t step = std::clamp<int64_t>(kColumns / std::max<int64_t>(1, each), 1, std::max<int64_t>(1, batches));

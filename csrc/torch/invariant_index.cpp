@@ -22,7 +22,7 @@ using at::Scalar;
 using at::Tensor;
 using Indices = c10::List<std::optional<Tensor>>;
 
-// Adds the rows of a source (n, width) to those of `out`, which is contiguous, that an index of each names.
+// Adds each row of `source` (n, width) to the row of `out` that its index names. Needs: a contiguous `out`.
 void add_rows(const Tensor& out, const Tensor& unsorted, const Tensor& source, bool mean = false) {
   static const auto op = reduce::find_op<segments::AddSchema>("treduce::add_segments_");
   const auto [index, order] = at::sort(unsorted, /*stable=*/true, /*dim=*/0, /*descending=*/false);

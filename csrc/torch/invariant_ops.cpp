@@ -45,7 +45,7 @@ Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
   return combined(self, ours::matmul(a, b), beta, alpha);
 }
 
-// Of attention, k may be a length.
+// In attention, k may be the length of a sequence.
 Tensor bmm(const Tensor& a, const Tensor& b) { return ours::matmul_of_lengths(a, b); }
 
 Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {

@@ -50,7 +50,7 @@ at::Tensor of_part(const at::Tensor& outputs, int64_t dim, int64_t part, bool pa
   return pairs ? outputs.slice(dim, part, std::nullopt, 2) : outputs.narrow(dim, part * count, count);
 }
 
-// Writes what `outputs` of real and imaginary parts come to.
+// Writes the complex result, from the `outputs` of real and imaginary parts, to `result`.
 void join(const at::Tensor& outputs, const Multiplied& m, const at::Tensor& bias, const at::Tensor& result) {
   const auto of = [&](int64_t row_part, int64_t column_part) {
     return of_part(of_part(outputs, -2, row_part, m.pairs_of_rows), -1, column_part, m.pairs_of_columns);

@@ -298,7 +298,7 @@ const char* name_of(matmul::Reading reading) {
                                             : "from a copy along k";
 }
 
-// What its instructions multiply, and which cores do it: a peak is known by that.
+// Which dtype the rung's instructions multiply, and on which cores: the two that name a peak throughput.
 std::string unit_of(const matmul::Row& row, DType dtype) {
   if (row.on_cpu) {
     const bool narrow = dtype == DType::float16 || dtype == DType::bfloat16;

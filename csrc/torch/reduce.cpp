@@ -59,8 +59,8 @@ void set_extents(Extents& extents, int d, int64_t size, int64_t stride) {
   extents.stride[d] = stride;
 }
 
-// The geometry where each element lies right behind the one before: neighbouring dims of one kind are one, and their strides
-// fall by themselves. What make_geometry would find, for less. False where there are too many.
+// The geometry of a contiguous tensor: neighbouring dims of one kind (reduced or kept) are joined, and their strides decrease already.
+// The same as make_geometry's, but faster. False where too many dims are left.
 bool contiguous_geometry(c10::IntArrayRef sizes, const Dims& dims, Geometry& g) {
   struct Run {
     int64_t size, stride;
@@ -119,7 +119,7 @@ void one_run(int64_t length, Geometry& g) {
   set_extents(g.reduced, 0, length, 1);
 }
 
-// Writes `g`, which is new.
+// Needs: `g` as it was constructed.
 void find_geometry(const at::Tensor& self, const Dims& dims, Geometry& g) {
   if (dims.whole() && self.is_non_overlapping_and_dense()) {
     one_run(self.numel(), g);  // memory order: any dense tensor is one run

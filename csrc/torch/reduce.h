@@ -27,11 +27,11 @@ struct Arguments {
 // ValueError where no reduction has that name.
 Op op_named(std::string_view name, const char* caller);
 
-// reduce_to_. What the result's dtype is, `out` says.
+// Of reduce_to_: the arguments of a reduction to `out`, whose dtype is the result's.
 Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<int64_t> block_size, std::optional<int64_t> num_blocks);
 
-// reduce_to_, where `reduce` reduces on the device of `self`.
+// reduce_to_ by `reduce`, the reduction of the device of `self`.
 void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
                at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&));
 

@@ -98,7 +98,7 @@ void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::opti
   }
   check_joined(first, *second, dim);
   if (const int64_t longer = second->size(0) - first.size(0); longer > 0 && first.size(0) > 0) {
-    // The first must not be the shorter one: it gets half of what it lacks, the rest is read where it lies.
+    // The first must not be the shorter one: half of the difference is copied behind it, the rest is read where it lies.
     const int64_t copied = (longer + 1) / 2;
     const at::Tensor begin = at::cat({first, second->narrow(0, 0, copied)});
     return sum_to_cuda(out, begin, second->narrow(0, copied, second->size(0) - copied), dim);

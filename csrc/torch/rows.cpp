@@ -11,7 +11,7 @@ struct Group {
   int64_t size, stride;
 };
 
-// Dims from `begin` to before `end` as one; nothing where no stride does.
+// Dims `begin` to `end - 1` as one dim; nothing where no single stride reaches all elements.
 std::optional<Group> joined(const at::Tensor& tensor, int64_t begin, int64_t end) {
   Group group{1, 1};
   bool first = true;

@@ -32,7 +32,7 @@ TREDUCE_DEVICE void store_shared(SharedAddress to, T value) {
 #endif
 }
 
-// Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later): 16 bytes pass by the L1.
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later); copies of 16 bytes bypass the L1.
 template <int kBytes>
 TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

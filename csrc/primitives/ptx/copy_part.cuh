@@ -6,7 +6,7 @@
 namespace treduce::ptx {
 
 // Copies the first `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing where `bytes` is 0. Both
-// addresses are multiples of 16. cp.async with a source size (sm_80 and later); passes by the L1.
+// addresses are multiples of 16. cp.async with a source size (sm_80 and later); it bypasses the L1.
 TREDUCE_DEVICE void copy_async_part(SharedAddress to, const void* global, int bytes) {
 #ifdef TREDUCE_EMULATOR
   emulator::copy_async(to, global, 16, bytes);

@@ -8,7 +8,7 @@
 
 namespace treduce::ptx {
 
-// Of 0 it is 1, of minus infinity 0; results below the normal numbers are 0. ex2.approx.ftz.f32.
+// exp2(0) is 1, exp2(-infinity) is 0, and subnormal results become 0. ex2.approx.ftz.f32.
 TREDUCE_DEVICE float exp2(float x) {
 #ifdef __CUDA_ARCH__
   float result;
@@ -19,7 +19,7 @@ TREDUCE_DEVICE float exp2(float x) {
 #endif
 }
 
-// Of 1 it is 0. lg2.approx.f32.
+// log2(1) is 0. lg2.approx.f32.
 TREDUCE_DEVICE float log2(float x) {
 #ifdef __CUDA_ARCH__
   float result;

@@ -24,8 +24,8 @@ TREDUCE_DEVICE void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
 // initialised them, before a barrier of the block or cluster.
 TREDUCE_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// The same in a register. The compiler knows such addresses and computes them again wherever they are used; a loop that waits
-// for each step cannot afford that.
+// shared_address(), kept in a register. The compiler would compute such an address again at each use, which a loop that waits at
+// each step cannot afford.
 TREDUCE_DEVICE uint32_t kept_shared_address(const void* place) {
   uint32_t kept;
   asm volatile("mov.b32 %0, %1;" : "=r"(kept) : "r"(shared_address(place)));
@@ -60,7 +60,7 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
 }
 
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
-// that reads what the barrier guards waits for itself. kPause: nanoseconds between two looks.
+// that reads what the barrier guards waits for itself. kPause: nanoseconds between two polls.
 template <int kPause = 0>
 TREDUCE_DEVICE void mbarrier_wait(uint32_t barrier, unsigned parity) {
   unsigned done;
@@ -83,7 +83,7 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   mbarrier_wait<kPause>(shared_address(barrier), parity);
 }
 
-// For a thread that waits long beside others that work: it leaves the issue slots to them.
+// For a thread that waits long while others work: it leaves the issue slots to them.
 TREDUCE_DEVICE void mbarrier_wait_long(uint64_t* barrier, unsigned parity) { mbarrier_wait<64>(barrier, parity); }
 
 }  // namespace treduce::ptx

@@ -39,7 +39,7 @@ TREDUCE_DEVICE void wgmma_touch(uint32_t (&registers)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// Gives registers back, or takes some: all threads of the warp group, with one constant.
+// Gives registers back, or takes some, so that a thread has kRegisters. Who calls: all threads of the warp group.
 template <int kRegisters>
 TREDUCE_DEVICE void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -49,7 +49,7 @@ TREDUCE_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The one or the other, from kNow registers.
+// Whichever of the two changes kNow registers into kRegisters; neither if they are equal.
 template <int kRegisters, int kNow>
 TREDUCE_DEVICE void set_registers() {
   if constexpr (kRegisters < kNow) release_registers<kRegisters>();
