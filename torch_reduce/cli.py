@@ -130,10 +130,10 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "op", nargs="?", help=f"one of {', '.join((*OPS, *ROW_OPS))} (default: sum, matmul, vector_add)"
     )
-    listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE")
+    listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE; -: to standard output")
 
     planning = command(
-        "plan", _show_plan, "what a call would do on a GPU: rung, order, launches, workspace, bound; needs none",
+        "plan", _show_plan, "what a call would do on a GPU: rung, order, launches, workspace, bound; works without one",
         "sum 4096x16384 --dim 1 --dtype bfloat16 --device H200", "mean 32x256x56x56 --dim 0 2 3",
         "sum 2^28 --variant two_pass", "matmul 4096x4096 4096x4096",
         "linear 64x8192 28672x8192 --dtype bfloat16 --bias", "softmax 4096x4096 --dtype bfloat16",
@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     planning.add_argument(
         "--dim", nargs="+", type=int, metavar="D",
-        help="dims to reduce (default: all); of softmax and its kin one, of norms none (default: the last)",
+        help="dims to reduce (default: all); the softmax family takes one dim, norms take none (default: the last)",
     )  # fmt: skip
     planning.add_argument("--keepdim", action="store_true", help="keep the reduced dims, with size 1")
     planning.add_argument("--dtype", default="float32", help="of the input (default: float32)")
@@ -153,12 +153,12 @@ def _parser() -> argparse.ArgumentParser:
     planning.add_argument("--variant", default="auto", help="a name or alias (default: auto)")
     planning.add_argument("--block-size", type=_count, metavar="N", help="threads in a block")
     planning.add_argument("--num-blocks", type=_count, metavar="N", help="blocks in the grid")
-    planning.add_argument("--tile-size", type=_count, metavar="N", help="of matmul's variants that take one")
+    planning.add_argument("--tile-size", type=_count, metavar="N", help="for the variants of matmul that take one")
     planning.add_argument("--tf32", action="store_true", help="float32 products may be read as tfloat32")
-    planning.add_argument("--bias", action="store_true", help="of linear")
+    planning.add_argument("--bias", action="store_true", help="linear with a bias")
     chips = ", ".join(chip.name for chip in CHIPS)
     planning.add_argument("--device", help=f"cuda, cuda:1 or one of {chips} (default: the GPU, or an H200)")
-    planning.add_argument("--json", metavar="FILE", help="also write the plan to FILE")
+    planning.add_argument("--json", metavar="FILE", help="also write the plan to FILE; -: to standard output")
 
     threads = command(
         "threads", _threads, "which block, thread and global index each element gets", "--grid 3 --block 4",
@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     device_and_json(checking)
 
     asking = command(
-        "model", _ask_model, "ask a small transformer six questions about its batch, with torch and in batch_invariant",
+        "model", _ask_model, "ask six ways if a transformer's bits depend on its batch, with torch and in the mode",
         "", "--model gpt2 --dtype bfloat16 --attention eager", "--device cuda --size real",
     )  # fmt: skip
     asking.add_argument("--model", choices=_model.FAMILIES, default="llama", help="default: llama")
