@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 4 : 3))
   const int warp = threadIdx.x / warp::kLanes, lane = threadIdx.x % warp::kLanes;
   const int64_t query = first + warp * kLines;
   const bool has_queries = query < p.length;
-  const Scores scores(p, place.batch, place.head);
+  const Scores<> scores(p, place.batch, place.head);
   const int64_t line = (place.batch * p.heads + place.head) * (tiles * kTile) + query + lane / 4;
   const float log_sum[2] = {lines.log_sums[line], lines.log_sums[line + 8]};
   const float along[2] = {lines.along[line], lines.along[line + 8]};
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, (kWidth == kNarrow ? 3 : 2))
     if (!has_keys) continue;
     const int turn = static_cast<int>(step % 2);
     const int64_t head = head_of(step), query = query_of(step);
-    const Scores scores(p, place.batch, head);
+    const Scores<> scores(p, place.batch, head);
     const int64_t line = (place.batch * p.heads + head) * (query_tiles * kTile) + query + lane % 4 * 2;
 #pragma unroll 1
     for (int at = 0; at < kTile; at += kHalf) {

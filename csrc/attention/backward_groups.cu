@@ -14,6 +14,41 @@ using namespace groups;
 
 constexpr int kStages = kBackward.stages, kGroups = kBackward.groups;
 
+struct Barriers {
+  uint64_t own_full;  // a block's own tiles are there
+  Ring<kStages> ring;
+
+  TREDUCE_DEVICE void init() {
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(&own_full, 1);
+      ring.init(kGroups * 4);
+      ptx::fence_mbarrier_init();
+    }
+    __syncthreads();
+  }
+};
+
+// Shared memory of a block: its own lines of two operands, a tile of either for each group, and the stages of the two that they meet.
+template <int kWidth>
+struct Tiles {
+  static constexpr int kBytes = kTileBytes<kWidth>;
+  char *first, *second, *stages;
+
+  TREDUCE_DEVICE explicit Tiles(char* shared)
+      : first(aligned(shared)), second(first + kGroups * kBytes), stages(second + kGroups * kBytes) {}
+  TREDUCE_DEVICE char* stage(int step) const { return stages + step % kStages * 2 * kBytes; }
+
+  // Asks for the own lines. One thread.
+  TREDUCE_DEVICE void load(const Operand& of_first, const Operand& of_second, int64_t line, int64_t head, int64_t batch,
+                           uint64_t* full) const {
+    ptx::mbarrier_arrive_expect(full, 2 * kGroups * kBytes);
+    for (int g = 0; g < kGroups; ++g) {
+      of_first.load<kWidth>(first + g * kBytes, line + g * kTile, head, batch, full);
+      of_second.load<kWidth>(second + g * kBytes, line + g * kTile, head, batch, full);
+    }
+  }
+};
+
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kBackward.threads(), 1)
     query_gradients(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Operand of_query,
@@ -22,37 +57,26 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
                     TREDUCE_GRID_CONSTANT LineValues lines) {
 #ifdef TREDUCE_SM90A
   constexpr int kBytes = kTileBytes<kWidth>;
-  __shared__ uint64_t own_full;
-  __shared__ Ring<kStages> ring;
-  char* const queries = aligned(dynamic_shared<char>());
-  char* const grads = queries + kGroups * kBytes;
-  char* const stages = grads + kGroups * kBytes;
+  __shared__ Barriers barriers;
+  auto& [own_full, ring] = barriers;
+  const Tiles<kWidth> tiles(dynamic_shared<char>());
 
   // What takes longest begins first.
-  const int64_t tiles = (p.length + kBackward.lines() - 1) / kBackward.lines(), heads = p.heads * p.batch;
-  const int64_t first = (tiles - 1 - blockIdx.x / heads) * kBackward.lines();
+  const int64_t blocks = (p.length + kBackward.lines() - 1) / kBackward.lines(), heads = p.heads * p.batch;
+  const int64_t first = (blocks - 1 - blockIdx.x / heads) * kBackward.lines();
   const int64_t head = blockIdx.x % heads % p.heads, batch = blockIdx.x % heads / p.heads;
   const int64_t last = min(first + kBackward.lines(), p.length);
   const int steps = static_cast<int>(((p.causal ? min(p.keys, last) : p.keys) + kTile - 1) / kTile);
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&own_full, 1);
-    ring.init(kGroups * 4);
-    ptx::fence_mbarrier_init();
-  }
-  __syncthreads();
+  barriers.init();
 
   const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
   // ---- who copies ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
-    ptx::mbarrier_arrive_expect(&own_full, 2 * kGroups * kBytes);
-    for (int g = 0; g < kGroups; ++g) {
-      of_query.load<kWidth>(queries + g * kBytes, first + g * kTile, head, batch, &own_full);
-      of_out.load<kWidth>(grads + g * kBytes, first + g * kTile, head, batch, &own_full);
-    }
+    tiles.load(of_query, of_out, first, head, batch, &own_full);
     for (int step = 0; step < steps; ++step) {
-      char* const stage = stages + step % kStages * 2 * kBytes;
+      char* const stage = tiles.stage(step);
       uint64_t* const full = ring.begin(step, 2 * kBytes);
       of_key.load<kWidth>(stage, int64_t{step} * kTile, head / p.group, batch, full);
       of_value.load<kWidth>(stage + kBytes, int64_t{step} * kTile, head / p.group, batch, full);
@@ -66,7 +90,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;
   const int64_t seen = of_group >= p.length ? 0 : p.causal ? min(p.keys, of_group + kTile) : p.keys;
   const int own = static_cast<int>((seen + kTile - 1) / kTile);
-  const Scores scores(p, batch, head);
+  const Scores<> scores(p, batch, head);
   float s[kTile / 8][4], dp[kTile / 8][4], result[kWidth / 8][4];
   uint32_t words[kTile / 16][4];
   float log_sum[2] = {}, along[2] = {};
@@ -81,10 +105,10 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   }
 #pragma unroll 1
   for (int step = 0; step < own; ++step) {
-    const char* const stage = stages + step % kStages * 2 * kBytes;
+    const char* const stage = tiles.stage(step);
     ring.wait(step);
-    start_scores<T, kWidth>(s, queries + group * kBytes, stage);
-    start_scores<T, kWidth>(dp, grads + group * kBytes, stage + kBytes);
+    start_scores<T, kWidth>(s, tiles.first + group * kBytes, stage);
+    start_scores<T, kWidth>(dp, tiles.second + group * kBytes, stage + kBytes);
     wait_for<1>(s);
     ptx::wgmma_touch(flat(result));  // whose product was asked for before these
     if (step > 0) ring.release(step - 1);
@@ -128,12 +152,10 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
                   TREDUCE_GRID_CONSTANT Matrices to_value, TREDUCE_GRID_CONSTANT LineValues lines) {
 #ifdef TREDUCE_SM90A
   constexpr int kBytes = kTileBytes<kWidth>;
-  __shared__ uint64_t own_full;
-  __shared__ Ring<kStages> ring;
+  __shared__ Barriers barriers;
   __shared__ __align__(16) OfQueries of_queries[kStages];
-  char* const keys = aligned(dynamic_shared<char>());
-  char* const values = keys + kGroups * kBytes;
-  char* const stages = values + kGroups * kBytes;
+  auto& [own_full, ring] = barriers;
+  const Tiles<kWidth> tiles(dynamic_shared<char>());
 
   // Where queries attend the keys before them, the first keys take longest.
   const int64_t heads = p.heads / p.group * p.batch, first = blockIdx.x / heads * kBackward.lines();
@@ -142,26 +164,17 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int query_tiles = static_cast<int>((p.length + kTile - 1) / kTile);
   const int skipped = p.causal ? static_cast<int>(min(first / kTile, int64_t{query_tiles})) : 0;
   const int each = query_tiles - skipped, steps = each * static_cast<int>(p.group);
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&own_full, 1);
-    ring.init(kGroups * 4);
-    ptx::fence_mbarrier_init();
-  }
-  __syncthreads();
+  barriers.init();
 
   const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
   // ---- who copies ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
-    ptx::mbarrier_arrive_expect(&own_full, 2 * kGroups * kBytes);
-    for (int g = 0; g < kGroups; ++g) {
-      of_key.load<kWidth>(keys + g * kBytes, first + g * kTile, head, batch, &own_full);
-      of_value.load<kWidth>(values + g * kBytes, first + g * kTile, head, batch, &own_full);
-    }
+    tiles.load(of_key, of_value, first, head, batch, &own_full);
     int64_t of_head = head * p.group;
     for (int step = 0, tile = skipped; step < steps; ++step) {
-      char* const stage = stages + step % kStages * 2 * kBytes;
+      char* const stage = tiles.stage(step);
       uint64_t* const full = ring.begin(step, 2 * kBytes + static_cast<int>(sizeof(OfQueries)));
       const int64_t query = int64_t{tile} * kTile;
       const int64_t line = (batch * p.heads + of_head) * padded_length(p.length) + query;
@@ -195,18 +208,18 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   ptx::mbarrier_wait(&own_full, 0);
   int step = 0;
   for (int64_t of_head = head * p.group; of_head < (head + 1) * p.group; ++of_head) {
-    const Scores scores(p, batch, of_head);
+    const Scores<> scores(p, batch, of_head);
     for (int tile = skipped; tile < own_first; ++tile, ++step) {  // none of these queries attends one of these keys
       ring.wait(step);
       ring.release(step);
     }
     for (int tile = own_first; tile < query_tiles; ++tile, ++step) {
       const int64_t query = int64_t{tile} * kTile;
-      const char* const stage = stages + step % kStages * 2 * kBytes;
+      const char* const stage = tiles.stage(step);
       const OfQueries& values_of = of_queries[step % kStages];
       ring.wait(step);
-      start_scores<T, kWidth>(s, keys + group * kBytes, stage);
-      start_scores<T, kWidth>(dp, values + group * kBytes, stage + kBytes);
+      start_scores<T, kWidth>(s, tiles.first + group * kBytes, stage);
+      start_scores<T, kWidth>(dp, tiles.second + group * kBytes, stage + kBytes);
       wait_for<1>(s);
       ptx::wgmma_touch(flat(of_keys));  // whose products were asked for before these
       ptx::wgmma_touch(flat(of_values));

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / warp::kLanes;
   const int64_t query = first + warp * kLines;  // this warp's first
   const bool has_queries = query < p.length;
-  const Scores scores(p, place.batch, place.head);
+  const Scores<> scores(p, place.batch, place.head);
 
   float result[kWidth / 8][4] = {};
   Lines line, total;

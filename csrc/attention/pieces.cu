@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   copy_values(0);
 
   // ---- scores, and the maxima of steps ----
-  const Scores scores(p, batch, head);
+  const Scores<> scores(p, batch, head);
   float s[kOwn][kStep / 8][4] = {};
   ptx::wait_copies<kOwn>();
   __syncthreads();  // queries are there

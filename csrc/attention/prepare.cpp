@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "shapes.h"
 
 namespace treduce::attention {
@@ -22,10 +20,9 @@ void add_forward(Prepared& prepared, const char* kernel, const Problem& p, const
   const int width = compiled_width(p);
   if (chip.capability == 90) {  // the copy engine and the instructions are those of sm_90 alone
     prepared.way = Way::warp_groups;
-    const Groups& groups = groups_of(width);
-    LaunchShape& shape = add(prepared, kernel, p, p.length, groups.lines(), p.heads, groups.threads(),
-                             bytes_of(p, forward_lines(groups)) + totals_bytes(groups.lines(), width) + kTileAlignment);
-    shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors);  // a block of which each holds
+    const Groups& groups = groups_of(width, p.mask.data != nullptr);
+    add(prepared, kernel, p, p.length, groups.lines(), p.heads, groups.threads(),
+        bytes_of(p, forward_lines(groups)) + totals_bytes(groups.lines(), width) + kTileAlignment);
   } else {
     prepared.way = Way::warps;
     add(prepared, kernel, p, p.length, kTile, p.heads, kThreads, bytes_of(p, 3 * kTile) + totals_bytes(kTile, width));

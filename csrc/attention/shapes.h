@@ -38,11 +38,16 @@ struct Groups {
   constexpr int lines() const { return groups * kTile; }
   constexpr int threads() const { return (groups + 1) * 128; }
   // Of a thread that multiplies and of one that copies: no more than the launch gave to all, an equal share of 65536.
-  constexpr int registers() const { return groups == 3 ? 160 : 240; }
-  constexpr int copier_registers() const { return groups == 3 ? 32 : 24; }
+  constexpr int registers() const { return groups == 4 ? 112 : groups == 3 ? 160 : 240; }
+  constexpr int copier_registers() const { return groups == 2 ? 24 : 32; }
+  // Whether a group multiplies values while it takes the next exponentials, for which four have no registers.
+  constexpr bool overlaps() const { return groups < 4; }
 };
-constexpr Groups kForwardNarrow{3, 2}, kForwardWide{3, 2}, kBackward{2, 2};
-constexpr const Groups& groups_of(int width) { return width == kWide ? kForwardWide : kForwardNarrow; }
+constexpr Groups kForwardNarrow{4, 2}, kForwardWide{3, 2}, kBackward{2, 2};
+// What reads a mask needs registers for that.
+constexpr const Groups& groups_of(int width, bool masks) {
+  return width == kWide || masks ? kForwardWide : kForwardNarrow;
+}
 
 // Lines of the compiled width that a kernel holds in shared memory: those of its groups and of the ring.
 constexpr int forward_lines(const Groups& g) { return g.lines() + 2 * g.stages * kTile; }

@@ -131,7 +131,8 @@ TREDUCE_DEVICE const uint16_t* matrix_of(const Matrices& m, int64_t batch, int64
   return static_cast<const uint16_t*>(m.data) + batch * m.batch + head * m.head;
 }
 
-// From products of queries and keys to what softmax is taken of, in units of log2.
+// From products of queries and keys to what softmax is taken of, in units of log2. kMasks: whether there may be a mask.
+template <bool kMasks = true>
 struct Scores {
   static constexpr float kLog2OfE = 1.44269504f;
   const Problem& p;
@@ -143,7 +144,7 @@ struct Scores {
 
   // Whether none of the scores of queries from `query` on by `count` keys from `key` on is missing or masked.
   TREDUCE_DEVICE bool is_whole(int64_t query, int64_t key, int count) const {
-    return p.mask.data == nullptr && key + count <= p.keys && !(p.causal && key + count - 1 > query);
+    return (!kMasks || p.mask.data == nullptr) && key + count <= p.keys && !(p.causal && key + count - 1 > query);
   }
 
   TREDUCE_DEVICE float scaled(float product) const { return elementary::multiply(product, scale); }
@@ -152,7 +153,7 @@ struct Scores {
   TREDUCE_DEVICE float masked(float product, int64_t query, int64_t key) const {
     const float score = scaled(product);
     if (key >= p.keys || (p.causal && key > query)) return kNever;
-    if (p.mask.data == nullptr || query >= p.length) return score;
+    if (!kMasks || p.mask.data == nullptr || query >= p.length) return score;
     const int64_t at = mask + query * p.mask.row + key * p.mask.column;
     if (p.mask.is_bool) return static_cast<const uint8_t*>(p.mask.data)[at] != 0 ? score : kNever;
     const float added = static_cast<const float*>(p.mask.data)[at];
@@ -163,8 +164,8 @@ struct Scores {
 
 // The scores of a tile, in place of its products. A thread's four of a fragment: lines g and g + 8, two columns each; lines are queries,
 // or, kByKey, keys. (query, key): of the tile's first that this warp has.
-template <bool kByKey, int kN>
-TREDUCE_DEVICE void score(float (&s)[kN][4], const Scores& scores, int64_t query, int64_t key, bool whole) {
+template <bool kByKey, int kN, bool kMasks>
+TREDUCE_DEVICE void score(float (&s)[kN][4], const Scores<kMasks>& scores, int64_t query, int64_t key, bool whole) {
   const int lane = threadIdx.x % warp::kLanes, line = lane / 4, column = lane % 4 * 2;
   if (whole) {
 #pragma unroll
