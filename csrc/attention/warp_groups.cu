@@ -3,7 +3,8 @@
 //
 // Order:   that of forward.cu: one wgmma adds as mma does.
 // Mapping: a warp group 64 queries, whose sums, scores and probabilities are registers; a thread of one more group asks for keys and
-//          values. What is added of the pieces before lies in shared memory, each thread's own.
+//          values. Wide heads have three such groups a block, each of which overlaps its own products and exponentials; narrow ones
+//          four, which overlap each other's. What is added of the pieces before lies in shared memory, each thread's own.
 // Bound:   the tensor cores at wide heads, exponentials at narrow ones.
 // Source:  J. Shah et al., FlashAttention-3 (2024).
 #include "groups.cuh"

@@ -304,13 +304,26 @@ struct Chunk {
     }
   }
 
-  // What the elements become in a stage that the row's reduction has passed already.
+  // What the elements become in a stage that the row's reduction has passed already. Apart from map(), whose exchanges between lanes would
+  // keep the compiler from leaving out what is reduced.
   template <int kStage>
   TREDUCE_DEVICE static void replay(Chunk (&row)[1], const Parameters<Source>& p, const Values (&values)[1],
                                     int64_t first, Place place) {
-    using Fold = typename Op::template Fold<kStage>;
-    typename Fold::Acc node[1][kNodes<Fold>];
-    map<kStage>(row, p, values, first, place, node);
+#pragma unroll
+    for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+      for (int h = 0; h < kPacks; ++h) {
+        Weights weight;
+        if constexpr (Op::kWeightFirst) {
+          if (p.problem.has_weight && place.has(s, h))
+            weight = Weights(p, p.pointers.weight, first + place.element(s, h));
+        }
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) {
+          Op::template map<kStage>(row[0].held[s][h * kSize + c], weight.at[c], values[0]);
+        }
+      }
+    }
   }
 
   // Computes the outputs of rows row, row + row_step, ..., of which `count` exist, and stores them.
