@@ -924,6 +924,7 @@ def test_segments(driver, stored, dtype):
         (128, 4, 1, 0, 0),
         (300, 5, 2, 0, 0),
         (333, 8, 3, 0, 1),
+        (2500, 2, 2, 0, 0),
     ):
         index = torch.randint(0, places, (count,))
         source, before = torch.randn(count, width).to(dtype), torch.randn(places, width).to(dtype)

@@ -1,16 +1,17 @@
 // Short runs of equal indices: a thread adds a few neighbouring columns of the run that begins at its index. Most runs are a row or two.
-// Long runs: each team of a block adds a part, a power of two of rows, which is a node of the same tree.
+// Long runs: each team of a block adds a part, a power of two of rows, which is a node of the same tree. The block looks for a run's ends
+// with all of its threads at once: one by one, looks would take longer than the additions.
 #include "../common/launch.h"
 #include "../primitives/functors.h"
 #include "../primitives/neighbours.h"
 #include "../primitives/shared.cuh"
 #include "../primitives/thread.cuh"
+#include "../primitives/warp.cuh"
 #include "shapes.h"
 
 namespace treduce::segments {
 namespace {
 
-constexpr int kAtOnce = 8;  // rows whose elements are loaded before the first is added
 constexpr int kDepth = 40;
 
 template <class T, int kVector>
@@ -22,6 +23,8 @@ template <class T, int kVector>
 struct Columns {
   using Acc = Accumulator<T>;
   using Vector = Elements<T, kVector>;
+  // Rows whose elements are loaded before the first is added: a power of two.
+  static constexpr int kAtOnce = sizeof(T) == 8 ? 2 : 4;
   const Request& r;
   const Vector* source;
   Vector* out;
@@ -35,27 +38,42 @@ struct Columns {
 
   TREDUCE_DEVICE Vector row(int64_t i) const { return source[r.order[i] * vectors]; }
 
+  // The node over kAtOnce rows from `begin` on, or over those before `end`, at least one row.
+  TREDUCE_DEVICE void add_few(int64_t begin, int64_t end, Acc (&sum)[kVector]) const {
+    Vector rows[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (begin + i < end) rows[i] = row(begin + i);
+    }
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) {
+      Acc node[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (begin + i < end) node[i] = widen<Acc>(rows[i].at[c]);
+      }
+#pragma unroll
+      for (int s = 1; s < kAtOnce; s *= 2) {
+#pragma unroll
+        for (int i = 0; i + s < kAtOnce; i += 2 * s) {
+          if (begin + i + s < end) node[i] = Sum<Acc>::combine(node[i], node[i + s]);
+        }
+      }
+      sum[c] = node[0];
+    }
+  }
+
   // The node over the rows from `begin` to before `end`, at least one row.
   TREDUCE_DEVICE void add(int64_t begin, int64_t end, Acc (&sum)[kVector]) const {
-    if (end == begin + 1) {
-      const Vector only = row(begin);
-#pragma unroll
-      for (int c = 0; c < kVector; ++c) sum[c] = widen<Acc>(only.at[c]);
-      return;
-    }
+    add_few(begin, end, sum);
+    if (end <= begin + kAtOnce) return;
     Neighbours<Sum<Acc>, kDepth> nodes[kVector];
-    for (; begin < end; begin += kAtOnce) {
-      Vector rows[kAtOnce];
+    while (true) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i < end) rows[i] = row(begin + i);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (begin + i >= end) continue;
-#pragma unroll
-        for (int c = 0; c < kVector; ++c) nodes[c].push(widen<Acc>(rows[i].at[c]));
-      }
+      for (int c = 0; c < kVector; ++c) nodes[c].push(sum[c]);
+      begin += kAtOnce;
+      if (begin >= end) break;
+      add_few(begin, end, sum);
     }
 #pragma unroll
     for (int c = 0; c < kVector; ++c) sum[c] = nodes[c].value();
@@ -77,17 +95,6 @@ TREDUCE_DEVICE bool is_place(const Request& r, int64_t place) { return place >= 
 TREDUCE_DEVICE bool is_long(const Request& r, int64_t begin) {
   return begin + kLong < r.count && r.index[begin + kLong] == r.index[begin];
 }
-// Binary search in [begin, end): the first index above `place`, or, without kAbove, not below it.
-template <bool kAbove>
-TREDUCE_DEVICE int64_t bound(const Request& r, int64_t begin, int64_t end, int64_t place) {
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    const bool before = kAbove ? r.index[middle] <= place : r.index[middle] < place;
-    (before ? begin : end) = before ? middle + 1 : middle;
-  }
-  return begin;
-}
-
 template <class T, int kVector>
 __global__ void __launch_bounds__(kBlock) short_runs(TREDUCE_GRID_CONSTANT Request r) {
   const int64_t vectors = r.width / kVector;
@@ -104,49 +111,86 @@ __global__ void __launch_bounds__(kBlock) short_runs(TREDUCE_GRID_CONSTANT Reque
   columns.store(place, end - begin, sum);
 }
 
-// A block for each kLong-th index: a long run belongs to the first of those in it.
+// The threads of a block of which `is` holds, which come before all others. Valid in every thread.
+TREDUCE_DEVICE int count_first(bool is) {
+  SHARED_ARRAY(int, of_warp, kTeams);
+  const int lane = threadIdx.x, warp = threadIdx.y;
+  const unsigned all = __ballot_sync(warp::kFullMask, is);
+  if (lane == 0) of_warp[warp] = __popc(all);
+  __syncthreads();
+  const int full = __popc(__ballot_sync(warp::kFullMask, of_warp[lane] == kLanes));
+  const int count = full * kLanes + (full < kTeams ? of_warp[full] : 0);
+  __syncthreads();
+  return count;
+}
+
+// The run of an index, by a whole block. The run does not reach kLong indices back.
+struct Run {
+  int64_t begin, end;
+
+  TREDUCE_DEVICE Run(const Request& r, int64_t here, int64_t place) : end(here + 1) {
+    const int thread = threadIdx.y * kLanes + threadIdx.x;
+    const int64_t before = here - 1 - thread;
+    begin = here - count_first(thread < kLong && before >= 0 && r.index[before] == place);
+    int64_t last = here;  // of which it is known; no index from `end` on is there
+    for (end = r.count; last + 1 < end;) {
+      const int64_t step = (end - last - 2) / (kLanes * kTeams) + 1, probe = last + (thread + 1) * step;
+      last += count_first(probe < end && r.index[probe] == place) * step;
+      if (last + step < end) end = last + step;
+    }
+  }
+};
+
+// A block for each kLong-th index, and for `each` slabs of columns: a long run belongs to the first of those in it.
 template <class T, int kVector>
-__global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTANT Request r) {
+__global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTANT Request r, int each) {
   using Acc = Accumulator<T>;
   struct Node {
     Acc at[kVector];
   };
   SHARED_ARRAY(Node, nodes, kLanes * kTeams);
   const int64_t vectors = r.width / kVector, slabs = (vectors + kLanes - 1) / kLanes;
-  const int64_t here = blockIdx.x / slabs * kLong, vector = blockIdx.x % slabs * kLanes + threadIdx.x;
+  const int64_t groups = (slabs + each - 1) / each;
+  const int64_t here = blockIdx.x / groups * kLong, first_slab = blockIdx.x % groups * each;
   const int64_t place = r.index[here];
   if (!is_place(r, place) || (here >= kLong && r.index[here - kLong] == place)) return;
-  const int64_t begin = bound<false>(r, here < kLong ? 0 : here - kLong, here, place);
-  if (!is_long(r, begin)) return;
-  const int64_t end = bound<true>(r, begin + kLong, r.count, place);
+  const Run run(r, here, place);
+  const int64_t count = run.end - run.begin;
+  if (count <= kLong) return;
   int64_t part = 1;  // rows of a team
-  while (part * kTeams < end - begin) part *= 2;
-  const int64_t first = begin + threadIdx.y * part;
-  const Columns<T, kVector> columns(r, vector);
-  const bool is_there = vector < vectors;
-  Acc sum[kVector];
-  if (is_there && first < end) {
-    columns.add(first, first + part < end ? first + part : end, sum);
+  while (part * kTeams < count) part *= 2;
+  const auto teams = static_cast<int>((count + part - 1) / part);
+  const int64_t first = run.begin + threadIdx.y * part;
+  const int64_t end_slab = first_slab + each < slabs ? first_slab + each : slabs;
+  for (int64_t slab = first_slab; slab < end_slab; ++slab) {
+    const int64_t vector = slab * kLanes + threadIdx.x;
+    const Columns<T, kVector> columns(r, vector);
+    const bool is_there = vector < vectors;
+    Acc sum[kVector];
+    if (is_there && first < run.end) {
+      columns.add(first, first + part < run.end ? first + part : run.end, sum);
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) nodes[threadIdx.y * kLanes + threadIdx.x].at[c] = sum[c];
-  }
-  __syncthreads();
-  if (!is_there || threadIdx.y > 0) return;
-  const auto teams = static_cast<int>((end - begin + part - 1) / part);
+      for (int c = 0; c < kVector; ++c) nodes[threadIdx.y * kLanes + threadIdx.x].at[c] = sum[c];
+    }
+    __syncthreads();
+    if (is_there && threadIdx.y == 0) {
 #pragma unroll
-  for (int c = 0; c < kVector; ++c) {
-    Neighbours<Sum<Acc>, 5> whole;
-    for (int t = 0; t < teams; ++t) whole.push(nodes[t * kLanes + threadIdx.x].at[c]);
-    sum[c] = whole.value();
+      for (int c = 0; c < kVector; ++c) {
+        Neighbours<Sum<Acc>, 5> whole;
+        for (int t = 0; t < teams; ++t) whole.push(nodes[t * kLanes + threadIdx.x].at[c]);
+        sum[c] = whole.value();
+      }
+      columns.store(place, count, sum);
+    }
+    __syncthreads();
   }
-  columns.store(place, end - begin, sum);
 }
 
 template <class T, int kVector>
 cudaError_t launch_type(const Request& r, const Prepared& prepared, cudaStream_t stream) {
   const cudaError_t error = launch(&short_runs<T, kVector>, Launch{prepared.launches[0], stream}, r);
   if (error != cudaSuccess || prepared.launches.size() == 1) return error;
-  return launch(&long_runs<T, kVector>, Launch{prepared.launches[1], stream}, r);
+  return launch(&long_runs<T, kVector>, Launch{prepared.launches[1], stream}, r, prepared.slabs);
 }
 
 }  // namespace

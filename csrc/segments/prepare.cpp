@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../common/round.h"
 #include "shapes.h"
 
@@ -16,7 +18,9 @@ Prepared prepare(const Request& r) {
   runs.block = kBlock;
   if (r.count > kLong) {
     LaunchShape& others = prepared.launches.add({"add long runs"});
-    others.grid = ceil_div(r.count, kLong) * ceil_div(vectors, kLanes);
+    const int64_t runs_at_most = ceil_div(r.count, kLong), slabs = ceil_div(vectors, kLanes);
+    prepared.slabs = static_cast<int>(std::clamp<int64_t>(runs_at_most * slabs / kEnoughBlocks, 1, slabs));
+    others.grid = runs_at_most * ceil_div(slabs, prepared.slabs);
     others.block = kLanes;
     others.block_y = kTeams;
   }

@@ -23,6 +23,7 @@ struct Request {
 struct Prepared {
   Launches launches;
   int vector = 1;  // neighbouring elements that a thread takes
+  int slabs = 1;   // of columns, that a block of a long run takes
 };
 
 Prepared prepare(const Request& request);

@@ -5,8 +5,10 @@
 
 namespace treduce::segments {
 
-constexpr int kBlock = 256;              // threads that take short runs
-constexpr int kLong = 64;                // rows: in a longer run, several teams add a part each
+constexpr int kBlock = 256;  // threads that take short runs
+constexpr int kLong = 32;    // rows: in a longer run, several teams add a part each
+// Blocks of long runs that a call shall have, if its rows are wide enough: fewer take several slabs of columns one after another.
+constexpr int64_t kEnoughBlocks = 2048;
 constexpr int kLanes = 32, kTeams = 32;  // of a block that takes long runs; a lane adds a few neighbouring columns
 
 }  // namespace treduce::segments
