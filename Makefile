@@ -15,7 +15,7 @@ TOOLS := setuptools==81.0.0 ninja==1.13.2 numpy==2.4.6 rich==15.0.0
 CHECKS := matplotlib==3.11.2 pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170.15 expecttest==0.3.0 \
           transformers==5.23.0 \
           nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
-LINTERS := clang-format==23.1.5 ruff==0.17.5
+LINTERS := clang-format==23.1.5 ruff==0.17.5 mypy==2.4.1
 TOOLKIT := cuda-toolkit[nvcc,cudart,cccl]
 
 venv := .venv$(if $(filter-out $(newest),$(TORCH)),-$(subst ==,,$(TORCH)))
@@ -75,7 +75,8 @@ sanitize: build/.built ## run every rung at small sizes under compute-sanitizer 
 
 lint: .venv/.linters ## check format and lint
 	@.venv/bin/clang-format --dry-run --Werror $(native)
-	@.venv/bin/ruff format --check --quiet . && .venv/bin/ruff check --quiet . && echo "lint: clean"
+	@.venv/bin/ruff format --check --quiet . && .venv/bin/ruff check --quiet .
+	@.venv/bin/mypy --no-error-summary && echo "lint: clean"
 
 format: .venv/.linters ## format in place
 	@.venv/bin/clang-format -i $(native)
@@ -92,7 +93,7 @@ sdist: $(ready) ## the sources that a wheel is built from, in dist/
 	@ls -sh dist/*.tar.gz
 
 clean: ## remove what was built; .venv stays
-	rm -rf build dist *.egg-info torch_reduce/_C*.so torch_reduce/_build.py .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info torch_reduce/_C*.so torch_reduce/_build.py .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(sort $(venv)/bin/python .venv/bin/python):
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torch_reduce needs Python 3.11 or later")'
