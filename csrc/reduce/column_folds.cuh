@@ -6,6 +6,7 @@
 
 #include "../primitives/block.cuh"
 #include "../primitives/grid.cuh"
+#include "../primitives/ptx/launch.cuh"
 #include "column_nodes.cuh"
 
 namespace treduce::reduce::columns {
@@ -80,6 +81,7 @@ TREDUCE_DEVICE bool fold_with_other_blocks(int& folded, typename O::Acc* partial
   for (int j = thread; j < width; j += threads) partials[static_cast<int64_t>(part) * width + j] = values[j];
   __syncthreads();
   if (!grid::arrive_last(counter, static_cast<unsigned>(splits))) return false;
+  ptx::allow_launch_after();
   constexpr int kSide = kSideOf<typename O::Acc>;
   folded = kWide ? fold_partials<O, kSide>(partials, splits, width, slots, thread, threads)
                  : fold_partials<O, 1>(partials, splits, width, slots, thread, threads);

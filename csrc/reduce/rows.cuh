@@ -3,6 +3,7 @@
 
 #include "../primitives/block.cuh"
 #include "../primitives/grid.cuh"
+#include "../primitives/ptx/launch.cuh"
 #include "chunk.cuh"
 #include "reads.h"
 
@@ -14,6 +15,7 @@ constexpr int kChunksAtOnce = 1024;  // chunk values that a block keeps in share
 struct Shares {
   int64_t tiles, chunks_a_block, length;
   Divider splits;
+  bool early;  // see Schedule
 };
 
 template <class Acc>
@@ -79,6 +81,7 @@ TREDUCE_DEVICE bool fold_with_other_blocks(typename O::Acc& value, typename O::A
   const bool is_last =
       by_warp ? grid::arrive_last_warp(counter, splits) : grid::arrive_last(counter, static_cast<unsigned>(splits));
   if (is_last) {
+    ptx::allow_launch_after();
     value = fold_values<O>(of_output, static_cast<int>(splits), by_warp ? warp::kLanes : static_cast<int>(blockDim.x));
   }
   return is_last;
@@ -113,7 +116,7 @@ cudaError_t dispatch(const Call& call, Body body) {
 
 inline Shares shares_of(const Call& call) {
   const Schedule& s = call.prepared.schedule;
-  return {s.tiles, s.span, call.request.geometry.length, Divider(s.splits)};
+  return {s.tiles, s.span, call.request.geometry.length, Divider(s.splits), s.early};
 }
 
 }  // namespace treduce::reduce::rows

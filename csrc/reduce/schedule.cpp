@@ -90,29 +90,32 @@ bool lanes_pack(const Work& w) {
          w.geometry.reduced.inner_stride() == 1 && packs_rows(w.geometry, true, element_size(w));
 }
 
-// Whether it is more than one block takes at once, and no more than a cluster does well.
+// Whether a whole tensor is too long for one block and fits a cluster.
 bool is_whole_of_cluster(const Work& w, int64_t team) {
   const int64_t bytes = w.geometry.length * element_size(w);
   return is_whole(w) && w.block == 0 && chunks_of(w) * team > whole_threads(element_size(w)) &&
          bytes <= tuning::kWholeClusterBytes && ceil_div(chunks_of(w), kClusterBlocks) * team <= kWholeClusterThreads;
 }
 
-// At most the grid that the caller asked for.
+// Limits the grid to what the caller asked for.
 void limit_grid(const Work& w, Schedule& s) {
   s.grid = std::min(s.grid, kMostBlocks);
   if (w.blocks > 0) s.grid = std::min(s.grid, w.blocks);
 }
 
-// Whether the launch may come before the one before has ended; kernels that are launched so wait for it by themselves. Not where few
-// blocks share all of memory's rate: they would sit where there happened to be room, two on one SM and none on another.
+// A launch may come before the one before has ended; kernels that are launched so wait for it by themselves.
+bool can_overlap(const Work& w) { return w.chip.capability >= 90; }
+
+// Whether it may come while blocks of the one before still fold what they have loaded. Not where few blocks share all of memory's
+// rate: they would sit where there happened to be room, two on one SM and none on another.
 bool may_overlap(const Work& w, const Schedule& s) {
   const int64_t bytes = w.geometry.outputs * w.geometry.length * element_size(w);
-  return w.chip.capability >= 90 &&
+  return can_overlap(w) &&
          (bytes <= tuning::kOverlapBytes || s.grid >= tuning::kOverlapBlocksAnSm * w.chip.multiprocessors);
 }
 
-// The batches of `length` x `columns` elements, one after another in memory, that row_tile and column_narrow want: the number of
-// columns, or 0.
+// row_tile and column_narrow read batches of `length` x `columns` elements that lie one after another in memory. Returns the number
+// of columns, or 0 where the tensor has no such form.
 int64_t dense_columns(const Geometry& g) {
   if (g.reduced.count > 1 || g.kept.count > 2) return 0;
   const bool rows = g.reduced.count == 0 || g.reduced.inner_stride() == 1;
@@ -162,7 +165,7 @@ bool narrow_vectors(const Work& w) {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   const auto rest = [](const Schedule& s) {
-    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.tiles, s.tile, s.span, s.splits,
+    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.early, s.tiles, s.tile, s.span, s.splits,
                     s.partials, s.workspace_bytes, s.counters);
   };
   return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
@@ -260,14 +263,14 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
   const int64_t at_once = kRowThreads / team;  // chunks, one a team
   s.span = power_of_two(ceil_div(2 * all, w.chip.multiprocessors));
   if (s.span <= at_once) {
-    // Latency governs: a chunk a team, and no more blocks than that takes.
+    // Latency is the bound: a chunk a team, and no more blocks than that takes.
     s.span = std::max<int64_t>(s.span, 2);
   } else {
     // Two blocks an SM, all at once; or three, where two would leave SMs with one.
     s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.multiprocessors)));
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
-    // Several waves anyway: blocks of a fixed span.
+    // A long row: more short blocks than fit the chip at once. The last wave is then a small part of them.
     const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
     const int64_t short_blocks = ceil_div(all * chunk_bytes, tuning::kShortSpanBytes);
     if (w.geometry.outputs == 1 && s.vectors && w.geometry.reduced.count == 1 && w.block == 0 && w.blocks == 0 &&
@@ -320,7 +323,8 @@ Scheduled schedule_row_block(const Work& w) {
     s.counters = outputs + groups;
   }
   limit_grid(w, s);
-  s.overlapping = may_overlap(w, s);
+  s.overlapping = can_overlap(w);
+  s.early = may_overlap(w, s);
   return {s, ""};
 }
 
@@ -354,7 +358,7 @@ Scheduled schedule_column_thread(const Work& w) {
                    "; 'column_block' takes any number");
   }
   Schedule s;
-  // Beyond one stripe there are few kernels, for `auto` does not come here.
+  // Few kernels are compiled for more than one stripe: `auto` takes column_block there.
   const bool has_kernel = w.geometry.length <= Pairwise::kLanes || w.memory.order_free() || w.memory.common_sum();
   s.vectors = has_kernel && column_vectors(w);
   s.columns = true;
@@ -367,6 +371,7 @@ Scheduled schedule_column_thread(const Work& w) {
   s.tile = s.block * a_thread;
   s.grid = s.tiles = ceil_div(w.geometry.outputs, s.tile);
   limit_grid(w, s);
+  s.overlapping = can_overlap(w);
   return {s, ""};
 }
 
@@ -402,12 +407,13 @@ Scheduled schedule_column_narrow(const Work& w) {
     s.counters = batches;
   }
   limit_grid(w, s);
+  s.overlapping = can_overlap(w);
   return {s, ""};
 }
 
-// Where `x` threads side by side would leave more than a twentieth of them without columns: x that is no power of two, and y that
-// is one, such that most threads of a block have work, and blocks fill whole waves. blocks(x, y) says how many they would be.
-// Returns whether there is one.
+// Where `x` threads side by side, a power of two, would leave more than a twentieth of them without columns, finds another x (and a
+// power of two for y) that fills the threads of a block and whole waves of blocks. blocks(x, y) is the number of blocks. Returns
+// whether it found one.
 template <class Blocks>
 bool fit_width(int64_t vectors, int64_t at_once, Blocks blocks, int64_t& x, int64_t& y) {
   const auto filled = [&](int64_t side) { return static_cast<double>(vectors) / (ceil_div(vectors, side) * side); };
@@ -494,8 +500,8 @@ Scheduled schedule_column_block(const Work& w) {
   s.columns = true;
   s.span = span_of(x, y, odd);
   s.splits = ceil_div(groups, y * s.span);
-  // A few blocks more than the chip holds at once would run by themselves, too few to keep memory busy. All at once then: blocks of
-  // half the threads, or half as many that are twice as wide.
+  // A few blocks more than one wave would be a second wave, too few to keep memory busy. One wave instead: blocks of half the
+  // threads, or half as many that are twice as wide.
   const int64_t blocks = ceil_div(vectors, x) * s.splits;
   const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
   if (w.block == 0 && !wide && y > 1 && blocks > at_once && a_few) {
@@ -519,6 +525,7 @@ Scheduled schedule_column_block(const Work& w) {
     s.counters = tiles;
   }
   limit_grid(w, s);
+  s.overlapping = can_overlap(w);
   return {s, ""};
 }
 
@@ -529,7 +536,7 @@ const char* choose_rung(const Work& w) {
   const int64_t chunks = chunks_of(w);
   if (reduces_inner(g)) {
     const bool vectors = row_vectors(w);
-    // Rows so few that a warp each is no more than the chip holds at once: the shorter way through a kernel counts.
+    // Few rows, a warp each, are one wave: latency is the bound, and row_warp has the fewest instructions in a row.
     const bool few = g.outputs <= tuning::kFewRowsAnSm * w.chip.multiprocessors;
     if (g.length <= (vectors ? tuning::kLaneElements : Pairwise::kLanes) && !few) {
       if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
@@ -539,7 +546,7 @@ const char* choose_rung(const Work& w) {
     if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
     if (chunks == 1) return "row_warp";
     if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.multiprocessors) {
-      // More than a block takes at once, and no more than a cluster does: of elements up to two bytes.
+      // Elements of up to two bytes: too long for one block, and short enough for a cluster.
       Schedule s;
       read_rows(w, s);
       if (is_whole_of_cluster(w, team_threads(w, s))) return "row_cluster";
@@ -553,7 +560,7 @@ const char* choose_rung(const Work& w) {
   }
   const int64_t run = g.kept.inner_size() * element_size(w);
   if (run <= tuning::kNarrowRun) {
-    // Rows of one vector, or that fit none, are better with column_block, but where a block takes them at once.
+    // Rows of one vector, or that fit none, are faster with column_block, except where one block takes them all.
     const bool short_way = g.length <= Pairwise::kChunk, two_vectors = run == 32 && column_vectors(w);
     if (g.length > Pairwise::kLanes && (run < 16 || two_vectors || short_way) && narrow_accepts(w))
       return "column_narrow";

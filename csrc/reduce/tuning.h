@@ -22,7 +22,7 @@ constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block
 constexpr int64_t kWholeBlockBytes = 128 * 1024;    // of a whole tensor that one block reads,
 constexpr int64_t kWholeClusterBytes = 512 * 1024;  // or eight blocks of a cluster
 
-// Launches that overlap: of so few bytes, or of so many blocks an SM.
+// A launch begins while the one before still folds where it has so few bytes, or so many blocks an SM.
 constexpr int64_t kOverlapBytes = 16 << 20;
 constexpr int64_t kOverlapBlocksAnSm = 8;
 
@@ -38,8 +38,8 @@ constexpr int64_t kLongBytes = 48 << 20;
 constexpr int64_t kShortSpanBytes = 128 << 10;
 constexpr int64_t kWholeSpanBytes = 1 << 20;
 
-// Columns. The same GPU, day and command.
-constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and column_narrow are thought of
+// Columns. Measured with the same command, on the same GPU and day.
+constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and column_narrow are considered
 constexpr int64_t kColumnRows = 16;  // column_thread is preferred up to here,
 constexpr int64_t kColumnWarps = 3;  // and up to 128 rows with that many warps an SM
 constexpr int64_t kColumnThreadBlock = 128;
@@ -48,7 +48,7 @@ constexpr int64_t kNarrowBytes = 40 * 1024;  // of shared memory
 constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long
 constexpr int64_t kColumnBytes = 47 * 1024;   // of shared memory
-constexpr int64_t kOddBlocksTenfold = 14;     // as the next, where threads side by side are no power of two
+constexpr int64_t kOddBlocksTenfold = 14;     // as kColumnBlocksTenfold, where threads side by side are no power of two
 constexpr int64_t kWideBlocksTenfold = 25;    // columns of one chunk in wide blocks while there are 2.5 an SM
 constexpr int64_t kColumnBlocksTenfold = 19;  // a block folds more rows while there are 1.9 blocks an SM
 

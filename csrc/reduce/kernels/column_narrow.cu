@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kNarrowThreads)
            TREDUCE_GRID_CONSTANT Divider splits_of_batch, int chunks_a_block, int rows_of_vector, int64_t length,
            typename O::Acc* partials, unsigned* counters, MappedResult result,
            TREDUCE_GRID_CONSTANT columns::Kept kept) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Raw = typename Source::Raw;
   const int stripe = Pairwise::kLanes * width;  // elements

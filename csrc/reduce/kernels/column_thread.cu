@@ -8,6 +8,7 @@
 // Bound:   memory bandwidth.
 // Next:    column_block, for columns that are fewer or longer.
 // Source:  Nicholas Higham, The accuracy of floating point summation (1993).
+#include "../../primitives/ptx/launch.cuh"
 #include "../column_nodes.cuh"
 
 namespace treduce::reduce::column_thread {
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kColumnThreadThreads, kMost <= Pairwise::kLane
                                                                                   : 3)
     kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
            TREDUCE_GRID_CONSTANT Placement placement) {
+  ptx::wait_for_launch_before();
   const int width = blockDim.x * Columns::kSize;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const columns::OwnColumns<Source, Columns> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
@@ -64,6 +66,7 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnThreadThreads, 4)
     few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
                     TREDUCE_GRID_CONSTANT Placement placement) {
+  ptx::wait_for_launch_before();
   using Own = columns::OwnColumns<Source, Columns>;
   constexpr int kVectors = kFewRowsVectors;
   const int width = blockDim.x * Columns::kSize;

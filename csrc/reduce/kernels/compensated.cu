@@ -44,6 +44,7 @@ template <class O, class Columns, class Source, class Placement>
 __global__ void __launch_bounds__(kColumnBlockThreads)
     columns_kernel(TREDUCE_GRID_CONSTANT Source x, TREDUCE_GRID_CONSTANT columns::Tiling<O> tiling,
                    TREDUCE_GRID_CONSTANT Placement placement) {
+  ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   constexpr int kSize = Columns::kSize;
   const int64_t length = tiling.length, outputs = tiling.outputs;

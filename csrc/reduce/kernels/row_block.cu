@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads, kResident)
 
     // The teams of the block read them; their values meet in shared memory.
     Acc value = rows::fold_chunks<Team, O>(x, layout, layout.row(output), first, count, shares.length);
-    ptx::allow_launch_after();
+    if (shares.early) ptx::allow_launch_after();
 
     // A block alone writes the result. Of several, the last to finish folds what they left.
     const bool is_last = splits == 1 || rows::fold_with_other_blocks<O>(value, partials + output * splits, part, splits,
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
 // taken, and what is left of a vector is loaded element by element in the same batch.
 template <class O, class T>
 __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
-    whole_kernel(const T* data, int length, int chunks_a_block, TREDUCE_GRID_CONSTANT Result result,
+    whole_kernel(const T* data, int length, int chunks_a_block, bool early, TREDUCE_GRID_CONSTANT Result result,
                  typename O::Acc* partials, unsigned* counter) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
     value = Team::tree(lanes);
     if (thread == 0 && mine < count) values[mine] = value;
   }
-  ptx::allow_launch_after();
+  if (early) ptx::allow_launch_after();
   if (chunks > 1) {
     __syncthreads();
     if (threadIdx.x >= warp::kLanes) return;
@@ -130,6 +130,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
     if (blocks > 1) {
       if (threadIdx.x == 0) partials[blockIdx.x] = value;
       if (!grid::arrive_last_warp(counter, blocks)) return;
+      ptx::allow_launch_after();
       value = fold_values_of_warp<O>(blocks, [&](int i) { return block::load_partial(partials + i); });
     }
   }
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
 // lies close together. The last block of each group folds its partials, and the last group to finish those of the groups.
 template <class O, class Source>
 __global__ void __launch_bounds__(kRowThreads, kLongResident)
-    long_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t length, int chunks_a_block, typename O::Acc* partials,
-                unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result) {
+    long_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t length, int chunks_a_block, bool early,
+                typename O::Acc* partials, unsigned* counters, TREDUCE_GRID_CONSTANT MappedResult result) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
   using Raw = typename Source::Raw;
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
     const Acc value = Team::tree(lanes);
     if (thread == 0) values[c] = value;
   }
-  ptx::allow_launch_after();
+  if (early) ptx::allow_launch_after();
   __syncthreads();
   if (threadIdx.x >= warp::kLanes) return;
   Acc value = fold_values_of_warp<O>(chunks_a_block, [&](int c) { return values[c]; });
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   Acc* const of_groups = partials + blocks;
   if (threadIdx.x == 0) of_groups[group] = value;
   if (!grid::arrive_last_warp(counters, groups)) return;
+  ptx::allow_launch_after();
   value = fold_values_of_warp<O>(groups, [&](int i) { return block::load_partial(of_groups + i); });
   if (threadIdx.x == 0) result.store<O>(value, 0);
 }
@@ -212,7 +214,7 @@ cudaError_t launch_one(const Call& call) {
   if (call.prepared.schedule.in_groups) {
     return dispatch_vectors(call, [&](auto op, auto source) {
       return launch(&long_kernel<decltype(op), decltype(source)>, call.shape(), source, call.request.geometry.length,
-                    static_cast<int>(call.prepared.schedule.span),
+                    static_cast<int>(call.prepared.schedule.span), call.prepared.schedule.early,
                     static_cast<typename decltype(op)::Acc*>(call.workspace), call.counter, result_of(call, source));
     });
   }
@@ -225,7 +227,7 @@ cudaError_t launch_one(const Call& call) {
         return launch(&one_block_kernel<O, T>, call.shape(), source.data, length, call.result);
       }
       return launch(&whole_kernel<O, T>, call.shape(), source.data, length,
-                    static_cast<int>(call.prepared.schedule.span), call.result,
+                    static_cast<int>(call.prepared.schedule.span), call.prepared.schedule.early, call.result,
                     static_cast<typename O::Acc*>(call.workspace), call.counter);
     });
   }
