@@ -21,7 +21,8 @@ struct Schedule : LaunchShape {
   bool columns = false;    // made for the column kernels
   bool whole = false;      // row_block: all is one row, for which it has a smaller kernel
   bool in_groups = false;  // row_block: one long row, whose short blocks are folded in groups
-  // row_block, where it overlaps: the next launch may come when elements are loaded; otherwise when all blocks but the last have ended.
+  // row_block: the next launch may come when elements are loaded. Otherwise, and of whole tensors, when all blocks but the last have
+  // ended.
   bool early = false;
   int64_t tiles = 1;  // units of work, over the outputs and the splits
   int64_t tile = 1;   // outputs of a tile

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
 // taken, and what is left of a vector is loaded element by element in the same batch.
 template <class O, class T>
 __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
-    whole_kernel(const T* data, int length, int chunks_a_block, bool early, TREDUCE_GRID_CONSTANT Result result,
+    whole_kernel(const T* data, int length, int chunks_a_block, TREDUCE_GRID_CONSTANT Result result,
                  typename O::Acc* partials, unsigned* counter) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
@@ -121,7 +121,6 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
     value = Team::tree(lanes);
     if (thread == 0 && mine < count) values[mine] = value;
   }
-  if (early) ptx::allow_launch_after();
   if (chunks > 1) {
     __syncthreads();
     if (threadIdx.x >= warp::kLanes) return;
@@ -227,7 +226,7 @@ cudaError_t launch_one(const Call& call) {
         return launch(&one_block_kernel<O, T>, call.shape(), source.data, length, call.result);
       }
       return launch(&whole_kernel<O, T>, call.shape(), source.data, length,
-                    static_cast<int>(call.prepared.schedule.span), call.prepared.schedule.early, call.result,
+                    static_cast<int>(call.prepared.schedule.span), call.result,
                     static_cast<typename O::Acc*>(call.workspace), call.counter);
     });
   }
