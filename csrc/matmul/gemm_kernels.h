@@ -146,9 +146,10 @@ struct Square {
   }
 };
 
-// The e-th element of each word, widened.
+// The e-th element of each word, widened. By reference: GCC notes that the ABI of vectors passed by value has changed.
 template <class T, class Words>
-TREDUCE_INLINE void widen(Words words, int e, Acc<T>* to) {
+TREDUCE_INLINE void widen(const Words& packed, int e, Acc<T>* to) {
+  Words words = packed;
   typedef Acc<T> Values __attribute__((vector_size(sizeof(Words))));
   Values values;
   if constexpr (sizeof(T) == sizeof(words[0])) {
