@@ -40,6 +40,23 @@ def test_the_layout_names_what_exists(root):
     assert checked > 30
 
 
+def test_the_walk_names_what_exists(root):
+    """Each row of `A call, file by file`: files, and functions or classes in them."""
+    walk = re.search(r"## A call, file by file\n(.*?)\n## ", (root / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    assert walk, "CONTRIBUTING.md has no `## A call, file by file`"
+    checked = 0
+    for places in re.findall(r"^\| (.*?) \|", walk[1], flags=re.MULTILINE):
+        text = ""
+        for path, name in re.findall(r"([\w/.]+/[\w.]+)|`(\w+)`", places):
+            if path:
+                assert (root / path).is_file(), f"CONTRIBUTING.md: there is no {path}"
+                text = (root / path).read_text()
+            else:
+                assert re.search(rf"\b{name}\b", text), f"CONTRIBUTING.md: {places} has no {name}"
+                checked += 1
+    assert checked > 20
+
+
 def anchor(heading: str) -> str:
     """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
