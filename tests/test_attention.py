@@ -210,6 +210,24 @@ def test_what_is_refused():
     with pytest.raises(NotImplementedError, match="second derivative"):
         x = q.clone().requires_grad_()
         torch.autograd.grad(attention(x, k, v).sum(), x, create_graph=True)[0].sum().backward()
+    with pytest.raises(NotImplementedError, match="has all derivatives"):
+        torch.func.jvp(attention, (q, k, v), (q, k, v))
+
+
+def test_what_the_refusals_name_has_all_derivatives():
+    q, k, v = operands(torch.float64, length=5)
+
+    def by(module):
+        return lambda q, k, v: module.matmul(module.softmax(module.matmul(q * WIDTH**-0.5, k.mT), -1), v)
+
+    ours, torchs = by(torch_reduce), by(torch)
+    torch.testing.assert_close(ours(q, k, v), attention(q, k, v))
+    for tangent, expected in zip(
+        torch.func.jvp(ours, (q, k, v), (k, v, q)), torch.func.jvp(torchs, (q, k, v), (k, v, q)), strict=True
+    ):
+        torch.testing.assert_close(tangent, expected)
+    few = [x[0, 0, :, :2].clone().requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradgradcheck(ours, few)
 
 
 def test_autocast_compile_and_opcheck():

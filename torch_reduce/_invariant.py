@@ -54,14 +54,11 @@ class InvariantReport(tuple[InvariantOp, ...]):
         return "\n".join(lines)
 
 
-def _counts() -> dict[str, tuple[int, int, int]]:
-    return {e["op"]: (e["ours"], e["torchs"], e["uncovered"]) for e in _C.invariant_entries()}
-
-
-def _since(before: dict[str, tuple[int, int, int]]) -> InvariantReport:
+def _since(before: list[int]) -> InvariantReport:
+    """What ran since `_C.invariant_counts()` was `before`: three numbers an op, and none of those that came later."""
     found = []
-    for e in _C.invariant_entries():
-        was = before.get(e["op"], (0, 0, 0))
+    for n, e in enumerate(_C.invariant_entries()):
+        was = before[3 * n : 3 * n + 3] or (0, 0, 0)
         calls = (e["ours"] - was[0], e["torchs"] - was[1], e["uncovered"] - was[2])
         if any(calls):
             found.append(InvariantOp(e["op"], *calls, e["reason"]))
@@ -156,12 +153,12 @@ class batch_invariant:
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
         self._before: list[int] = []
-        self._counts: dict[str, tuple[int, int, int]] = {}
+        self._counts: list[int] = []
 
     def __enter__(self) -> "batch_invariant":
         self._before.append(_C.invariant_mode())
         if len(self._before) == 1:
-            self._counts = _counts()
+            self._counts = _C.invariant_counts()
         _eager.enter()
         _C.set_invariant_mode(_STRICT if self.strict else _WARNS)
         return self

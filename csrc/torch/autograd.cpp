@@ -220,10 +220,12 @@ struct AttentionBackward : Node {
   std::string name() const override { return "TreduceAttentionBackward"; }
 };
 
+constexpr char kComposed[] = "; matmul(softmax(matmul(query * scale, key.mT), -1), value) has all derivatives";
+
 // The node of the gradients themselves. Only differentiating them is an error: torch.func.grad asks for create_graph=True always.
 struct NoSecondDerivative : Node {
   variable_list apply(variable_list&&) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "scaled_dot_product_attention has no second derivative");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "scaled_dot_product_attention has no second derivative", kComposed);
   }
   std::string name() const override { return "TreduceAttentionBackwardBackward"; }
 };
@@ -348,7 +350,7 @@ at::Tensor recorded_attention(c10::DispatchKeySet keys, const at::Tensor& query,
                               "scaled_dot_product_attention has no gradient of attn_mask");
   const bool records = compute_requires_grad(query, key, value);
   for (const at::Tensor& tensor : {query, key, value}) {
-    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention");
+    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention", kComposed);
   }
   at::Tensor result =
       below_autograd(op, keys, records, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);

@@ -437,6 +437,15 @@ std::vector<py::dict> invariant_entries() {
   return result;
 }
 
+// Of every op in that order, how often it ran: ours, torch's, uncovered.
+std::vector<int64_t> invariant_counts() {
+  std::vector<int64_t> result;
+  for (const invariant::Entry& entry : invariant::entries()) {
+    for (const auto* count : {&entry.ours, &entry.torchs, &entry.uncovered}) result.push_back(count->load());
+  }
+  return result;
+}
+
 template <class Find>
 std::string canonical_name(Find find, const std::string& name) {
   try {
@@ -487,6 +496,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("invariant_mode", [] { return static_cast<int>(invariant::mode()); });
   m.def("set_invariant_mode", [](int mode) { invariant::set(static_cast<invariant::Mode>(mode)); }, py::arg("mode"));
   m.def("invariant_entries", &invariant_entries);
+  m.def("invariant_counts", &invariant_counts);
   m.def("pairwise_depth", [](int64_t n) { return reduce::Pairwise(n).depth(); }, py::arg("n"));
 #ifdef TREDUCE_WITH_CUDA
   m.attr("cuda_version") = TREDUCE_CUDA_VERSION;
