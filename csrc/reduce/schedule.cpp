@@ -4,19 +4,13 @@
 #include <cmath>
 #include <tuple>
 
+#include "../common/bit_ceil.h"
 #include "../common/round.h"
 #include "plan.h"
 #include "tuning.h"
 
 namespace treduce::reduce {
 namespace {
-
-// The smallest power of two that is at least n.
-int64_t power_of_two(int64_t n) {
-  int64_t p = 1;
-  while (p < n) p *= 2;
-  return p;
-}
 
 Scheduled refused(std::string why) { return {{}, std::move(why)}; }
 
@@ -216,7 +210,7 @@ Scheduled schedule_row_lanes(const Work& work) {
   s.vectors = row_vectors(w);
   const int64_t pack = s.vectors ? 16 / element_size(w) : 1;
   s.block = w.block > 0 ? std::min(w.block, kRowThreads) : kRowThreads;
-  s.span = std::min<int64_t>(power_of_two(ceil_div(w.geometry.length, pack)), team_threads(w, s));
+  s.span = std::min<int64_t>(bit_ceil(ceil_div(w.geometry.length, pack)), team_threads(w, s));
   const bool even = s.vectors && w.geometry.reduced.count <= 1, at_once = even && w.geometry.length > Pairwise::kLanes;
   if (even && !at_once && w.memory.common_sum() && element_size(w) < 8 &&
       lanes_take_three(ceil_div(w.geometry.length, pack))) {
@@ -240,7 +234,7 @@ Scheduled schedule_row_warp(const Work& w) {
   read_rows(w, s);
   const int64_t warps = ceil_div(w.geometry.outputs, kWarp / team_threads(w, s));
   s.block = w.block > 0 ? std::min(w.block, kRowThreads)
-                        : static_cast<int>(std::min<int64_t>(power_of_two(warps), kRowThreads / kWarp) * kWarp);
+                        : static_cast<int>(std::min<int64_t>(bit_ceil(warps), kRowThreads / kWarp) * kWarp);
   s.grid = s.tiles = ceil_div(warps, s.block / kWarp);
   limit_grid(w, s);
   s.overlapping = may_overlap(w, s);
@@ -261,13 +255,13 @@ int64_t row_warps(int64_t work) {
 // Chunks that a block folds where rows are too few for the chip, and its threads. `all` chunks are in all rows.
 void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
   const int64_t at_once = kRowThreads / team;  // chunks, one a team
-  s.span = power_of_two(ceil_div(2 * all, w.chip.multiprocessors));
+  s.span = bit_ceil(ceil_div(2 * all, w.chip.multiprocessors));
   if (s.span <= at_once) {
     // Latency is the bound: a chunk a team, and no more blocks than that takes.
     s.span = std::max<int64_t>(s.span, 2);
   } else {
     // Two blocks an SM, all at once; or three, where two would leave SMs with one.
-    s.span = std::max(at_once, power_of_two(ceil_div(all, 2 * w.chip.multiprocessors)));
+    s.span = std::max(at_once, bit_ceil(ceil_div(all, 2 * w.chip.multiprocessors)));
     const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // A long row: more short blocks than fit the chip at once. The last wave is then a small part of them.
@@ -293,7 +287,7 @@ Scheduled schedule_row_block(const Work& w) {
   Schedule s;
   read_rows(w, s);
   const int64_t team = team_threads(w, s);
-  s.span = power_of_two(chunks);
+  s.span = bit_ceil(chunks);
   s.whole = is_whole(w);
   const int most_threads = s.whole ? whole_threads(element_size(w)) : kRowThreads;
   if (s.whole && w.geometry.length * element_size(w) <= tuning::kWholeBlockBytes && chunks * team <= most_threads) {
@@ -310,7 +304,7 @@ Scheduled schedule_row_block(const Work& w) {
       share_rows(w, outputs * chunks, team, s);
     }
     if (s.span >= chunks) {
-      s.span = power_of_two(chunks);
+      s.span = bit_ceil(chunks);
       s.block = static_cast<int>(row_warps(ceil_div(chunks * team, kWarp)) * kWarp);
     }
   }
@@ -334,7 +328,7 @@ Scheduled schedule_row_cluster(const Work& work) {
   Schedule s;
   read_rows(w, s);
   s.cluster = kClusterBlocks;
-  s.span = power_of_two(ceil_div(chunks_of(w), kClusterBlocks));
+  s.span = bit_ceil(ceil_div(chunks_of(w), kClusterBlocks));
   if (const int64_t team = team_threads(work, s); is_whole_of_cluster(work, team)) {
     s.whole = true;
     s.block = static_cast<int>(round_up(s.span * team, kWarp));
@@ -366,8 +360,8 @@ Scheduled schedule_column_thread(const Work& w) {
   s.span = few ? kFewRowsVectors : 1;
   const int64_t a_thread = s.span * (has_kernel ? columns_of_thread(w) : 1);
   s.block = w.block > 0 ? std::min(w.block, kColumnThreadThreads)
-                        : static_cast<int>(std::clamp<int64_t>(power_of_two(ceil_div(w.geometry.outputs, a_thread)),
-                                                               kWarp, tuning::kColumnThreadBlock));
+                        : static_cast<int>(std::clamp<int64_t>(bit_ceil(ceil_div(w.geometry.outputs, a_thread)), kWarp,
+                                                               tuning::kColumnThreadBlock));
   s.tile = s.block * a_thread;
   s.grid = s.tiles = ceil_div(w.geometry.outputs, s.tile);
   limit_grid(w, s);
@@ -449,16 +443,16 @@ Scheduled schedule_column_block(const Work& w) {
   const int64_t threads = w.block > 0 ? std::min(w.block, kColumnBlockThreads) : tuning::kColumnThreads;
   // Many rows: few x's and many y's, so that few partials are left to fold. Few rows: as many y's as there are groups. Single
   // columns: a warp side by side, fewer where that would leave much of the last tile empty.
-  int64_t x = std::min<int64_t>(tuning::kColumnSide, power_of_two(vectors));
-  int64_t y = std::clamp<int64_t>(threads / x, 1, power_of_two(groups));
+  int64_t x = std::min<int64_t>(tuning::kColumnSide, bit_ceil(vectors));
+  int64_t y = std::clamp<int64_t>(threads / x, 1, bit_ceil(groups));
   if (s.vectors) {
     if (groups <= 32) {
       while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.multiprocessors) y /= 2;
     }
-    x = std::min(threads / y, power_of_two(vectors));
+    x = std::min(threads / y, bit_ceil(vectors));
   } else {
     const auto empty = [&](int64_t side) { return ceil_div(g.outputs, side * pack) * side * pack - g.outputs; };
-    x = std::min<int64_t>(kWarp, power_of_two(vectors));
+    x = std::min<int64_t>(kWarp, bit_ceil(vectors));
     while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
     y = std::min(y, threads / x);
   }
@@ -469,7 +463,7 @@ Scheduled schedule_column_block(const Work& w) {
   };
   const auto span_of = [&](int64_t x, int64_t y, bool odd) {
     const int64_t tenfold = odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold;
-    int64_t span = std::min<int64_t>(ceil_div(power_of_two(groups), y), 16);
+    int64_t span = std::min<int64_t>(ceil_div(bit_ceil(groups), y), 16);
     while (span > 1 && (bytes(x, y, span) > tuning::kColumnBytes ||
                         10 * ceil_div(vectors, x) * ceil_div(groups, y * span) < tenfold * w.chip.multiprocessors)) {
       span /= 2;
@@ -483,7 +477,7 @@ Scheduled schedule_column_block(const Work& w) {
   bool odd = may_choose && fit_width(vectors, at_once, blocks_of, x, y);
   // A few chunks that are no power of two, of columns that must be shared: half the y's make more equal shares.
   const int64_t chunks = chunks_of(w);
-  if (may_choose && !odd && chunks < 16 && power_of_two(chunks) != chunks && x == tuning::kColumnSide &&
+  if (may_choose && !odd && chunks < 16 && bit_ceil(chunks) != chunks && x == tuning::kColumnSide &&
       10 * ceil_div(vectors, x) < tuning::kColumnBlocksTenfold * w.chip.multiprocessors) {
     odd = true;
     x *= 2;

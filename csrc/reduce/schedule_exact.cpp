@@ -1,6 +1,7 @@
 // The schedule of the exact rung, kernels/exact.cu. Its sums have no order, so everything here is free.
 #include <algorithm>
 
+#include "../common/bit_ceil.h"
 #include "../common/round.h"
 #include "exact.h"
 #include "schedule.h"
@@ -8,12 +9,8 @@
 namespace treduce::reduce {
 namespace {
 
-// The smallest power of two from `value` on, and `most` at most.
-int power_of_two(int64_t value, int most) {
-  int power = 1;
-  while (power < value && power < most) power *= 2;
-  return power;
-}
+// `most`: a power of two, which the result does not exceed.
+int bit_ceil_up_to(int most, int64_t value) { return static_cast<int>(std::min<int64_t>(bit_ceil(value), most)); }
 
 // Elements a thread should have before another shares its output, so that zeroing, adding and rounding cells stay in
 // the background; and how few it may come down to where there are too few threads to fill the chip.
@@ -48,7 +45,7 @@ Scheduled schedule_exact(const Work& work) {
   const Room room = room_of(work.memory.target);
   const int64_t length = std::max<int64_t>(g.length, 1), outputs = std::max<int64_t>(g.outputs, 1);
   Schedule s;
-  const int enough = power_of_two(std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024), room.threads);
+  const int enough = bit_ceil_up_to(room.threads, std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024));
   s.block = work.block > 0 ? std::min(work.block, room.threads) : std::max(enough, 32);
 
   // Blocks that are resident at once: by shared memory (an H200's), and by the threads that kernels/exact.cu asks room
@@ -59,11 +56,11 @@ Scheduled schedule_exact(const Work& work) {
   const int64_t fill = resident * work.chip.multiprocessors;
   const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;
 
-  int64_t lanes = power_of_two(ceil_div(length, 2 * kEnough), s.block);
+  int64_t lanes = bit_ceil_up_to(s.block, ceil_div(length, 2 * kEnough));
   while (lanes < s.block && lanes * outputs < blocks * s.block && 2 * lanes * kLeast <= length) lanes *= 2;
   // Neighbouring outputs are read by neighbouring threads: a warp of them, where there are as many.
   const int least = exact::outputs_side_by_side(g) ? 32 : 1;
-  s.tile = power_of_two(outputs, std::max<int>(static_cast<int>(s.block / lanes), least));
+  s.tile = bit_ceil_up_to(std::max<int>(static_cast<int>(s.block / lanes), least), outputs);
   lanes = s.block / s.tile;
 
   const int64_t groups = ceil_div(outputs, s.tile);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../common/bit_ceil.h"
 #include "../common/round.h"
 #include "ladder.h"
 #include "shapes.h"
@@ -16,14 +17,8 @@ constexpr int kUsualWarps = kShortThreads / kWarp;  // of a block whose rows are
 // Warps of a row in one block where a cluster could share it. Smaller blocks overlap the loads of one row with the stores of another.
 constexpr int kWarpsOfBlock = 8;
 
-int64_t power_of_two(int64_t least) {
-  int64_t power = 1;
-  while (power < least) power *= 2;
-  return power;
-}
-
 // Warps that hold a row, a chunk each.
-int64_t warps_of(const Request& r) { return power_of_two(ceil_div(r.problem.length, Pairwise::kChunk)); }
+int64_t warps_of(const Request& r) { return bit_ceil(ceil_div(r.problem.length, Pairwise::kChunk)); }
 
 int64_t most_warps(const Request& r, Reads reads) {
   const bool vectors = reads >= Reads::shifted;
@@ -100,7 +95,7 @@ void prepare_registers(const Request& r, Prepared& p) {
     return;
   }
   p.warps = static_cast<int>(warps);
-  const auto stripes = static_cast<int>(power_of_two(ceil_div(r.problem.length, Pairwise::kLanes)));
+  const auto stripes = static_cast<int>(bit_ceil(ceil_div(r.problem.length, Pairwise::kLanes)));
   const bool is_short = r.dtype != DType::float64 && stripes < (p.reads == Reads::single ? 2 : Pairwise::kStripes);
   const int64_t block = std::max<int64_t>(warps, kUsualWarps);
   int at_once = 1;
@@ -111,7 +106,7 @@ void prepare_registers(const Request& r, Prepared& p) {
     at_once = rows_at_once(size, stripes);
     p.lanes = threads_of_stripe(size);
     if (stripes == 1 && size > 1) {  // as many as a row has vectors, but one for each row that they finish
-      p.lanes = static_cast<int>(power_of_two(std::max<int64_t>(ceil_div(r.problem.length, size), at_once)));
+      p.lanes = static_cast<int>(bit_ceil(std::max<int64_t>(ceil_div(r.problem.length, size), at_once)));
     }
   }
   add_launch(r, p, block / warps * at_once * (kWarp / p.lanes), block);
@@ -155,7 +150,7 @@ Sharing sharing_of(const Request& r) {
   Sharing s{chunks};
   while (!fits_shared(r, s.chunks, kHalfShared) && s.blocks < kMostClusterBlocks) {
     s.blocks *= 2;
-    s.chunks = power_of_two(chunks) / s.blocks;
+    s.chunks = bit_ceil(chunks) / s.blocks;
   }
   if (!fits_shared(r, s.chunks, kMostShared)) return {};
   s.bytes = shared_bytes(r, s.chunks);
