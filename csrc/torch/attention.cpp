@@ -39,7 +39,7 @@ struct Piece {
 
   // softmax(scale q k^T + mask), (batches, heads, group * queries, keys).
   Tensor probabilities() const {
-    const Tensor q = at::mul(rows(call.query).to(call.wide), call.scale);
+    const Tensor q = at::mul(rows(call.grouped_query()).to(call.wide), call.scale);
     Tensor scores = ours::matmul(q, of_keys(call.key).to(call.wide).mT());
     Tensor seen = unrolled(scores);
     constexpr double kNever = -std::numeric_limits<double>::infinity();
@@ -142,7 +142,7 @@ std::tuple<Tensor, Tensor, Tensor> compose_gradients(const Call& call, const Ten
       const Tensor along = ours::sum(at::mul(p, dp), -1, /*keepdim=*/true);
       const Tensor dscores = at::sub(dp, along).mul_(p).mul_(call.scale).to(type);
       piece.part(view).copy_(piece.unrolled(ours::matmul_of_lengths(dscores, piece.of_keys(call.key))));
-      piece.of_keys(dkey).add_(ours::matmul_of_lengths(dscores.mT(), piece.rows(call.query)));
+      piece.of_keys(dkey).add_(ours::matmul_of_lengths(dscores.mT(), piece.rows(call.grouped_query())));
       piece.of_keys(dvalue).add_(ours::matmul_of_lengths(p.to(type).mT(), of_out));
     });
   }

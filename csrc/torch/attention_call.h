@@ -19,7 +19,7 @@
 
 namespace treduce::attention {
 
-// query (batch, heads, group, length, width): `group` heads share a head of key and value (batch, heads, keys, width).
+// query (batch, heads * group, length, width): `group` heads share a head of key and value (batch, heads, keys, width).
 // The mask is (batch, heads * group, length, keys); each size but the last may be 1 instead.
 struct Call {
   at::Tensor query, key, value, mask;
@@ -60,7 +60,7 @@ struct Call {
     keys = k4.size(2);
     wide = composed::accumulator(q.scalar_type());
     scale = given_scale.value_or(1 / std::sqrt(static_cast<double>(q4.size(3))));
-    query = q4.unflatten(1, {heads, group});
+    query = q4;
     key = k4;
     value = v4;
     if (attn_mask.has_value()) {
@@ -75,6 +75,9 @@ struct Call {
       move_padding();
     }
   }
+
+  // (batch, heads, group, length, width)
+  at::Tensor grouped_query() const { return query.unflatten(1, {heads, group}); }
 
   // Keys that no query of their batch attends, such as padding, go to the end: a padded prompt then has the bits that it has
   // alone.

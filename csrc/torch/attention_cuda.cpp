@@ -49,8 +49,7 @@ struct Fused {
   Tensor query, key, value, mask;
   Problem problem;
 
-  explicit Fused(const Call& call)
-      : query(readable(call.query.flatten(1, 2))), key(readable(call.key)), value(readable(call.value)) {
+  explicit Fused(const Call& call) : query(readable(call.query)), key(readable(call.key)), value(readable(call.value)) {
     Problem& p = problem;
     p.dtype = *dtype_of(query.scalar_type());
     p.batch = call.batch;
@@ -73,7 +72,9 @@ struct Fused {
   }
 };
 
+// Undefined where nothing is needed: an allocation takes time.
 Tensor workspace_of(const Prepared& prepared, const Tensor& like) {
+  if (prepared.workspace.bytes() == 0) return Tensor();
   return at::empty({prepared.workspace.bytes()}, like.options().dtype(at::kByte).memory_format(std::nullopt));
 }
 
@@ -101,7 +102,8 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, cons
   const Tensor out = writable(result);
   const Prepared prepared = prepare_forward(fused.problem, chip_of(scope.device()));
   const Tensor workspace = workspace_of(prepared, query);
-  const int error = launch_forward(fused.problem, prepared, written(out), workspace.mutable_data_ptr(), scope.stream());
+  void* const memory = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
+  const int error = launch_forward(fused.problem, prepared, written(out), memory, scope.stream());
   check_cuda(static_cast<cudaError_t>(error), "the launch of scaled_dot_product_attention");
   settle(out, result);
   return result;
