@@ -2,6 +2,7 @@
 // of additions is that of reduce/pairwise.h: stripes of 128 lanes are added one after another, then neighbouring lanes meet.
 #pragma once
 
+#include "../primitives/ptx/copy.cuh"
 #include "../primitives/warp.cuh"
 #include "../reduce/pairwise.h"
 #include "problem.h"
@@ -142,11 +143,28 @@ struct Chunk {
       }
     }
 
-   private:
     TREDUCE_DEVICE static int element(int i, int s, int h, int lane) {
       return ((i * kStripes + s) * kPacks + h) * warp::kLanes * kSize + lane * kSize;
     }
   };
+
+  // Starts the copies of a whole chunk to its place in shared memory. Each thread waits for those that it reads: its own. Who calls: where
+  // vectors are read.
+  TREDUCE_DEVICE static void copy(const Begin& begin, Place place, Raw* slot) {
+    const ptx::SharedAddress to = ptx::shared_address(slot);
+    Packs::each([&](int i, int s, int h) {
+      const int at = Packs::element(i, s, h, place.lane);
+      if constexpr (Source::kShifted) {
+        if (s == 0 && !place.is_together(true, s)) {
+#pragma unroll
+          for (int c = 0; c < kSize; ++c) slot[at + c] = begin.in[i][place.element(s, h, c)];
+          return;
+        }
+      }
+      ptx::copy_async<Pack::kBytes>(to + at * static_cast<int>(sizeof(Raw)),
+                                    begin.in[i] + place.element(0, 0) + Place::further(s, h));
+    });
+  }
 
   TREDUCE_DEVICE static Packs fetch(const Parameters<Source>& p, const Begin& begin, Place place) {
     Packs packs = {};
@@ -191,6 +209,25 @@ struct Chunk {
 #pragma unroll
       for (int c = 0; c < kSize; ++c) held[s][h * kSize + c][i] = wide[c];
     });
+  }
+
+  // Whether maxima of elements as they are can be taken two at once: of 16-bit floats.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  static constexpr bool kPairs = sizeof(Raw) == 2 && kSize > 1 && Op::kInputs == 1 && Op::kPlainStages > 0;
+#else
+  static constexpr bool kPairs = false;
+#endif
+
+  // The maximum of a thread's elements of a whole chunk. Who calls: where kPairs.
+  TREDUCE_DEVICE static A most_of(const Parameters<Source>& p, const Packs& packs) {
+    Vector<Raw, 2> most = {{packs.at[0][0][0].word[0]}};
+    Packs::each([&](int i, int s, int h) {
+#pragma unroll
+      for (int w = 0; w < Pack::kWords; ++w) most = p.source.greater(most, {{packs.at[i][s][h].word[w]}});
+    });
+    A both[2];
+    p.source.widen(most, both);
+    return Max<A>::combine(both[0], both[1]);
   }
 
   // Puts what the elements became where they were. Who calls: where they are as wide as the accumulator.

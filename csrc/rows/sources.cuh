@@ -95,6 +95,15 @@ struct Stored {
     }
   }
 
+#ifdef __CUDA_ARCH__
+  // Of two 16-bit floats the greater ones, as Max has it.
+  TREDUCE_DEVICE static Vector<T, 2> greater(Vector<T, 2> a, Vector<T, 2> b) {
+    using Pair = std::conditional_t<std::is_same_v<T, bfloat16>, __nv_bfloat162, __half2>;
+    const Pair most = __hmax2_nan(bit_cast<Pair>(a.word[0]), bit_cast<Pair>(b.word[0]));
+    return {{bit_cast<uint32_t>(most)}};
+  }
+#endif
+
   template <int kSize>
   TREDUCE_DEVICE Vector<T, kSize> rounded(const Acc (&values)[kSize]) const {
     Vector<T, kSize> v;

@@ -31,7 +31,25 @@ struct Part {
     return Piece::place(p.problem, row, first + int64_t{c} * Pairwise::kChunk, threadIdx.x % kWarp);
   }
 
-  // Reads the row, in stage 0, or what was read, and reduces it; the node of the row.
+  // Asks for all of the row at once, and waits for it. Copies hold no registers; what they cannot copy is loaded.
+  TREDUCE_DEVICE void read(int64_t row) {
+    const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+    for (int c = threadIdx.x / kWarp; c < mine; c += warps) {
+      const typename Piece::Begin begin{p, row, first + int64_t{c} * Pairwise::kChunk};
+      const typename Piece::Place there = place(row, c);
+      if constexpr (kSize > 1) {
+        if (there.rest == Pairwise::kChunk) {
+          Piece::copy(begin, there, slot(c));
+          continue;
+        }
+      }
+      Piece::fetch(p, begin, there).put(slot(c), lane);
+    }
+    ptx::commit_copies();
+    ptx::wait_copies<0>();
+  }
+
+  // Reduces the row that was read; the node of the row.
   template <int kStage>
   TREDUCE_DEVICE typename Op::template Fold<kStage>::Acc reduce(const Values (&values)[1], int64_t row,
                                                                 int log2_blocks) {
@@ -44,14 +62,15 @@ struct Part {
     for (int c = warp; c < mine; c += warps) {
       const int64_t begin = first + int64_t{c} * Pairwise::kChunk;
       Piece piece[1];
-      if constexpr (kStage == 0) {
-        const Packs packs = Piece::fetch(p, {p, row, begin}, place(row, c));
-        packs.put(slot(c), lane);
-        piece[0].take(p, packs);
-      } else {
-        piece[0].take(p, Packs::of(slot(c), lane));
-        Piece::template replay<0>(piece, p, values, begin, place(row, c));
+      const Packs packs = Packs::of(slot(c), lane);
+      if constexpr (kMax && Piece::kPairs) {
+        if (place(row, c).rest == Pairwise::kChunk) {
+          most[0][0] = Fold::combine(most[0][0], Piece::most_of(p, packs));
+          continue;
+        }
       }
+      piece[0].take(p, packs);
+      if constexpr (kStage > 0) Piece::template replay<0>(piece, p, values, begin, place(row, c));
       Acc node[1][Piece::template kNodes<Fold>];
       Piece::template map<kStage>(piece, p, values, begin, place(row, c), node);
       if constexpr (kKeeps && kStage == 1) piece[0].keep(slot(c), lane);
@@ -126,6 +145,7 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, sizeof(
   const int64_t step = gridDim.x >> log2_blocks;
   for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
+    part.read(row);
     Op::template result<0>(values[0]) =
         Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
     if constexpr (Op::kStages > 1) {
