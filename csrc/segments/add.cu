@@ -96,19 +96,27 @@ TREDUCE_DEVICE bool is_long(const Request& r, int64_t begin) {
   return begin + kLong < r.count && r.index[begin + kLong] == r.index[begin];
 }
 template <class T, int kVector>
-__global__ void __launch_bounds__(kBlock) short_runs(TREDUCE_GRID_CONSTANT Request r) {
+__global__ void __launch_bounds__(kBlock) short_runs(TREDUCE_GRID_CONSTANT Request r, int indices) {
   const int64_t vectors = r.width / kVector;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  const int64_t begin = thread / vectors;
-  if (begin >= r.count) return;
-  const int64_t place = r.index[begin];
-  if (!is_place(r, place) || (begin > 0 && r.index[begin - 1] == place) || is_long(r, begin)) return;
-  int64_t end = begin + 1;
-  while (end < r.count && r.index[end] == place) ++end;
+  const int64_t first = thread / vectors * indices;
   const Columns<T, kVector> columns(r, thread % vectors);
-  Accumulator<T> sum[kVector];
-  columns.add(begin, end, sum);
-  columns.store(place, end - begin, sum);
+  unsigned begins = 0;  // of these indices, all of which are asked for before the first is waited for
+#pragma unroll
+  for (int i = 0; i < kMostIndices; ++i) {
+    const int64_t at = first + i;
+    const bool is_first = i < indices && at < r.count && (at == 0 || r.index[at - 1] != r.index[at]);
+    begins |= static_cast<unsigned>(is_first && !is_long(r, at)) << i;
+  }
+  for (; begins != 0; begins &= begins - 1) {
+    const int64_t begin = first + __ffs(static_cast<int>(begins)) - 1, place = r.index[begin];
+    if (!is_place(r, place)) continue;
+    int64_t end = begin + 1;
+    while (end < r.count && r.index[end] == place) ++end;
+    Accumulator<T> sum[kVector];
+    columns.add(begin, end, sum);
+    columns.store(place, end - begin, sum);
+  }
 }
 
 // The threads of a block of which `is` holds, which come before all others. Valid in every thread.
@@ -118,7 +126,7 @@ TREDUCE_DEVICE int count_first(bool is) {
   const unsigned all = __ballot_sync(warp::kFullMask, is);
   if (lane == 0) of_warp[warp] = __popc(all);
   __syncthreads();
-  const int full = __popc(__ballot_sync(warp::kFullMask, of_warp[lane] == kLanes));
+  const int full = __popc(__ballot_sync(warp::kFullMask, lane < kTeams && of_warp[lane % kTeams] == kLanes));
   const int count = full * kLanes + (full < kTeams ? of_warp[full] : 0);
   __syncthreads();
   return count;
@@ -188,7 +196,7 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
 
 template <class T, int kVector>
 cudaError_t launch_type(const Request& r, const Prepared& prepared, cudaStream_t stream) {
-  const cudaError_t error = launch(&short_runs<T, kVector>, Launch{prepared.launches[0], stream}, r);
+  const cudaError_t error = launch(&short_runs<T, kVector>, Launch{prepared.launches[0], stream}, r, prepared.indices);
   if (error != cudaSuccess || prepared.launches.size() == 1) return error;
   return launch(&long_runs<T, kVector>, Launch{prepared.launches[1], stream}, r, prepared.slabs);
 }

@@ -14,7 +14,8 @@ Prepared prepare(const Request& r) {
   }
   const int64_t vectors = r.width / prepared.vector;
   LaunchShape& runs = prepared.launches.add({"add short runs"});
-  runs.grid = ceil_div(r.count * vectors, kBlock);
+  prepared.indices = static_cast<int>(std::clamp<int64_t>(r.count * vectors / kEnoughThreads, 1, kMostIndices));
+  runs.grid = ceil_div(ceil_div(r.count, prepared.indices) * vectors, kBlock);
   runs.block = kBlock;
   if (r.count > kLong) {
     LaunchShape& others = prepared.launches.add({"add long runs"});

@@ -22,8 +22,9 @@ struct Request {
 
 struct Prepared {
   Launches launches;
-  int vector = 1;  // neighbouring elements that a thread takes
-  int slabs = 1;   // of columns, that a block of a long run takes
+  int vector = 1;   // neighbouring elements that a thread takes
+  int indices = 1;  // that a thread of short runs asks
+  int slabs = 1;    // of columns, that a block of a long run takes
 };
 
 Prepared prepare(const Request& request);
