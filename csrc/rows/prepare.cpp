@@ -187,10 +187,13 @@ const char* choose(const Request& r, const Chip& chip) {
   const Reads reads = reads_of(r);
   const int64_t warps = warps_of(r), most = most_warps(r, reads == Reads::shifted ? Reads::adjacent : reads),
                 chunks = ceil_div(r.problem.length, Pairwise::kChunk);
-  if (warps <= most) return "row_registers";
   const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
   const bool has_shared =
       runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r).chunks > 0;
+  // 32 warps have an SM for themselves: nobody computes while their row is read.
+  const bool is_alone =
+      r.op == Op::log_softmax && size_of(r.dtype) == 2 && warps == 32 && r.problem.rows > chip.multiprocessors;
+  if (warps <= most && !(is_alone && has_shared)) return "row_registers";
   const bool exp_once = r.op == Op::log_softmax || r.op == Op::logsumexp;
   const bool prefers_shared = r.op == Op::layer_norm ||
                               (size_of(r.dtype) == 2 && (exp_once || reads < Reads::vectors)) || 8 * chunks < 5 * warps;
