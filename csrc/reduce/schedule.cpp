@@ -274,6 +274,10 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
       s.whole = false;
       s.in_groups = true;
       s.span = tuning::kShortSpanBytes / chunk_bytes;
+      // One group, where its blocks stay short enough: its fold is the last.
+      const int64_t one_group = bit_ceil(ceil_div(all, kRowGroup));
+      if (one_group * chunk_bytes <= tuning::kOneGroupSpanBytes && one_group <= kWholeValues)
+        s.span = std::max(s.span, one_group);
     } else if (s.span * chunk_bytes > tuning::kMostSpanBytes) {
       s.span = tuning::kSpanBytes / chunk_bytes;
     }
@@ -461,8 +465,7 @@ Scheduled schedule_column_block(const Work& w) {
   const auto bytes = [&](int64_t x, int64_t y, int64_t span) {
     return (span * y + std::max<int64_t>(span * y / 8, 1)) * x * pack * w.memory.accumulator;
   };
-  const auto span_of = [&](int64_t x, int64_t y, bool odd) {
-    const int64_t tenfold = odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold;
+  const auto span_of = [&](int64_t x, int64_t y, int64_t tenfold) {
     int64_t span = std::min<int64_t>(ceil_div(bit_ceil(groups), y), 16);
     while (span > 1 && (bytes(x, y, span) > tuning::kColumnBytes ||
                         10 * ceil_div(vectors, x) * ceil_div(groups, y * span) < tenfold * w.chip.multiprocessors)) {
@@ -471,34 +474,41 @@ Scheduled schedule_column_block(const Work& w) {
     return span;
   };
   const auto blocks_of = [&](int64_t x, int64_t y) {
-    return ceil_div(vectors, x) * ceil_div(groups, y * span_of(x, y, /*odd=*/true));
+    return ceil_div(vectors, x) * ceil_div(groups, y * span_of(x, y, tuning::kOddBlocksTenfold));
   };
   const bool may_choose = s.vectors && w.block == 0 && groups > 32;
-  bool odd = may_choose && fit_width(vectors, at_once, blocks_of, x, y);
-  // A few chunks that are no power of two, of columns that must be shared: half the y's make more equal shares.
-  const int64_t chunks = chunks_of(w);
-  if (may_choose && !odd && chunks < 16 && bit_ceil(chunks) != chunks && x == tuning::kColumnSide &&
-      10 * ceil_div(vectors, x) < tuning::kColumnBlocksTenfold * w.chip.multiprocessors) {
-    odd = true;
-    x *= 2;
-    y = std::max<int64_t>(y / 2, 1);
+  const bool odd = may_choose && fit_width(vectors, at_once, blocks_of, x, y);
+  int64_t tenfold = odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold;
+  // Columns that blocks share: half the threads, twice as wide, so that runs of memory are longer and folds shorter. But blocks that
+  // share nothing, where there is about one an SM and few of their nodes are past the end.
+  const int64_t size = element_size(w), nodes = bit_ceil(groups);
+  const bool shares = may_choose && !odd && w.memory.common_sum() && size <= 4 && y * span_of(x, y, tenfold) < groups;
+  const bool one_an_sm = size == 4 && 10 * ceil_div(vectors, x) >= 9 * w.chip.multiprocessors &&
+                         ceil_div(vectors, x) <= w.chip.multiprocessors && 4 * groups >= 3 * nodes && nodes <= 16 * y &&
+                         bytes(x, y, nodes / y) <= tuning::kColumnBytes;
+  if (shares && one_an_sm) {
+    tenfold = 9;
+  } else if (shares) {
+    if (20 * round_up(vectors, 2 * x) <= 21 * round_up(vectors, x)) x *= 2;
+    y = kColumnBlockThreads / 2 / x;
+    tenfold = size == 4 ? tuning::kSharedBlocksTenfold : tuning::kSharedBlocksOfHalvesTenfold;
   }
   // One chunk of very many columns: wide blocks of half the threads.
   constexpr int64_t kWide = kColumnBlockThreads / 4;
-  const bool wide = s.vectors && w.block == 0 && groups == 32 && chunks == 1 && y > 4 &&
+  const bool wide = s.vectors && w.block == 0 && groups == 32 && chunks_of(w) == 1 && y > 4 &&
                     10 * ceil_div(vectors, kWide) >= tuning::kWideBlocksTenfold * w.chip.multiprocessors;
   if (wide) {
     x = kWide;
     y = 2;
   }
   s.columns = true;
-  s.span = span_of(x, y, odd);
+  s.span = span_of(x, y, tenfold);
   s.splits = ceil_div(groups, y * s.span);
   // A few blocks more than one wave would be a second wave, too few to keep memory busy. One wave instead: blocks of half the
   // threads, or half as many that are twice as wide.
   const int64_t blocks = ceil_div(vectors, x) * s.splits;
   const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
-  if (w.block == 0 && !wide && y > 1 && blocks > at_once && a_few) {
+  if (w.block == 0 && !wide && !shares && y > 1 && blocks > at_once && a_few) {
     if (s.splits == 1 && x * y == kColumnBlockThreads && bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes)
       x *= 2;
     y /= 2;

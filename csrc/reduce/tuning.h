@@ -36,6 +36,7 @@ constexpr int64_t kSpanBytes = 512 << 10;
 // its blocks take so little.
 constexpr int64_t kLongBytes = 48 << 20;
 constexpr int64_t kShortSpanBytes = 128 << 10;
+constexpr int64_t kOneGroupSpanBytes = 512 << 10;  // or so much, where that makes one group of them
 constexpr int64_t kWholeSpanBytes = 1 << 20;
 
 // Columns. Measured with the same command, on the same GPU and day.
@@ -49,7 +50,9 @@ constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long
 constexpr int64_t kColumnBytes = 47 * 1024;   // of shared memory
 constexpr int64_t kOddBlocksTenfold = 14;     // as kColumnBlocksTenfold, where threads side by side are no power of two
-constexpr int64_t kWideBlocksTenfold = 25;    // columns of one chunk in wide blocks while there are 2.5 an SM
-constexpr int64_t kColumnBlocksTenfold = 19;  // a block folds more rows while there are 1.9 blocks an SM
+constexpr int64_t kSharedBlocksTenfold = 15;  // likewise, of columns that blocks share,
+constexpr int64_t kSharedBlocksOfHalvesTenfold = 20;  // of elements of two bytes
+constexpr int64_t kWideBlocksTenfold = 25;            // columns of one chunk in wide blocks while there are 2.5 an SM
+constexpr int64_t kColumnBlocksTenfold = 19;          // a block folds more rows while there are 1.9 blocks an SM
 
 }  // namespace treduce::reduce::tuning

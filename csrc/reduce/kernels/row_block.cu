@@ -200,12 +200,15 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   const int members = min(blocks - group * kRowGroup, kRowGroup);
   if (threadIdx.x == 0) partials[block] = value;
   if (!grid::arrive_last_warp(counters + 1 + group, members)) return;
+  if (groups == 1) ptx::allow_launch_after();
   value = fold_values_of_warp<O>(members, [&](int i) { return block::load_partial(of_group + i); });
-  Acc* const of_groups = partials + blocks;
-  if (threadIdx.x == 0) of_groups[group] = value;
-  if (!grid::arrive_last_warp(counters, groups)) return;
-  ptx::allow_launch_after();
-  value = fold_values_of_warp<O>(groups, [&](int i) { return block::load_partial(of_groups + i); });
+  if (groups > 1) {
+    Acc* const of_groups = partials + blocks;
+    if (threadIdx.x == 0) of_groups[group] = value;
+    if (!grid::arrive_last_warp(counters, groups)) return;
+    ptx::allow_launch_after();
+    value = fold_values_of_warp<O>(groups, [&](int i) { return block::load_partial(of_groups + i); });
+  }
   if (threadIdx.x == 0) result.store<O>(value, 0);
 }
 
