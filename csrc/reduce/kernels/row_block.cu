@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
 }
 
 // A long tensor that is one row, in vectors of any dtype: short blocks, in the order of memory, so that what the chip reads at a time
-// lies close together. The last block of each group folds its partials, and the last group to finish those of the groups.
+// lies close together. The last block of each group folds its partials; where there are several groups, the last to finish folds theirs.
 template <class O, class Source>
 __global__ void __launch_bounds__(kRowThreads, kLongResident)
     long_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t length, int chunks_a_block, bool early,
