@@ -6,6 +6,7 @@
 #include "operand.h"
 #include "shapes.h"
 #include "split.h"
+#include "split_launches.h"
 
 namespace treduce::matmul {
 
@@ -74,8 +75,12 @@ Index choose(const Problem& p, bool apart, const Chip& chip);
 }  // namespace split_bf16
 
 namespace split_rows {
+struct Choice {
+  Index index;
+  int group_parts;  // blocks that share a group of k: see split_launches.h
+};
 // w_lines, x_lines: of the operand with many lines and of that with few. boxes: the copy engine reads the former.
-Index choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip);
+Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip);
 }  // namespace split_rows
 
 }  // namespace treduce::matmul

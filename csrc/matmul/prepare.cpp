@@ -172,11 +172,12 @@ void choose_groups_at_once(Prepared& out) {
 }
 
 // Adds a launch of blocks of threads. The first launch of a call waits for what ran before; all others may overlap the one before.
-void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads) {
+void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1) {
   LaunchShape launch;
   launch.kernel = kernel;
   launch.block = block;
   launch.grid = grid_of(grid);
+  launch.cluster = cluster;
   launch.overlapping = out.launches.size() > 0;
   out.launches.add(launch);
 }
@@ -213,7 +214,9 @@ void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
 void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
   const int64_t tiles = tiles_of(p, split::kFinishTile, split::kFinishTile);
   if (out.apart) {
-    add_blocks("add groups of k, finish", tiles, out);
+    // Of few tiles a block for a part of each.
+    const int64_t shares = ceil_div(std::min<int64_t>(p.m, split::kFinishTile), split::kFinishRows);
+    add_blocks("add groups of k, finish", tiles * shares <= 8 * chip.multiprocessors ? tiles * shares : tiles, out);
   } else {
     add_blocks("finish", std::min<int64_t>(tiles, 8 * chip.multiprocessors), out);
   }
@@ -410,17 +413,20 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
 
   if (out.few) {
     const bool of_a = as_read == AsRead::a;
-    // A block for each line of X; and, to begin what is known of W, some more where that has many.
+    // A cluster for each line of X; and, to begin what is known of W, some more where that has many.
     constexpr int64_t kLinesBegun = 4096;
     const Halves &w_shape = (of_a ? out.split_a : out.split_b).shape,
                  &x_shape = (of_a ? out.split_b : out.split_a).shape;
-    add_blocks(of_a ? "split B" : "split A",
-               std::max(x_shape.matrices * x_shape.lines, ceil_div(w_shape.all_lines(), kLinesBegun)), out,
-               split::kLineThreads);
+    const split::LineBlocks lines = split::line_blocks_of(x_shape.segments());
+    const int64_t clusters =
+        std::max(x_shape.matrices * x_shape.lines,
+                 ceil_div(w_shape.all_lines(), kLinesBegun * lines.threads / split::kLineThreads * lines.blocks));
+    add_blocks(of_a ? "split B" : "split A", clusters * lines.blocks, out, lines.threads, lines.blocks);
     View& view = of_a ? out.view_a : out.view_b;
     view = view_of(of_a ? a : b, true);
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
-    out.shape = split_rows::choose(p, w_lines, x_lines, view.reading == Reading::direct, chip);
+    const split_rows::Choice choice = split_rows::choose(p, w_lines, x_lines, view.reading == Reading::direct, chip);
+    out.shape = choice.index;
     const split_rows::Shape& s = split_rows::kShapes[out.shape];
     out.tile_m = of_a ? split_rows::kLines : s.rows;
     out.tile_n = of_a ? s.rows : split_rows::kLines;
@@ -428,12 +434,21 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     LaunchShape multiply;
     multiply.kernel = s.name;
     multiply.block = s.threads();
-    multiply.grid =
-        ceil_div(w_lines, int64_t(split_rows::kLines)) * ceil_div(x_lines, int64_t(s.rows)) * p.batches * out.groups;
+    const int64_t tiles =
+        ceil_div(w_lines, int64_t(split_rows::kLines)) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
+    multiply.grid = tiles * out.groups * choice.group_parts;
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.overlapping = true;
     out.launches.add(multiply);
+    if (choice.group_parts > 1) {
+      SplitRegions& w = of_a ? out.split_a : out.split_b;
+      const int64_t outputs = tiles * split_rows::kLines * s.rows;
+      w.halves = out.workspace.add("sums of segments", w_shape.segments() * outputs * 4);
+      w.units = out.workspace.add("units of groups", out.groups * tiles * split_rows::kLines * 4);
+      add_blocks("add segments", tiles * out.groups * split_rows::quads_of(s.rows), out, split_rows::kAddThreads);
+    }
     multiply.kernel = s.parts_name;  // what the first leaves
+    multiply.grid = tiles * out.groups;
     out.launches.add(multiply);
   } else {
     add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);

@@ -5,6 +5,7 @@
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
+#include "split_launches.h"
 #include "split_segment.cuh"
 #include "split_tiles.cuh"
 
@@ -128,12 +129,12 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
   }
 }
 
-// Adds the groups of k of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are aligned, with
-// all loads of a thread in flight together.
-template <int kTile>
+// Adds the groups of k of kRows rows of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are
+// aligned, with kLoads loads of a thread in flight together.
+template <int kRows>
 TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
                                int64_t m, int64_t n, int groups, int64_t outputs) {
-  constexpr int kAcross = kTile / 4, kDown = kThreads / kAcross, kRounds = kTile / kDown;
+  constexpr int kAcross = kFixTile / 4, kDown = kFinishRows, kRounds = kRows / kDown, kLoads = 16;
   column += threadIdx.x % kAcross * 4;
   row += threadIdx.x / kAcross;
   const bool vectors = n % 4 == 0 && outputs % 4 == 0 && reinterpret_cast<uint64_t>(partials) % 16 == 0 &&
@@ -145,7 +146,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
       const int64_t r = row + i * kDown;
       if (r < m && column < n) sum[i] = *reinterpret_cast<const float4*>(partials + r * n + column);
     }
-#pragma unroll 4
+#pragma unroll(kLoads / kRounds)
     for (int g = 1; g < groups; ++g) {
 #pragma unroll
       for (int i = 0; i < kRounds; ++i) {
@@ -211,12 +212,13 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
   if (uncertain) fix_tile(a, b, c, bias, p, first_row, first_column, plain, nothing);
 }
 
-// codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known.
+// codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known. shares: blocks that add the groups
+// of a tile, where nothing else is to be done.
 static __global__ void __launch_bounds__(kThreads, 2)
     finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
-           int64_t inner_batches, const float* partials, int groups) {
+           int64_t inner_batches, const float* partials, int groups, int shares) {
   __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
   __shared__ bool nothing[2 * kFixTile];
   __shared__ bool some_plain[kThreads / 32];
@@ -224,6 +226,16 @@ static __global__ void __launch_bounds__(kThreads, 2)
   ptx::wait_for_launch_before();
   const bool no_more = codes_a != nullptr && !any_output(*codes_a, *codes_b, &at_last);  // in any tile
   if (no_more && groups == 1) return;
+  const int share = static_cast<int>(blockIdx.x) % shares;
+  const int64_t begin = blockIdx.x / shares, step = gridDim.x / shares, outputs = p.batches * p.m * p.n;
+  if (no_more && (shares > 1 || p.m <= kFinishRows)) {
+    const auto at = tiles.place(begin);
+    const int64_t matrix = at.batch * p.m * p.n;
+    add_groups<kFinishRows>(partials + matrix, c + matrix, bias, at.row + share * kFinishRows, at.column, p.m, p.n,
+                            groups, outputs);
+    return;
+  }
+  if (share > 0) return;
   const auto batch_of = [&](int64_t batch) {
     return int2{static_cast<int>(batch / inner_batches), static_cast<int>(batch % inner_batches)};
   };
@@ -241,22 +253,21 @@ static __global__ void __launch_bounds__(kThreads, 2)
     }
     return any_output(__reduce_or_sync(~0u, rows), __reduce_or_sync(~0u, columns), &at_last);
   };
-  for (int64_t first = blockIdx.x; first < tiles.count; first += int64_t(kAtOnce) * gridDim.x) {
+  for (int64_t first = begin; first < tiles.count; first += kAtOnce * step) {
     if (!no_more) {
-      const int64_t tile = first + int64_t(threadIdx.x / 32) * gridDim.x;
+      const int64_t tile = first + int64_t(threadIdx.x / 32) * step;
       const bool found = tile < tiles.count && look(tile);
       __syncthreads();  // all have read what was there
       if (threadIdx.x % 32 == 0) some_plain[threadIdx.x / 32] = found;
       __syncthreads();
     }
     for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t tile = first + int64_t(i) * gridDim.x;
+      const int64_t tile = first + i * step;
       if (tile >= tiles.count) break;
       const auto at = tiles.place(tile);
       const int64_t matrix = at.batch * p.m * p.n;
       if (groups > 1) {
-        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups,
-                             p.batches * p.m * p.n);
+        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups, outputs);
       }
       if (no_more || !some_plain[i]) continue;
       __syncthreads();  // what add_groups wrote, too
@@ -313,10 +324,13 @@ inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand&
   const uint32_t *codes_a = split_a.codes, *codes_b = split_b.codes;
   if (call.prepared.split_a.as_read) codes_a = codes_b;
   if (call.prepared.split_b.as_read) codes_b = codes_a;
-  return launch(&finish, call.step(-1), static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, Tiles<kFixTile, kFixTile>(p),
-                lines_of(a, split_a), lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), partials,
-                partials != nullptr ? static_cast<int>(call.prepared.groups) : 1);
+  const Launch shape = call.step(-1);
+  const Tiles<kFixTile, kFixTile> tiles(p);
+  const int shares = static_cast<int>(shape.grid / tiles.count);
+  return launch(&finish, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
+                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, lines_of(a, split_a),
+                lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), partials,
+                partials != nullptr ? static_cast<int>(call.prepared.groups) : 1, shares > 1 ? shares : 1);
 }
 
 }  // namespace treduce::matmul::split

@@ -1,9 +1,11 @@
 // The kernels that split operands before they are multiplied: into halves, and into parts.
 #pragma once
 
+#include "../primitives/cluster.cuh"
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
+#include "split_launches.h"
 #include "split_segment.cuh"
 
 namespace treduce::matmul::split {
@@ -289,47 +291,55 @@ static __global__ void __launch_bounds__(kThreads)
   split_both(a, b, ~0u, ~0u);
 }
 
-// Splits few lines into halves and into parts: a block a line, so that all of it is known before its parts are taken. The unit is
-// that of the parts where no pairs suit the line, else that of the halves. Blocks beyond them help to begin `other`.
+// Splits few lines into halves and into parts: a cluster of `blocks` a line, so that all of it is known before its parts are taken.
+// The unit is that of the parts where no pairs suit the line, else that of the halves. Clusters beyond them help to begin `other`.
 static __global__ void __launch_bounds__(kLineThreads)
     split_lines(TREDUCE_GRID_CONSTANT IntoHalves halves, TREDUCE_GRID_CONSTANT IntoParts parts,
-                TREDUCE_GRID_CONSTANT Operand16 other) {
-  constexpr int kWarps = kLineThreads / 32, kLineTeams = kLineThreads / kLanes;
-  __shared__ Facts of_warp[kWarps];
+                TREDUCE_GRID_CONSTANT Operand16 other, int blocks) {
+  constexpr int kWarps = kLineThreads / 32;
+  __shared__ Facts of_warp[kWarps], of_block;
   ptx::allow_launch_after();
   const Operand16& to = halves.to;
   if (blockIdx.x == 0 && threadIdx.x == 0) *to.codes = 0;
   begin_facts(other, kNoFacts);
   const uint32_t lines = static_cast<uint32_t>(to.shape.lines), segments = static_cast<uint32_t>(to.shape.segments());
-  const uint32_t matrix = blockIdx.x / lines, line = blockIdx.x - matrix * lines, team = threadIdx.x / kLanes;
+  const uint32_t index = blockIdx.x / blocks, rank = blockIdx.x - index * blocks;
+  const uint32_t own = (rank * blockDim.x + threadIdx.x) / kLanes, step = blocks * blockDim.x / kLanes;  // segments
+  const uint32_t matrix = index / lines, line = index - matrix * lines;
   if (matrix >= to.shape.matrices) return;
   const float* const from = halves.from.line(matrix, line);
 
   float x[kNumbers];
   Facts facts = kNoFacts;
   // A warp without segments does nothing: most lines are shorter than a block.
-  const uint32_t first_of_warp = threadIdx.x / 32 * (32 / kLanes);
-  for (uint32_t first = 0; first + first_of_warp < segments; first += kLineTeams) {
-    const bool there = first + team < segments;
-    read_numbers(halves, from, there, first + team, x);
-    const Facts more = halves.write(x, there, matrix, line, first + team, from);
+  for (uint32_t segment = own; segment - threadIdx.x % 32 / kLanes < segments; segment += step) {
+    const bool there = segment < segments;
+    read_numbers(halves, from, there, segment, x);
+    const Facts more = halves.write(x, there, matrix, line, segment, from);
     if (there) facts = join(facts, more);
   }
 #pragma unroll
   for (int d = 16; d >= kLanes; d /= 2) facts = join(facts, __shfl_xor_sync(~0u, facts, d));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = facts;
   __syncthreads();
-  facts = of_warp[threadIdx.x % kWarps];
+  facts = threadIdx.x % kWarps < blockDim.x / 32 ? of_warp[threadIdx.x % kWarps] : kNoFacts;
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) facts = join(facts, __shfl_xor_sync(~0u, facts, d));
-  if (threadIdx.x == 0) to.line_facts[matrix * to.shape.lines_padded + line] = facts;
+  if (blocks > 1) {
+    if (threadIdx.x == 0) of_block = facts;
+    cluster::sync();
+    for (int i = 0; i < blocks; ++i) facts = join(facts, *cluster::shared_of(&of_block, i));
+    cluster::arrive();
+  }
+  if (rank == 0 && threadIdx.x == 0) to.line_facts[matrix * to.shape.lines_padded + line] = facts;
 
   const int exponent = parts_exponent(facts);
-  for (uint32_t segment = team; segment < segments; segment += kLineTeams) {
-    if (segments > kLineTeams) read_numbers(parts, from, true, segment, x);
+  for (uint32_t segment = own; segment < segments; segment += step) {
+    if (segments > step) read_numbers(parts, from, true, segment, x);
     parts.write_parts(x, matrix, line, segment, exponent);
     if (never_pairs(facts) && threadIdx.x % kLanes == 0) parts.write_unit(matrix, line, segment, -exponent);
   }
+  if (blocks > 1) cluster::wait();  // others may still read its facts
 }
 
 static __global__ void __launch_bounds__(kThreads)

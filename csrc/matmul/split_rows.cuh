@@ -6,6 +6,7 @@
 #pragma once
 
 #include "epilogue.cuh"
+#include "split_launches.h"
 #include "split_operands.cuh"
 #include "split_segment.cuh"
 #include "split_tiles.cuh"
@@ -38,6 +39,7 @@ struct Tiling {
   static constexpr int kMultiplying =
       kRegisters * (kThreads / kWarpGroup) - kCopying - kTeams * kShape.kTeamWarps / 4 * kSplitting;
   static_assert(kMultiplying <= 256);
+  static constexpr bool kMayPart = kFirst && kRows <= kMostPartRows;
 };
 
 // In a stage of W split, or of X: halves, parts, and scales of the halves; those that X needs. Found out again where it is needed:
@@ -132,7 +134,13 @@ struct Work {
   int64_t w_lines;
   int x_lines;
   int steps, w_tiles, x_tiles, batches, inner_batches;
-  int64_t outputs;  // from the results of one group of k to those of the next
+  TREDUCE_DEVICE int64_t tiles() const { return int64_t(w_tiles) * x_tiles * batches; }
+  int groups, group_parts;  // of k; and blocks that share one
+  int64_t outputs;          // from the results of one group of k to those of the next
+  // Where group_parts > 1: the sums of segments, four of a thread at a time, [segment][tile][quad][thread], and exponents of the units
+  // of lines of W, [group][tile][line].
+  float4* segment_sums;
+  int* group_units;
   Broadcast box_w;
   split::Matrices w, x;
   split::Source source;  // W
@@ -144,22 +152,25 @@ struct Work {
 template <class S>
 struct BlockTask {
   int first, first_x, x_lines;
-  int batch, group;
+  int batch, group, tile;
   int begin, end;  // segments of the group
   int2 batches;
   int64_t matrix_w, matrix_x;
 
   TREDUCE_DEVICE BlockTask(const Work& work, int block) {
     // Blocks that read the same lines of W are neighbours.
+    tile = static_cast<int>(block % work.tiles());
     first_x = block % work.x_tiles * S::kRows;
     block /= work.x_tiles;
     first = block % work.w_tiles * kLines;
     block /= work.w_tiles;
     x_lines = min(work.x_lines - first_x, S::kRows);
     batch = block % work.batches;
-    group = block / work.batches;
-    begin = group * kGroupSegments;
-    end = min(work.steps, begin + kGroupSegments);
+    block /= work.batches;
+    group = block % work.groups;
+    const int part = block / work.groups, length = kGroupSegments / work.group_parts;
+    begin = group * kGroupSegments + part * length;
+    end = min(work.steps, begin + length);
     batches = {batch / work.inner_batches, batch % work.inner_batches};
     matrix_w = work.w.of(batches.x, batches.y);
     matrix_x = work.x.of(batches.x, batches.y);
@@ -304,6 +315,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
     if (__syncthreads_or(some) == 0) return;
   }
+  if constexpr (S::kMayPart) {
+    if (work.group_parts > 1) {
+      const Task task(work, ptx::block_index());
+      if (task.begin >= task.end) return;  // the last group may be short
+    }
+  }
   if (threadIdx.x == 0) {
     if constexpr (kRead != ReadW::numbers) ptx::prefetch_tensor_map(&map_w);
     if constexpr (S::kFirst) ptx::prefetch_tensor_map(&map_x);
@@ -399,7 +416,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     } else {
       unit = exists ? -parts_exponent(task.facts_w(w)[mine]) : 0;
     }
-    if (team == 0 && lane % split::kLanes == 0) shared.unit[mine] = unit;
+    if (team == 0 && lane % split::kLanes == 0) {
+      shared.unit[mine] = unit;
+      if constexpr (S::kMayPart) {
+        // All parts of the group write the same.
+        if (work.group_parts > 1) work.group_units[(task.group * work.tiles() + task.tile) * kLines + mine] = unit;
+      }
+    }
     const Mode mode = mode_of_x(task);
     const StageOfW<S> stage(mode);
     // A stage of W is always the same team's: a team that waited for one whose last tile is another's could miss a phase.
@@ -550,6 +573,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::mbarrier_arrive(shared.split_w.empty + at_w.stage);
       ptx::mbarrier_arrive(shared.x.empty + at_x.stage);
     }
+    if constexpr (S::kMayPart) {
+      if (work.group_parts > 1) {
+        float4* const to =
+            work.segment_sums + (step * work.tiles() + task.tile) * (kLines * S::kRows / 4) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < S::kRows / 8; ++i) {
+          to[i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
+          acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
+        }
+      }
+    }
+  }
+  if constexpr (S::kMayPart) {
+    if (work.group_parts > 1) return;
   }
 
   // ---- and store them ----
@@ -585,6 +622,44 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
+// Adds the sums of segments of a group, where several blocks computed them, in their order: as one block does. A block does a quad
+// of the threads of a tile.
+template <int kRows>
+__global__ void __launch_bounds__(kAddThreads)
+    add_segments(TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT Operand16 x, float* partials) {
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  constexpr int kQuads = quads_of(kRows);
+  const int quad = blockIdx.x % kQuads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t tiles = work.tiles();
+  const int block = blockIdx.x / kQuads, tile = static_cast<int>(block % tiles),
+            group = static_cast<int>(block / tiles);
+  const int begin = group * kGroupSegments, count = min(work.steps - begin, kGroupSegments);
+  const float4* from =
+      work.segment_sums + (begin * tiles + tile) * (kLines * kRows / 4) + quad * kAddThreads + threadIdx.x;
+  float4 sum = {0, 0, 0, 0};
+#pragma unroll 16
+  for (int i = 0; i < count; ++i) {
+    const float4 more = from[i * tiles * (kLines * kRows / 4)];
+    sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+  }
+  const int first_x = tile % work.x_tiles * kRows, first = tile / work.x_tiles % work.w_tiles * kLines;
+  const int batch = tile / work.x_tiles / work.w_tiles;
+  const int64_t matrix_x = work.x.of(batch / work.inner_batches, batch % work.inner_batches);
+  const float* const x_units = x.unit + (matrix_x * x.shape.groups() + group) * x.shape.lines_padded;
+  const int* const w_units = work.group_units + (group * tiles + tile) * kLines;
+  float* const to = partials + group * work.outputs + batch * work.m * work.n;
+  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int mine = warp * 16 + lane / 4 + i / 2 * 8, of_w = first + mine,
+              of_x = first_x + quad * 8 + lane % 4 * 2 + i % 2;
+    if (of_w >= work.w_lines || of_x >= work.x_lines) continue;
+    const int64_t at = work.of_a ? of_w * work.n + of_x : of_x * work.n + of_w;
+    to[at] = split::from_units(sums[i], split::power_of_two(w_units[mine]), x_units[of_x]);
+  }
+}
+
 template <class S, ReadW kRead>
 cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
                          const Operand16& split_w, const Operand16& split_x, float* partials) {
@@ -607,15 +682,25 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   work.batches = static_cast<int>(p.batches);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.outputs = p.batches * p.m * p.n;
+  work.groups = static_cast<int>(call.prepared.groups);
+  work.group_parts = S::kFirst ? static_cast<int>(call.step(1).grid / call.step(-2).grid) : 1;
+  const SplitRegions& regions_w = of_a ? call.prepared.split_a : call.prepared.split_b;
+  work.segment_sums = call.region<float4>(regions_w.halves);
+  work.group_units = call.region<int>(regions_w.units);
   work.box_w = broadcast_of(boxes);
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
   work.source = split::source_of(w);
   work.of_a = of_a;
   const auto function = &kernel<S, kRead>;
-  return launch(function, call.step(S::kFirst ? 1 : 2), map_w, map_x, map_x_parts, split_x, split_w, work,
-                static_cast<int>(p.k), partials != nullptr ? partials : static_cast<float*>(call.c),
-                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+  error = launch(function, call.step(S::kFirst ? 1 : -2), map_w, map_x, map_x_parts, split_x, split_w, work,
+                 static_cast<int>(p.k), partials != nullptr ? partials : static_cast<float*>(call.c),
+                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+  if (error != cudaSuccess) return error;
+  if constexpr (S::kMayPart) {
+    if (work.group_parts > 1) return launch(&add_segments<S::kRows>, call.step(2), work, split_x, partials);
+  }
+  return cudaSuccess;
 }
 
 // `of_a`: w is A.
@@ -635,7 +720,7 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
   cudaError_t error = launch(&split::split_lines, call.step(0), split::IntoHalves{split_all, false},
-                             split::IntoParts{split_all, nullptr}, split_w);
+                             split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster);
   if (error == cudaSuccess) {
     error = with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::first>{}); });
   }
