@@ -69,6 +69,19 @@ def test_few_rows_are_split_as_they_are_read():
     assert "with a bias" in str(p)
 
 
+def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
+    p = plan("matmul", (17, 5000), (5000, 300), variant="split_fp16")
+    blocks, adds, whole = (p.launches[i] for i in (1, 2, 3))
+    assert adds.kernel == "add segments" and blocks.grid[0] == 4 * whole.grid[0]
+    assert {"sums of segments", "units of groups"} <= {r.name for r in p.regions}
+
+
+def test_few_rows_are_split_by_as_many_threads_as_they_have_use_for():
+    for k, threads, blocks in ((128, 64, 1), (4096, 256, 1), (28672, 1024, 2), (10**6, 1024, 8)):
+        split = plan("matmul", (1, k), (k, 64), variant="split_fp16").launches[0]
+        assert (split.block[0], split.cluster, split.grid[0]) == (threads, blocks, blocks)
+
+
 @pytest.mark.parametrize("variant", RUNGS, ids=names(RUNGS))
 def test_every_rung(variant):
     for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
