@@ -188,7 +188,7 @@ struct Rows {
   Tensor like(const Tensor& other) const { return other.reshape(matrix.sizes()); }
 };
 
-Tensor flat(const Tensor& tensor) { return tensor.defined() ? tensor.reshape({-1}) : tensor; }
+Tensor flat(const Tensor& tensor) { return tensor.defined() && tensor.dim() != 1 ? tensor.reshape({-1}) : tensor; }
 
 // A gradient in the shape and dtype of the weights.
 Tensor shaped(const Tensor& grad, const Tensor& weight, c10::SymIntArrayRef shape, at::ScalarType type) {
