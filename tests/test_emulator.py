@@ -578,6 +578,11 @@ def products(store, variant):
     batch.append(product(store, variant, matrix(40, 32, batches=(3,)), matrix(32, 68, batches=(3,))))
     batch.append(product(store, variant, matrix(130, 7), matrix(7, 3)))
     batch.append(product(store, variant, matrix(3, 7), matrix(7, 130), bias=matrix(1, 130)[0]))
+    if variant.name == "pipelined":  # of so many small matrices each is a warp's
+        of_each = functools.partial(matrix, batches=(512,))
+        for operands in in_every_layout(of_each, (5, 3, 7), (16, 12, 8), (17, 31, 33), (32, 32, 36)):
+            batch.append(product(store, variant, *operands, seeds=1))
+        batch.append(product(store, variant, of_each(9, 17), matrix(17, 5), bias=matrix(1, 5)[0], shift=1, seeds=1))
     return batch
 
 

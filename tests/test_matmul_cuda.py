@@ -391,6 +391,37 @@ def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
         assert_same_bits(product(a, b, small), product(a, b, large), f"a batch of {size}")
 
 
+def test_many_small_matrices_have_the_bits_of_one(poisoned):
+    """A warp a matrix, in k order; at the edges of its tiles, of any layout and any k that it takes."""
+    many, one = tables.row("matmul", "pipelined"), tables.row("matmul", "tiled")
+    for m, n in ((1, 1), (3, 30), (16, 16), (17, 15), (32, 5), (31, 32)):
+        for k in (1, 2, 4, 7, 32, 63, 64, 127):
+            a, b = random(600, m, k, dtype=torch.float32, seed=m), random(600, k, n, dtype=torch.float32, seed=n)
+            for left, right in itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)):
+                assert_same_bits(product(left, right, many), product(a, b, one), f"{(m, n, k)}")
+    shared = random(20, 24, dtype=torch.float32)
+    a = random(600, 20, 20, dtype=torch.float32)
+    assert_same_bits(product(a, shared, many), product(a, shared.expand(600, 20, 24).contiguous(), one), "a shared B")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tiles_of_every_width_have_one_order(dtype, poisoned):
+    """Widths of which the last columns fill no box; rows of C that begin at multiples of 16 bytes and others."""
+    wide, narrow = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(wide)
+    for m, n, k in (
+        (512, 11008, 96),
+        (511, 11007, 96),
+        (1536, 1536, 200),
+        (128, 11008, 64),
+        (600, 14336, 72),
+        (600, 14335, 72),
+    ):
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        for what, left, right in layouts(a, b):
+            assert_same_bits(product(left, right, wide), product(a, b, narrow), f"{(m, n, k)} {what}")
+
+
 LONG = tuple(v for v in ON_CORES if v.order in ("warp_group_long", "tensor_core_f64"))
 every_long = of_every_dtype(LONG)
 

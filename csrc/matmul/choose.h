@@ -2,6 +2,8 @@
 // these may be tuned freely; each model stands beside its measurement. Host code, free of torch and CUDA.
 #pragma once
 
+#include <optional>
+
 #include "../common/prepared.h"
 #include "operand.h"
 #include "shapes.h"
@@ -18,6 +20,13 @@ namespace pipelined {
 // `tile`: the caller's tile_size; 0: none.
 Index choose(const Problem& p, DType dtype, int tile, const Chip& chip);
 }  // namespace pipelined
+
+namespace small_matrices {
+// Whether a batch has so many that a warp for each fills the chip, and k is short enough to wait for.
+bool pays(const Problem& p);
+// Of the kernel of pipelined for them; none where it is not theirs.
+std::optional<Index> choose(const Problem& p, DType dtype, int tile);
+}  // namespace small_matrices
 
 // Of a rung that cuts long k in groups. apart: they are computed side by side, and added afterwards: the additions are the same.
 struct Choice {

@@ -29,7 +29,7 @@ struct Decisions {
   // kernel for few rows (few_rows.cuh, split_rows.cuh).
   int shape = 0;
   bool few = false;
-  bool small = false;  // the kernel for small matrices (small_tiles.cuh)
+  bool small = false;  // the kernel for small matrices (small_tiles.cuh, small_matrices.cuh)
   int64_t tile_m = 0, tile_n = 0;
   int stages = 0;  // of the ring in shared memory; 0: none
 

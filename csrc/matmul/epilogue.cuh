@@ -145,15 +145,15 @@ TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row
 // Stores by way of shared memory, so that whole rows leave at once: kStagingColumns at a time, alternately through two buffers. A
 // warp group needs kStagingBytes, and a named barrier of its own.
 
-// Rounds 64 columns of accumulators into a buffer, swizzled. Synchronises before; the caller after.
-template <class T>
+// Rounds kColumns columns of accumulators, at most 64, into a buffer, swizzled. Synchronises before; the caller after.
+template <class T, int kColumns>
 TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
   const int lane = threadIdx.x % 32;
   const int line =
       threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64: this lane gives the address of its 16 bytes
   named_barrier<kWarpGroup>(barrier);
 #pragma unroll
-  for (int i = 0; i < kStagingColumns / 16; ++i) {
+  for (int i = 0; i < kColumns / 16; ++i) {
     uint32_t words[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -192,12 +192,28 @@ TREDUCE_DEVICE void store_rows(const char* buffer, T* c, int64_t n, int64_t rows
   }
 }
 
+// The same of kColumns columns, fewer than a box has, where rows of C begin at multiples of 16 bytes.
+template <int kColumns, class T>
+TREDUCE_DEVICE void store_vectors(const char* buffer, T* c, int64_t n, int64_t rows_left, int columns_left) {
+  constexpr int kSize = 16 / sizeof(T), kVectors = kColumns / kSize;  // of a row
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+#pragma unroll
+  for (int i = 0; i < 16 * kVectors / 32; ++i) {
+    const int line = warp * 16 + (i * 32 + lane) / kVectors, vector = (i * 32 + lane) % kVectors;
+    if (line >= rows_left || vector * kSize >= columns_left) continue;
+    *reinterpret_cast<uint4*>(c + line * n + vector * kSize) =
+        *reinterpret_cast<const uint4*>(buffer + line * kRowBytes + (vector ^ line % 8) * 16);
+  }
+}
+
 // Stores the sums of a warp group by way of shared memory. The copy engine takes a buffer while the next columns are rounded into
 // the other, if `boxes`, where `map` is C's; else the warps store its rows. (row, column) is in matrix `index` of C, which begins
 // at `c`.
 template <class T, int kN>
 TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const CUtensorMap* map, T* c, char* staging,
                                  int row, int column, int64_t m, int64_t n, int index, int barrier) {
+  constexpr int kLast = kN % kStagingColumns;  // columns that fill no box
+  static_assert(kLast % 16 == 0);
   const bool elected = threadIdx.x % kWarpGroup == 0;
 #pragma unroll
   for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
@@ -205,7 +221,7 @@ TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const C
     const int first = column + chunk * kStagingColumns;
     // The buffer is free when its last store has read it: the last store but one, or at the start of a tile maybe the last.
     if (elected && boxes) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
-    stage_columns<T>(acc + chunk * 32, buffer, barrier);
+    stage_columns<T, kStagingColumns>(acc + chunk * 32, buffer, barrier);
     if (boxes) {
       ptx::fence_async_proxy();
       named_barrier<kWarpGroup>(barrier);
@@ -216,6 +232,21 @@ TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const C
     } else {
       __syncwarp();
       store_rows(buffer, c + row * n + first, n, m - row, static_cast<int>(min(int64_t(kStagingColumns), n - first)));
+    }
+  }
+  if constexpr (kLast > 0) {
+    constexpr int kChunk = kN / kStagingColumns;
+    char* const buffer = staging + kChunk % 2 * kStagingBuffer;
+    const int first = column + kChunk * kStagingColumns;
+    if (elected && boxes) ptx::wait_stores_read<1>();
+    stage_columns<T, kLast>(acc + kChunk * 32, buffer, barrier);
+    __syncwarp();
+    T* const to = c + row * n + first;
+    const int columns_left = static_cast<int>(min(int64_t(kLast), n - first));
+    if (boxes) {
+      store_vectors<kLast>(buffer, to, n, m - row, columns_left);
+    } else {
+      store_rows(buffer, to, n, m - row, columns_left);
     }
   }
 }

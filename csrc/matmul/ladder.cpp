@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "choose.h"
 #include "operand.h"
 #include "prepare.h"
 
@@ -217,6 +218,9 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   constexpr int64_t kNarrowDepth =
       32;  // longer rows a thread each are read apart: measured on an NVIDIA H200, 2026-11-22
   if (narrow && problem.k <= kNarrowDepth && resolved.tile == 0) return {&find("naive"), 0};
+  if (dtype == DType::float32 && target.capability > 0 && resolved.tile == 0 && small_matrices::pays(problem)) {
+    return {&find("pipelined"), 0};
+  }
   // As many outputs may be small matrices, which fill no larger tile.
   const bool small = problem.m <= 16 && problem.n <= 16;
   const int64_t outputs = small ? problem.m * problem.n : problem.batches * problem.m * problem.n;

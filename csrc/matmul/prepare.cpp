@@ -236,8 +236,32 @@ void prepare_naive(const Request& r, const Chip&, Prepared& out) {
   prepare_tiles(naive::kShapes[out.shape], out);
 }
 
+// The same of small matrices: neighbours along k are copied 16 bytes at once too, where whole rows are.
+Way way_of_small_matrices(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p,
+                          const int64_t* batch) {
+  constexpr int64_t kSize = 16 / sizeof(float);
+  const auto whole = [](int64_t elements) { return elements % kSize == 0; };
+  bool vectors = reinterpret_cast<uint64_t>(data) % 16 == 0;
+  for (int d = 0; d < p.batch_dims; ++d) vectors = vectors && whole(batch[d]);
+  if (step == 1) return vectors && whole(stride) && whole(p.k) ? Way::k_vectors : Way::k;
+  return vectors && stride == 1 && whole(step) && whole(lines) ? Way::lines_vectors : Way::lines;
+}
+
 void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
+  if (const auto index = small_matrices::choose(p, r.dtype, r.tile)) {
+    out.small = true;
+    out.shape = *index;
+    out.way_a = way_of_small_matrices(r.a, p.a_row, p.a_column, p.m, p, p.a_batch);
+    out.way_b = way_of_small_matrices(r.b, p.b_column, p.b_row, p.n, p, p.b_batch);
+    const small_matrices::Shape& s = small_matrices::kShapes[out.shape];
+    set_tile(s, out);
+    LaunchShape launch = launch_of(s);
+    launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
+    launch.shared_bytes = s.bytes(is_along_k(out.way_a), is_along_k(out.way_b), p.k);
+    out.launches.add(launch);
+    return;
+  }
   out.shape = pipelined::choose(p, r.dtype, r.tile, chip);
   out.way_a = pipelined_way(r.a, r.dtype, p.a_row, p.a_column, p.m, p, p.a_batch);
   out.way_b = pipelined_way(r.b, r.dtype, p.b_column, p.b_row, p.n, p, p.b_batch);
@@ -343,6 +367,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     const int slots = chip.multiprocessors * s.blocks / s.cluster;
     const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
     launch.grid = std::min<int64_t>(tasks, slots) * s.cluster;
+    // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
+    const double most = 2 * tasks <= slots ? 20000 : 10000;  // cycles
+    launch.overlapping = tasks <= slots && choice.cycles > 0 && choice.cycles < most;
   }
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);

@@ -86,6 +86,34 @@ constexpr TileShape shape(DType dtype, int index) {
 
 }  // namespace pipelined
 
+// The kernel of `pipelined` for many small matrices of float32.
+namespace small_matrices {
+
+constexpr int kMostDepth = 56;  // what every chip's shared memory holds
+
+// Tiles are a warp's.
+struct Shape : TileShape {
+  // Floats from a row of an operand's `lines` in shared memory to the next: an odd number of 16 bytes along k.
+  static constexpr int pitch(bool along_k, int lines, int64_t depth) {
+    return along_k ? static_cast<int>(ceil_div(depth, 4) | 1) * 4 : lines;
+  }
+  constexpr int bytes(bool a_along_k, bool b_along_k, int64_t depth) const {
+    const auto floats = [&](bool along_k, int lines) {
+      return static_cast<int>(along_k ? lines : depth) * pitch(along_k, lines, depth);
+    };
+    return threads / 32 * (floats(a_along_k, tile_m) + floats(b_along_k, tile_n)) * 4;
+  }
+};
+constexpr Shape shape(const char* name, int side, int blocks) {
+  TileShape s{name, side, side, 128};
+  s.blocks = blocks;
+  return {s};
+}
+enum Index { kSide32, kSide16, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles", 32, 4), shape("multiply 16 x 16 tiles", 16, 8)};
+
+}  // namespace small_matrices
+
 // ---- long k: mma_f64, persistent ----
 
 namespace long_k {
@@ -211,10 +239,12 @@ namespace persistent {
 enum Index {
   kLarge,
   kLong,
+  kWide224,
   kWide,
   kWide176,
   kWide144,
   kMedium,
+  kMedium96,
   kNarrow,
   kSquare,
   kStrip32,
@@ -225,13 +255,13 @@ enum Index {
 };
 
 // Which shapes add groups, and of which a task may be a single group.
-constexpr bool adds_groups(int index) { return index != kLarge; }
+constexpr bool adds_groups(int index) { return index != kLarge && index != kWide224; }
 constexpr bool takes_groups_apart(int index) { return index == kMedium || index == kNarrow || index == kSquare; }
 // The sums of groups of a thread that lie in shared memory, because the tensor cores' leave registers for half of them.
 constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
 
-// Results of 16 bits leave as boxes, or rows through the same buffers; tiles without are for others.
-constexpr bool stages_results(int n, bool transposed) { return !transposed && n % hopper::kStagingColumns == 0; }
+// Results of 16 bits leave as boxes, or rows through the same buffers, but those of the narrowest tiles.
+constexpr bool stages_results(int n, bool transposed) { return !transposed && n >= hopper::kStagingColumns; }
 
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,
                           bool transposed = false) {
@@ -244,10 +274,12 @@ constexpr TileShape shape(const char* name, int m, int n, int stages, int cluste
 constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),
     hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
+    shape("multiply 128 x 224 tiles", 128, 224, 4, 1, 1),
     shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
-    shape("multiply 128 x 176 tiles", 128, 176, 5, 1, 1),
-    shape("multiply 128 x 144 tiles", 128, 144, 5, 1, 1),
+    shape("multiply 128 x 176 tiles", 128, 176, 4, 1, 1),
+    shape("multiply 128 x 144 tiles", 128, 144, 4, 2, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
+    shape("multiply 128 x 96 tiles", 128, 96, 6, 1, 1),
     shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
     shape("multiply 64 x 32 tiles", 64, 32, 16, 1, 1),

@@ -44,6 +44,23 @@ struct Tile {
   static constexpr int kBoxes = kAlongK ? 1 : kLines / 64;
   static constexpr int kBoxBytes = kBytes / kBoxes;
 
+  // The box of one of kParts parts of a tile: fewer lines, or of slabs fewer steps of k.
+  template <int kParts>
+  static constexpr int kPartOuter = kBoxOuter / kParts;
+  // Who calls: one thread in each of the kParts blocks of a cluster, for part `part` of the tile, which comes to all of them.
+  template <int kParts>
+  TREDUCE_DEVICE static void load_part(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full,
+                                       int part) {
+    static_assert(kPartOuter<kParts> * kParts == kBoxOuter && kPartOuter<kParts> % 8 == 0);
+    const int first = part * kPartOuter<kParts>;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) {
+      const ptx::Coordinates at = kAlongK ? ptx::Coordinates{k, line + first, batch.y, batch.x}
+                                          : ptx::Coordinates{line + i * 64, k + first, batch.y, batch.x};
+      ptx::load_box_multicast(tile + i * kBoxBytes + first * kRowBytes, map, at, full, (1u << kParts) - 1);
+    }
+  }
+
   // Who calls: one thread. kBlocks > 1: to every block of the cluster.
   template <int kBlocks = 1>
   TREDUCE_DEVICE static void load(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full) {

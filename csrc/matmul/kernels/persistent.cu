@@ -60,8 +60,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
-  using PartB =
-      Tile<T, S::template lines_b<kBAlongK>() / S::kCluster, kBAlongK>;  // what a block fetches for the cluster
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
@@ -81,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   };
 
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
+  ptx::wait_for_launch_before();
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
   if (warp_group == 0) {
@@ -98,9 +97,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
           TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
-          PartB::template load<S::kCluster>(tile_b + rank * PartB::kBytes, &map_b,
-                                            place.column + rank * (S::kTileN / S::kCluster), step * kDepth<T>, batch_b,
-                                            full);
+          if constexpr (S::kCluster > 1) {
+            TileB::template load_part<S::kCluster>(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full, rank);
+          } else {
+            TileB::load(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full);
+          }
         }
       }
     }
@@ -188,11 +189,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using PartB = Tile<T, S::template lines_b<kBAlongK>() / S::kCluster, kBAlongK>;
-  static_assert(TileA::kBytes + PartB::kBytes * S::kCluster <= S::kStageBytes);
+  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
   CUtensorMap map_a, map_b;
   cudaError_t error = encode_tiles<TileA>(a, &map_a);
-  if (error == cudaSuccess) error = encode_tiles<PartB>(b, &map_b);
+  if (error == cudaSuccess)
+    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::template kPartOuter<S::kCluster>, &map_b);
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
@@ -236,9 +238,7 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
-    constexpr bool kOfFloats = S::kTileN > kSlabLines && !S::kBoxesC;
-    if constexpr ((kOfFloats && !std::is_same_v<typename Form::T, ptx::tfloat32>) ||
-                  (S::kTransposed && !Form::kAAlongK)) {
+    if constexpr (S::kTransposed && !Form::kAAlongK) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
       return launch_layout<Form, S>(call, a, b);

@@ -10,12 +10,14 @@
 //          bytes of neighbouring lines, but one element of neighbours along k, because the tile is transposed. Tiles of C are
 //          taken in bands, so that those computed at the same time share more of A and B.
 // Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output
-//          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller.
+//          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller. For
+//          many small matrices see small_matrices.cuh.
 // Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
 #include "../../primitives/shared.cuh"
 #include "../copies.cuh"
 #include "../outputs.cuh"
+#include "../small_matrices.cuh"
 
 namespace treduce::matmul::pipelined {
 
@@ -27,6 +29,8 @@ struct Config {
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStep = pipelined::kStep,
                        kStages = pipelined::kStages;
   static constexpr int kThreads = kShape.threads;
+  // A multiprocessor: others hide the first copies and the stores of a block, which short k has little else beside.
+  static constexpr int kBlocks = kIndex == kMedium && std::is_same_v<T, float> ? 4 : 1;
   static_assert(kThreads == 32 * kWarpsM * kWarpsN);
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kRows = kWarpM / WarpShape::kRows, kColumns = kWarpN / WarpShape::kColumns;  // a thread
@@ -45,7 +49,7 @@ template <class T>
 using Small = Config<T, kSmall, 1, 4>;
 
 template <class T, class C, Way kWayA, Way kWayB>
-__global__ void __launch_bounds__(C::kThreads, 1)
+__global__ void __launch_bounds__(C::kThreads, kWayA == Way::any ? C::kBlocks : 1)
     kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
   using CopiesA = Copies<T, C, C::kTileM, kWayA>;
   using CopiesB = Copies<T, C, C::kTileN, kWayB>;
@@ -186,6 +190,7 @@ cudaError_t launch_dtype(const Call& call) {
 }
 
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.small) return small_matrices::run(call);
   return dispatch_dtype(call.dtype, [&](auto type) { return launch_dtype<typename decltype(type)::type>(call); });
 }
 
