@@ -5,7 +5,7 @@
 # make test TORCH=torch==2.11.0    another torch, in an environment of its own: .venv-torch2.11.0
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench report lint format sanitize build wheel sdist clean FORCE
+.PHONY: help demo test test-all bench report docs lint format sanitize build wheel sdist clean FORCE
 
 # Pinned, so that two clones a year apart run the same: setuptools to one that torch 2.11 takes too, the toolkit by torch,
 # whose own CUDA libraries come from it.
@@ -15,6 +15,7 @@ TOOLS := setuptools==81.0.0 ninja==1.13.2 numpy==2.4.6 rich==15.0.0
 CHECKS := matplotlib==3.11.2 pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170.15 expecttest==0.3.0 \
           transformers==5.23.0 \
           nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+DOCS := pdoc==16.0.0
 LINTERS := clang-format==23.1.5 ruff==0.17.5 mypy==2.4.1
 TOOLKIT := cuda-toolkit[nvcc,cudart,cccl]
 
@@ -25,6 +26,7 @@ else
   py := $(venv)/bin/python
   ready := $(venv)/.ready
   checks := $(venv)/.checks
+  docs := $(venv)/.docs
 endif
 # Modules are compiled to bytecode as they are imported; pip would compile all of torch's.
 pip := $(venv)/bin/python -m pip install --disable-pip-version-check --no-compile
@@ -65,6 +67,10 @@ bench: build/.built $(checks) ## measure everything on this machine's GPU into b
 
 report: build/.built $(checks) ## write tables and plots from benchmarks/results/
 	@$(py) benchmarks/report.py
+
+docs: build/.built $(docs) ## the API reference, from the docstrings, in build/api
+	@$(py) -m pdoc --docformat google --output-directory build/api torch_reduce torch_reduce.distributed && \
+	  echo "build/api/torch_reduce.html"
 
 sanitize: build/.built ## run every rung at small sizes under compute-sanitizer (needs a GPU)
 	@for tool in memcheck racecheck initcheck synccheck; do \
@@ -112,6 +118,10 @@ $(venv)/.ready: Makefile | $(venv)/bin/python
 $(venv)/.checks: Makefile | $(venv)/.ready
 	@echo "installing what the tests need"
 	@$(pip) --quiet $(CHECKS)
+	@touch $@
+
+$(venv)/.docs: Makefile | $(venv)/.ready
+	@$(pip) --quiet $(DOCS)
 	@touch $@
 
 $(venv)/.nvcc: Makefile | $(venv)/.ready

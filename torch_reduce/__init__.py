@@ -23,7 +23,7 @@ except ImportError as error:
         "`pip install --no-build-isolation .` in the repository"
     ) from error
 
-from . import _flops, _vmap  # noqa: F401  (tell torch.utils.flop_counter and torch.vmap about the ops)
+from . import _flops, _vmap, nn  # noqa: F401  (the first two tell torch.utils.flop_counter and torch.vmap about the ops)
 from ._device import Bandwidth, BuildInfo, DeviceInfo, build_info, cuda_built
 from ._info import device_info
 from ._invariant import (
@@ -77,6 +77,7 @@ __all__ = [
     "logsumexp",
     "matmul",
     "mean",
+    "nn",
     "norm",
     "plan",
     "resolve",
