@@ -110,12 +110,106 @@ def test_widths_and_layouts(width, value_width, dtype, device):
     assert_same_bits(step, whole[1:, :, 40:41])
 
 
-def test_gradcheck():
-    q, k, v = (x[..., :3].detach().requires_grad_() for x in operands(torch.float64, length=4, kv_heads=2, batch=2))
-    assert torch.autograd.gradcheck(lambda *x: attention(*x, is_causal=True, enable_gqa=True), (q, k, v))
-    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool).tril()
-    mask[0, :, :, 0] = False
-    assert torch.autograd.gradcheck(lambda *x: attention(*x, mask, enable_gqa=True), (q, k, v))
+def composed(q, k, v, mask=None, *, is_causal=False, scale=None, **_):
+    """Attention by torch's differentiable ops, in which rows that attend nothing are zeros."""
+    k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scores = q @ k.mT * (scale or q.shape[-1] ** -0.5)
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+    seen = seen.tril() if is_causal else seen if mask is None or mask.is_floating_point() else mask & seen
+    scores = scores if mask is None or mask.dtype == torch.bool else scores + mask
+    return (scores.masked_fill(~seen, -1e300).softmax(-1) * seen.any(-1, keepdim=True)) @ v
+
+
+# What a call of (2, 2, 3, 4) scores has beside query, key and value: heads of keys, the mask, the rest.
+some_seen = torch.rand(2, 1, 3, 4, generator=torch.Generator().manual_seed(0)) > 0.4
+some_seen[1, :, 2] = False
+DERIVED = {
+    "plain": (2, None, {}),
+    "causal": (2, None, {"is_causal": True}),
+    "grouped": (1, None, {"is_causal": True, "enable_gqa": True, "scale": 0.3}),
+    "masked": (2, some_seen, {}),
+    "added": (2, torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4), {"scale": 2.0}),
+    "grouped, a mask of heads": (1, some_seen.transpose(0, 1)[..., :1, :], {"enable_gqa": True}),
+}
+
+
+@pytest.mark.parametrize("case", DERIVED)
+def test_all_derivatives(case, device):
+    kv_heads, mask, named = DERIVED[case]
+    g = torch.Generator().manual_seed(4)
+    x = tuple(
+        torch.randn(2, heads, n, width, generator=g, dtype=torch.float64).to(device)
+        for heads, n, width in ((2, 3, 3), (kv_heads, 4, 3), (kv_heads, 4, 2))
+    )
+    masks = () if mask is None else (mask.to(device),)
+
+    def scalar(f):
+        return lambda *x: f(*x).square().sum()
+
+    def tangent(f):
+        return lambda *x: torch.func.jvp(f, x, tuple(y.cos() for y in x))[1]
+
+    def twice(f):
+        return scalar(lambda *x: torch.func.grad(scalar(f), 1)(*x))
+
+    every = (0, 1, 2)
+    ours, torchs = (lambda *x, f=f: f(*x, *masks, **named) for f in (attention, composed))
+    for derived in (
+        tangent,
+        lambda f: torch.func.jacfwd(f, every),
+        lambda f: torch.func.hessian(scalar(f), every),
+        lambda f: torch.func.jacrev(torch.func.jacrev(scalar(f), every), every),
+        lambda f: torch.func.grad(scalar(tangent(f)), every),
+        lambda f: torch.func.grad(twice(f), every),
+        lambda f: torch.func.grad(twice(lambda *x: torch.func.grad(scalar(f))(*x)), every),
+    ):
+        torch.testing.assert_close(derived(ours)(*x), derived(torchs)(*x))
+    x = tuple(y.requires_grad_() for y in x)
+    assert torch.autograd.gradcheck(ours, x, check_forward_ad=True, check_batched_forward_grad=True)
+    assert torch.autograd.gradgradcheck(ours, x, check_fwd_over_rev=True, check_rev_over_rev=True)
+
+
+@every_float
+def test_derivatives_are_rounded_as_the_dtype_is(dtype, device):
+    q, k, v = operands(dtype, device, kv_heads=2, grad=True)
+    wide = tuple(x.detach().double().requires_grad_() for x in (q, k, v))
+    tangents = tuple(x.detach().cos() for x in (q, k, v))
+    named = {"is_causal": True, "enable_gqa": True}
+    for derived in (
+        lambda f, *x: torch.func.jvp(f, x, tuple(t.to(x[0].dtype) for t in tangents)),
+        lambda f, *x: torch.autograd.grad(
+            sum(y.square().sum() for y in torch.autograd.grad(f(*x).sum(), x, create_graph=True)), x
+        ),
+    ):
+        actual = derived(lambda *x: attention(*x, **named), q, k, v)
+        expected = derived(lambda *x: composed(*x, **named), *wide)
+        for a, e in zip(actual, expected, strict=True):
+            assert a.dtype == dtype
+            torch.testing.assert_close(a.double(), e, rtol=0, atol=4 * TOLERANCE[dtype] * e.abs().max().item())
+
+
+def test_a_batch_changes_no_bit_of_derivatives(device):
+    def derived(q, k, v):
+        x = tuple(y.clone().requires_grad_() for y in (q, k, v))
+        grads = torch.autograd.grad(attention(*x, is_causal=True).square().sum(), x, create_graph=True)
+        tangent = torch.func.jvp(lambda *x: attention(*x, is_causal=True), (q, k, v), (k, v, q))[1]
+        return (tangent, *torch.autograd.grad(sum(y.square().sum() for y in grads), x))
+
+    q, k, v = operands(torch.float32, device)
+    whole = derived(q, k, v)
+    for b in range(BATCH):
+        for a, e in zip(derived(q[b : b + 1], k[b : b + 1], v[b : b + 1]), whole, strict=True):
+            assert_same_bits(a, e[b : b + 1])
+
+
+def test_derivatives_of_nothing():
+    q, k, v = (torch.ones(2, 1, n, 3, dtype=torch.float64) for n in (4, 0, 0))
+    mask = torch.ones(4, 0, dtype=torch.bool)
+    result, tangent = torch.func.jvp(lambda *x: attention(*x, mask), (q, k, v), (q, k, v))
+    assert (result == 0).all() and (tangent == 0).all()
+    x = q.requires_grad_()
+    (first,) = torch.autograd.grad(attention(x, k, v).sum(), x, create_graph=True)
+    assert (torch.autograd.grad(first.sum(), x)[0] == 0).all()
 
 
 @every_float
@@ -207,27 +301,8 @@ def test_what_is_refused():
         attention(q, k.double(), v)
     with pytest.raises(NotImplementedError, match="gradient of attn_mask"):
         attention(q, k, v, torch.zeros(4, 4, requires_grad=True))
-    with pytest.raises(NotImplementedError, match="second derivative"):
-        x = q.clone().requires_grad_()
-        torch.autograd.grad(attention(x, k, v).sum(), x, create_graph=True)[0].sum().backward()
-    with pytest.raises(NotImplementedError, match="has all derivatives"):
-        torch.func.jvp(attention, (q, k, v), (q, k, v))
-
-
-def test_what_the_refusals_name_has_all_derivatives():
-    q, k, v = operands(torch.float64, length=5)
-
-    def by(module):
-        return lambda q, k, v: module.matmul(module.softmax(module.matmul(q * WIDTH**-0.5, k.mT), -1), v)
-
-    ours, torchs = by(torch_reduce), by(torch)
-    torch.testing.assert_close(ours(q, k, v), attention(q, k, v))
-    for tangent, expected in zip(
-        torch.func.jvp(ours, (q, k, v), (k, v, q)), torch.func.jvp(torchs, (q, k, v), (k, v, q)), strict=True
-    ):
-        torch.testing.assert_close(tangent, expected)
-    few = [x[0, 0, :, :2].clone().requires_grad_() for x in (q, k, v)]
-    assert torch.autograd.gradgradcheck(ours, few)
+    with pytest.raises(NotImplementedError, match="gradient of attn_mask"):
+        torch.func.jvp(lambda mask: attention(q, k, v, mask), (torch.zeros(4, 4),), (torch.ones(4, 4),))
 
 
 def test_autocast_compile_and_opcheck():
@@ -266,6 +341,11 @@ class TestInTheMode:
         assert any(op.name == "aten::scaled_dot_product_attention" and op.ours == 1 for op in mode.report())
         with torch.inference_mode(), torch_reduce.batch_invariant(strict=True):
             assert_same_bits(functional.scaled_dot_product_attention(q, k, v, is_causal=True), result)
+        x = tuple(y.detach() for y in (q, k, v))
+        with torch_reduce.batch_invariant(strict=True):
+            forward = torch.func.jvp(lambda *x: functional.scaled_dot_product_attention(*x), x, x)
+        for a, e in zip(forward, torch.func.jvp(attention, x, x), strict=True):
+            assert_same_bits(a, e)
 
     def test_outside_torchs_is_what_it_was(self):
         q, k, v = operands(torch.float32, grad=True)

@@ -6,6 +6,7 @@
 #include <ATen/ops/real.h>
 
 #include "attention.h"
+#include "attention_formula.h"
 #include "autograd_nodes.h"
 #include "matmul_schema.h"
 #include "reduce_dims.h"
@@ -220,12 +221,21 @@ struct AttentionBackward : Node {
   std::string name() const override { return "TreduceAttentionBackward"; }
 };
 
-constexpr char kComposed[] = "; matmul(softmax(matmul(query * scale, key.mT), -1), value) has all derivatives";
+// Of the gradients themselves, as a formula of differentiable ops.
+struct AttentionBackwardBackward : Node {
+  SavedVariable grad, query, key, value, mask;
+  bool is_causal = false;
+  std::optional<double> scale;
 
-// The node of the gradients themselves. Only differentiating them is an error: torch.func.grad asks for create_graph=True always.
-struct NoSecondDerivative : Node {
-  variable_list apply(variable_list&&) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "scaled_dot_product_attention has no second derivative", kComposed);
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor m = mask.unpack();
+    const attention::Formula formula(query.unpack(), key.unpack(), value.unpack(),
+                                     m.defined() ? std::optional<at::Tensor>(m) : std::nullopt, is_causal, scale);
+    const auto [of_grad, of] = formula.gradients_of_gradients(grad.unpack(), {grads[0], grads[1], grads[2]});
+    return {of_grad, of.query, of.key, of.value};
+  }
+  void release_variables() override {
+    for (SavedVariable* saved : {&grad, &query, &key, &value, &mask}) saved->reset_data();
   }
   std::string name() const override { return "TreduceAttentionBackwardBackward"; }
 };
@@ -346,14 +356,12 @@ at::Tensor recorded_attention(c10::DispatchKeySet keys, const at::Tensor& query,
   using torch::autograd::compute_requires_grad;
   static const auto op = find_op<attention::Schema>("treduce::scaled_dot_product_attention");
   const at::Tensor mask = attn_mask.value_or(at::Tensor());
-  TORCH_CHECK_NOT_IMPLEMENTED(!compute_requires_grad(mask),
+  TORCH_CHECK_NOT_IMPLEMENTED(!compute_requires_grad(mask) && !tangent_of(mask).defined(),
                               "scaled_dot_product_attention has no gradient of attn_mask");
   const bool records = compute_requires_grad(query, key, value);
-  for (const at::Tensor& tensor : {query, key, value}) {
-    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention", kComposed);
-  }
+  const bool dual = any_defined(tangent_of(query), tangent_of(key), tangent_of(value));
   at::Tensor result =
-      below_autograd(op, keys, records, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
+      below_autograd(op, keys, records || dual, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
   if (records) {
     auto node = make_node<AttentionBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(query, key, value));
@@ -366,6 +374,10 @@ at::Tensor recorded_attention(c10::DispatchKeySet keys, const at::Tensor& query,
     node->enable_gqa = enable_gqa;
     torch::autograd::set_history(result, node);
   }
+  if (dual) {
+    const attention::Formula formula(query, key, value, attn_mask, is_causal, scale);
+    set_tangent(result, tangent_of(formula.result()));
+  }
   return result;
 }
 
@@ -375,14 +387,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> recorded_attention_backward(
     bool enable_gqa) {
   static const auto op = find_op<attention::BackwardSchema>("treduce::scaled_dot_product_attention_backward");
   const bool records = torch::autograd::compute_requires_grad(grad, query, key, value);
-  for (const at::Tensor& tensor : {grad, query, key, value}) {
-    refuse_forward_mode(tensor, "treduce::scaled_dot_product_attention_backward");
-  }
-  auto results = below_autograd(op, keys, records, grad, query, key, value, attn_mask, is_causal, scale, enable_gqa);
+  const bool dual = any_defined(tangent_of(grad), tangent_of(query), tangent_of(key), tangent_of(value));
+  auto results =
+      below_autograd(op, keys, records || dual, grad, query, key, value, attn_mask, is_causal, scale, enable_gqa);
   if (records) {
-    auto node = make_node<NoSecondDerivative>();
+    auto node = make_node<AttentionBackwardBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(grad, query, key, value));
+    node->grad = SavedVariable(grad, /*is_output=*/false);
+    node->query = SavedVariable(query, /*is_output=*/false);
+    node->key = SavedVariable(key, /*is_output=*/false);
+    node->value = SavedVariable(value, /*is_output=*/false);
+    node->mask = SavedVariable(attn_mask.value_or(at::Tensor()), /*is_output=*/false);
+    node->is_causal = is_causal;
+    node->scale = scale;
     torch::autograd::set_history({std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
+  }
+  if (dual) {
+    const attention::Formula formula(query, key, value, attn_mask, is_causal, scale);
+    const attention::Triple gradients = formula.gradients(grad);
+    set_tangent(std::get<0>(results), tangent_of(gradients.query));
+    set_tangent(std::get<1>(results), tangent_of(gradients.key));
+    set_tangent(std::get<2>(results), tangent_of(gradients.value));
   }
   return results;
 }

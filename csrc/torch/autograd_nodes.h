@@ -58,10 +58,6 @@ inline at::Tensor added(const at::Tensor& a, const at::Tensor& b) {
   return !a.defined() ? b : b.defined() ? a.add(b) : a;
 }
 
-inline void refuse_forward_mode(const at::Tensor& tensor, const char* op, const char* instead = "") {
-  TORCH_CHECK_NOT_IMPLEMENTED(!tangent_of(tensor).defined(), op, " has no forward-mode derivative", instead);
-}
-
 // Runs the backend's kernel. While a graph is recorded, or tangents are computed, nothing inside may be recorded too.
 template <class Op, class... Args>
 auto below_autograd(const Op& op, c10::DispatchKeySet keys, bool records, const Args&... args) {

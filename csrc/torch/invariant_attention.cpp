@@ -14,12 +14,12 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// Dropout, gradients of masks and tangents are left to torch's composition, whose products and softmax are ours.
+// Dropout and gradients of masks are left to torch's composition, whose products and softmax are ours.
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_mask,
                  double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
-  bool dual = false;
-  for (const Tensor& tensor : {query, key, value}) dual |= tensor._fw_grad(/*level=*/0).defined();
-  if (dropout_p > 0 || dual || (attn_mask.has_value() && attn_mask->requires_grad()) || query.dim() > 4) {
+  const bool of_mask =
+      attn_mask.has_value() && (attn_mask->requires_grad() || attn_mask->_fw_grad(/*level=*/0).defined());
+  if (dropout_p > 0 || of_mask || query.dim() > 4) {
     return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal,
                                                               std::nullopt, scale, enable_gqa));
   }
