@@ -50,7 +50,10 @@ struct Team {
       if (kHasFull<Layout> && __builtin_expect(begin + Pairwise::kChunk <= length, 1)) {
         full(x, layout, row, first, lanes);
       } else if (begin < length) {
-        ragged(x, layout, row, first, static_cast<int>(length - first), lanes);
+        // Without `full`, whole chunks come here too, and far more than an int holds may follow.
+        const int64_t rest = length - first;
+        ragged(x, layout, row, first, static_cast<int>(kHasFull<Layout> ? rest : min(rest, int64_t{Pairwise::kChunk})),
+               lanes);
       }
     }
     return tree(lanes);
