@@ -428,21 +428,20 @@ def test_reducing_more_than_2_to_the_32_elements(variant, much_memory):
     variant = tables.row("sum", variant)
     n = 2**32 + 5
     x = big_ones(n)
-    # Sums of integers are plain ones, so the precise rungs get floats: these are converted while they are read.
-    dtype = {} if variant.order == "pairwise" else {"dtype": torch.float64}
     for i, place in enumerate((0, 2**31 - 1, 2**31, 2**32 - 1, 2**32, n - 1)):
         x[place] = 10 + i
     expected = n + sum(9 + i for i in range(6))
-    for view, dim in ((x, None), (x.view(1, n), 1), (x.view(n, 1), 0)):
-        result = attempt("sum", view, variant, dim=dim, **dtype)
-        if result is not None:
-            assert result.item() == expected
-            assert call("amax", view, variant.name, dim=dim).item() == 15
     half = 2**31 + 2
-    two = x[: 2 * half].view(2, half)
-    result = attempt("sum", two, variant, dim=1, **dtype)
-    if result is not None:
-        assert result.tolist() == [half + 9 + 10 + 11, half + 12 + 13]
+    # As they are, and converted while they are read. Sums of integers are plain, so the precise rungs get floats alone.
+    for dtype in [{}, {"dtype": torch.float64}] if variant.order == "pairwise" else [{"dtype": torch.float64}]:
+        for view, dim in ((x, None), (x.view(1, n), 1), (x.view(n, 1), 0)):
+            result = attempt("sum", view, variant, dim=dim, **dtype)
+            if result is not None:
+                assert result.item() == expected
+                assert call("amax", view, variant.name, dim=dim).item() == 15
+        result = attempt("sum", x[: 2 * half].view(2, half), variant, dim=1, **dtype)
+        if result is not None:
+            assert result.tolist() == [half + 9 + 10 + 11, half + 12 + 13]
 
 
 @pytest.mark.slow
