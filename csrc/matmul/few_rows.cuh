@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       RingPosition<kMostStages> position;
       for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         for (int step = 0; step < work.steps; ++step, position.next(work.stages)) {
-          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const tile_w = stages + position.stage * stage_bytes;
           const int k = step * kDepth<T>;

@@ -82,6 +82,14 @@ TREDUCE_DEVICE void release(Address empty) {
   }
 }
 
+// Waits until a stage that ordinary loads read may be overwritten by the copy engine. An arrival does not wait for loads of its
+// warp that are under way, and copies overtake them: without the fence they overwrite what was not read yet (docs/performance.md).
+// Who calls: the producer's thread.
+TREDUCE_DEVICE void wait_to_overwrite(uint64_t* empty, unsigned parity) {
+  ptx::mbarrier_wait(empty, parity);
+  ptx::fence_async_proxy();
+}
+
 // The outputs as tiles, and their order: bands of kBand rows of tiles, a band column by column (see place_in_band), so that
 // blocks that run at the same time read few rows of A and few columns of B, mostly from the L2.
 struct Grid {

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const int2 batch_w = work.of_w.of(batch), batch_x = work.of_x.of(batch);
     RingPosition<S::kStages> position;
     for (int step = begin; step < end; ++step, position.next()) {
-      ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+      wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
       uint64_t* const full = ring.full + position.stage;
       char* const to = stages + position.stage * (S::kBytesW + S::kBytesX);
       const int k = step * kDepthOfStage;

@@ -67,7 +67,8 @@ TREDUCE_DEVICE void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Lets the copy engine and the tensor cores see what this thread stored to shared memory.
+// Lets the copy engine and the tensor cores see what this thread stored to shared memory, and keeps what it asks of the copy engine
+// afterwards behind the loads and stores that happened before, other threads' included if it waited for them at a barrier.
 TREDUCE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace treduce::ptx
