@@ -260,6 +260,7 @@ CORES = {
     "wmma": ({"HMMA"}, {"LDGSTS", "HGMMA"}),
     "mma": ({"HMMA", "LDSM", "LDGSTS"}, {"HGMMA", "UTMALDG"}),
     "mma_f64": ({"DMMA", "LDS", "LDGSTS"}, {"LDSM", "UTMALDG"}),
+    "specialized_f64": ({"DMMA", "LDS", "UTMALDG", "USETMAXREG"}, {"LDSM", "LDGSTS"}),
     "wgmma": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS", "USETMAXREG"}),
     "warp_specialized": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "persistent": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),

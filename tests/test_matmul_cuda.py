@@ -404,6 +404,32 @@ def test_many_small_matrices_have_the_bits_of_one(poisoned):
     assert_same_bits(product(a, shared, many), product(a, shared.expand(600, 20, 24).contiguous(), one), "a shared B")
 
 
+def test_float64_has_one_order(poisoned):
+    """Tiles by the copy engine have the bits of those that threads copy, whatever the tile and the layout."""
+    boxes, copies = tables.row("matmul", "specialized_f64"), tables.row("matmul", "mma_f64")
+    tables.needs_chip(boxes)
+    shapes = (
+        (1, 1, 1),
+        (17, 33, 5),
+        (100, 200, 300),
+        (513, 1025, 777),
+        (64, 11008, 96),
+        (128, 11008, 64),
+        (64, 4096, 96),
+    )
+    for m, n, k in (*shapes, (700, 1100, 500), (1000, 3000, 40), (97, 101, 8300), (300, 300, 9000), (2000, 1800, 8200)):
+        # Thirds: numbers of all 53 bits.
+        a, b = random(m, k, dtype=torch.float64) / 3, random(k, n, dtype=torch.float64, seed=1) / 3
+        expected = product(a, b, copies)
+        for what, left, right in layouts(a, b):
+            assert_same_bits(product(left, right, boxes), expected, f"{(m, n, k)} {what}")
+        bias = random(n, dtype=torch.float64, seed=3)
+        found, expected = (torch.ops.treduce.linear(a, b.t(), bias, v.name) for v in (boxes, copies))
+        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+    a, b = random(5, 3, 70, 90, dtype=torch.float64), random(3, 90, 50, dtype=torch.float64, seed=1)
+    assert_same_bits(product(a, b, boxes), product(a, b, copies), "a batch")
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tiles_of_every_width_have_one_order(dtype, poisoned):
     """Widths of which the last columns fill no box; rows of C that begin at multiples of 16 bytes and others."""

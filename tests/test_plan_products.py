@@ -133,7 +133,10 @@ CHOICES = (
     ("mma_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 1024)] * 3),
     ("mma_f64", torch.float64, (128, 4096, 4096), [((64, 32), 256)] * 3),
     ("mma_f64", torch.float64, (1, 4096, 4096), [((16, 16), 256)] * 3),
-    # Widths that leave few multiprocessors idle.
+    # Two warps a scheduler, from one block or two; widths that leave few multiprocessors idle.
+    ("specialized_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 132)]),
+    ("specialized_f64", torch.float64, (128, 4096, 4096), [((64, 32), 256)]),
+    ("specialized_f64", torch.float64, (64, 4096, 4096), [((32, 32), 256)]),
     ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 176), 132)]),
     ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 224), 132)]),
     ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 96), 115)]),
@@ -187,7 +190,7 @@ def test_auto_says_which_rung():
 
     assert rung() == "split_fp16" and rung(k=64) == "pipelined" and rung("A100") == "pipelined"
     assert rung(tf32=True) == rung(dtype=torch.bfloat16) == rung(dtype=torch.int8) == "persistent"
-    assert rung(dtype=torch.float64) == rung("A100", dtype=torch.float64) == "mma_f64"
+    assert rung(dtype=torch.float64) == "specialized_f64" and rung("A100", dtype=torch.float64) == "mma_f64"
     assert rung("A100", dtype=torch.int8) == "mma" and rung(dtype=torch.int64) == "pipelined"
 
 

@@ -85,6 +85,7 @@ MatmulName = Literal[
     "mma_f64",
     "wgmma",
     "warp_specialized",
+    "specialized_f64",
     "persistent",
     "split_bf16",
     "split_fp16",

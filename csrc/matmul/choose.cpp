@@ -155,6 +155,56 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
 
 }  // namespace mma_f64
 
+namespace specialized_f64 {
+
+namespace {
+
+// Clock cycles that a shape takes, roughly: the tensor cores' on the busiest multiprocessor, at a share of their 128
+// multiply-adds a cycle, `alone` of a block that shares it with no other; or what all tiles read from the L2; and what a tile
+// costs besides. Measured on an NVIDIA H200, 2026-11-22: squares of 1024 to 4096, 64 to 512 rows, batches; the speeds of 96
+// columns are guesses.
+double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
+  constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
+  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
+  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
+  const int64_t most = ceil_div(tasks, chip.multiprocessors), left = most % s.blocks;
+  const double k = static_cast<double>(apart ? long_k::kGroup : p.k), outputs = s.tile_m * s.tile_n;
+  const double besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
+  const double multiply =
+      outputs * k / 128 * (static_cast<double>(most - left) / speed + static_cast<double>(left) / alone);
+  const double read =
+      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * chip.multiprocessors);
+  const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
+  return std::max(multiply, read) + static_cast<double>(most) * besides + finish;
+}
+
+}  // namespace
+
+Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
+  struct Speed {
+    Index index;
+    double speed, alone;
+  };
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
+                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.51},
+                               {kSquare32, 0.72, 0.4}};
+  const auto best_of = [&](bool apart) {
+    const auto cost = [&](const Speed& s) {
+      const Shape& shape = kShapes[s.index];
+      return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
+                                    : std::numeric_limits<double>::infinity();
+    };
+    const Speed& best = cheapest(kSpeeds, cost);
+    return Choice{best.index, apart, cost(best)};
+  };
+  const Choice whole = best_of(false);
+  if (!long_k::may_part(p, DType::float64)) return whole;
+  const Choice apart = best_of(true);
+  return apart.cycles < whole.cycles ? apart : whole;
+}
+
+}  // namespace specialized_f64
+
 namespace small_tiles {
 
 // One tile a matrix, and k short enough to wait for it. Measured on an NVIDIA H200, 2026-11-22: batches of 20,000 of 8 x 8 and

@@ -45,6 +45,11 @@ namespace mma_f64 {
 Choice choose(const Problem& p, const Chip& chip, int shared_bytes);
 }  // namespace mma_f64
 
+namespace specialized_f64 {
+// b_along_k: as the kernel reads B.
+Choice choose(const Problem& p, bool b_along_k, const Chip& chip);
+}  // namespace specialized_f64
+
 namespace persistent {
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);

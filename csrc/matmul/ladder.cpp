@@ -105,6 +105,17 @@ Row make_mma_f64_row() {
   return row;
 }
 
+Row make_specialized_f64_row() {
+  Row row = make_mma_f64_row();
+  row.name = "specialized_f64";
+  row.summary = "float64 tiles by the copy engine; warps that multiply do not copy";
+  row.origin = "V. Thakkar et al., CUTLASS 3: persistent warp-specialised kernels";
+  row.prepare = &prepare_specialized_f64;
+  row.capability = 90;
+  row.one_chip = true;
+  return row;
+}
+
 // float32 as several numbers of 16 bits each: `products` of these make up one of float32, of `bits` bits.
 Row make_split_row(const char* name, const char* summary, const char* origin, Prepare prepare, const char* terms,
                    int products, int bits) {
@@ -156,6 +167,7 @@ std::vector<Row> make_ladder() {
       make_hopper_row("warp_specialized", "one warp asks for tiles, two warp groups multiply; registers move to them",
                       "M. Bauer, H. Cook, B. Khailany, CudaDMA; V. Thakkar et al., CUTLASS 3",
                       &prepare_block_a_tile<warp_specialized::kShape>),
+      make_specialized_f64_row(),
       make_persistent_row(),
       make_split_row("split_bf16", "float32 as three bfloat16 parts on tensor cores, sums of 64 products in float32",
                      "G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype",
@@ -206,11 +218,14 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
     return runs_on(row, target.capability) && (target.planned || built_for(row)) && row.refusal(problem) == nullptr;
   };
   const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
-  static const Row &persistent = find("persistent"), &split = find("split_fp16"), &doubles = find("mma_f64");
+  static const Row &persistent = find("persistent"), &split = find("split_fp16"), &doubles = find("mma_f64"),
+                   &doubles_by_boxes = find("specialized_f64");
+  // Few rows or columns leave its warps little to multiply.
+  const bool by_boxes = problem.m > 16 && problem.n > 16 && dtype == DType::float64 && runs(doubles_by_boxes);
   const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &persistent
                            : dtype == DType::float32 && problem.k >= kSplitDepth         ? &split
-                           : dtype == DType::float64                                     ? &doubles
-                                                                                         : nullptr;
+                           : dtype == DType::float64 ? (by_boxes ? &doubles_by_boxes : &doubles)
+                                                     : nullptr;
   if (cores != nullptr && runs(*cores)) return {cores, 0};
   if (bytes && runs(find("mma"))) return {&find("mma"), 0};
   // Of a square of threads most would have no output.

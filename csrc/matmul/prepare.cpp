@@ -290,6 +290,24 @@ void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
   if (out.apart) add_groups_apart(chip, out);
 }
 
+void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  if (p.k == 0) return;
+  const View a = view_of(operand_a(p, r.a, 8), true), b = view_of(operand_b(p, r.b, 8), true);
+  const Choice choice = specialized_f64::choose(p, b.boxes.along_k, chip);
+  out.shape = choice.index;
+  out.apart = choice.apart;
+  out.groups = long_k::groups_of(p.k);
+  const specialized_f64::Shape& s = specialized_f64::kShapes[out.shape];
+  copy_operands(a, b, out);
+  set_tile(s, out);
+  LaunchShape launch = launch_of(s);
+  const int64_t tasks = tiles_of(p, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1);
+  launch.grid = std::min<int64_t>(tasks, int64_t(chip.multiprocessors) * s.blocks);
+  out.launches.add(launch);
+  if (out.apart) add_groups_apart(chip, out);
+}
+
 void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
   if (r.problem.k == 0) return;
   copy_for_boxes(r, out);

@@ -45,6 +45,7 @@ Prepared prepare(const Request& request, const Chip& chip);
 void prepare_naive(const Request&, const Chip&, Prepared&);
 void prepare_staged_mma(const Request&, const Chip&, Prepared&);
 void prepare_mma_f64(const Request&, const Chip&, Prepared&);
+void prepare_specialized_f64(const Request&, const Chip&, Prepared&);
 void prepare_pipelined(const Request&, const Chip&, Prepared&);
 void prepare_wmma(const Request&, const Chip&, Prepared&);
 void prepare_persistent(const Request&, const Chip&, Prepared&);

@@ -289,6 +289,31 @@ constexpr TileShape kShapes[kShapeCount] = {
 
 }  // namespace persistent
 
+namespace specialized_f64 {
+
+struct Shape : TileShape {
+  int warp_m, warp_n;  // outputs of a warp
+  int fours;           // of k, in a multiplication
+
+  // Across k a warp's part of a tile is whole slabs of 16 lines.
+  constexpr bool takes(bool b_along_k) const { return b_along_k || warp_n % 16 == 0; }
+};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int fours, int stages, int blocks) {
+  TileShape s = hopper::shape(name, m, n, stages, 0, blocks);
+  s.threads = m / warp_m * (n / warp_n) * 32 + hopper::kWarpGroup;
+  return {s, warp_m, warp_n, fours};
+}
+enum Index { kSquare128, kWide96, kWide128, kRows64, kSquare64, kWide64, kSquare32, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 2, 6, 1),
+                                        shape("multiply 128 x 96 tiles", 128, 96, 64, 24, 2, 7, 1),
+                                        shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 4, 8, 1),
+                                        shape("multiply 64 x 96 tiles", 64, 96, 32, 24, 4, 10, 1),
+                                        shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 4, 6, 2),
+                                        shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 4, 8, 2),
+                                        shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 4, 12, 2)};
+
+}  // namespace specialized_f64
+
 // The kernel of `persistent` for few rows. Its tiles are as wide as fills the chip evenly.
 namespace few_rows {
 

@@ -7,7 +7,8 @@
 //          Each stage has two barriers: full counts bytes, empty counts the warps that are done with it.
 // Bound:   the ends of a block: nothing is multiplied while the first tiles come and the results leave, and only one
 //          block fits a multiprocessor. Blocks beside each other ask the L2 for the same tiles.
-// Next:    persistent keeps the block and starts on the next tile's copies while the results leave.
+// Next:    specialized_f64 hands out work likewise for float64, whose tensor cores read registers; persistent keeps the block
+//          and starts on the next tile's copies while the results leave.
 // Source:  M. Bauer, H. Cook, B. Khailany, CudaDMA: Optimizing GPU memory bandwidth via warp specialization;
 //          V. Thakkar et al., CUTLASS 3.
 #include "../epilogue.cuh"
