@@ -292,6 +292,54 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
         assert not lacks & opcodes, f"{symbol} has {lacks & opcodes}"
 
 
+# An instruction and its encoding.
+CODED = re.compile(r"/\*[0-9a-f]{4,5}\*/ +([^;]*);\s+/\* 0x([0-9a-f]{16}) \*/\s+/\* 0x([0-9a-f]{16}) \*/")
+
+
+def arrives_while_loading(listing):
+    """Whether a warp arrives at a barrier of its block while loads from shared memory are under way. The encoding says,
+    from bit 110 on, which of six counters is up until the result is there (7: none), and from bit 116 on which must be
+    down before."""
+    under_way = set()
+    for text, _, high in CODED.findall(listing):
+        control = int(high, 16) >> 46
+        under_way -= {counter for counter in range(6) if control >> 6 >> counter & 1}
+        if "SYNCS.ARRIVE.TRANS64.A1T0" in text and under_way:
+            return True
+        if re.search(r"\bLDSM?\b", text) and control & 7 != 7:
+            under_way.add(control & 7)
+    return False
+
+
+def copies_behind_fences(listing):
+    """How many copies lie between a wait at a barrier and the next, behind a fence and in front of one."""
+    fenced, found = False, collections.Counter()
+    for text, _, _ in CODED.findall(listing):
+        if "SYNCS.PHASECHK" in text:
+            fenced = False
+        elif "FENCE.VIEW.ASYNC" in text:
+            fenced = True
+        elif "UTMALDG" in text or "UBLKCP" in text:
+            found[fenced] += 1
+    return found
+
+
+RINGS = {"few_rows", "register_operand", "specialized_f64"}  # that loads read
+OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
+
+
+@pytest.mark.parametrize("rung", [rung for rung in PRODUCTS if rung not in OTHERS])
+def test_copies_stay_behind_loads(rung):
+    """An arrival overtakes loads: who then asks the copy engine to overwrite what they read needs a fence before."""
+    if tables.row("matmul", PIECES.get(rung, rung)).one_chip and "9.0a" not in torch_reduce.build_info().architectures:
+        pytest.skip("built without code for 9.0a")
+    arrive = {symbol for symbol, listing in listings("matmul", rung).items() if arrives_while_loading(listing)}
+    assert (len(arrive) > 0) == (rung in RINGS), f"do loads of {rung} read what the copy engine brings?"
+    for symbol in arrive:
+        found = copies_behind_fences(listings("matmul", rung)[symbol])
+        assert found[True] > 0 == found[False], f"{symbol}: {dict(found)}"
+
+
 def test_every_chip_asked_for_is_there():
     listing = dump("--list-elf") + dump("--list-ptx")
     assert torch_reduce.build_info().architectures
