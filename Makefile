@@ -16,7 +16,7 @@ CHECKS := matplotlib==3.11.2 pytest==9.2.0 pytest-xdist==3.8.0 hypothesis==6.170
           transformers==5.23.0 \
           nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 DOCS := pdoc==16.0.0
-LINTERS := clang-format==23.1.5 ruff==0.17.5 mypy==2.4.1
+LINTERS := clang-format==23.1.5 ruff==0.17.5 mypy==2.4.1 pyright[nodejs]==1.1.414
 TOOLKIT := cuda-toolkit[nvcc,cudart,cccl]
 
 venv := .venv$(if $(filter-out $(newest),$(TORCH)),-$(subst ==,,$(TORCH)))
@@ -82,7 +82,9 @@ sanitize: build/.built ## run every rung at small sizes under compute-sanitizer 
 lint: .venv/.linters ## check format and lint
 	@.venv/bin/clang-format --dry-run --Werror $(native)
 	@.venv/bin/ruff format --check --quiet . && .venv/bin/ruff check --quiet .
-	@.venv/bin/mypy --no-error-summary && echo "lint: clean"
+	@.venv/bin/python -m mypy --no-error-summary
+	@! test -d .venv/lib/python*/site-packages/torch || found=$$(.venv/bin/python -m pyright) || { echo "$$found"; exit 1; }
+	@echo "lint: clean"
 
 format: .venv/.linters ## format in place
 	@.venv/bin/clang-format -i $(native)

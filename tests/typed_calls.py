@@ -1,4 +1,4 @@
-"""Calls as a user writes them, for type checkers: `make lint` runs mypy on this file, strictly. It is not run."""
+"""Calls as a user writes them, for type checkers: mypy and pyright by `make lint`, strictly. It is not run."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def names_go_back_to_their_op(x: Tensor) -> Tensor:
 
 
 def names_are_checked(x: Tensor) -> Tensor:
-    """A misspelt name is an error: mypy would report an ignore that nothing needs."""
+    """A misspelt name is an error: an ignore that nothing needs would be reported."""
     return torch_reduce.sum(x, variant="vectorised")  # type: ignore[arg-type]
 
 
