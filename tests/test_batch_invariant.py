@@ -1,5 +1,6 @@
 """batch_invariant: what torch reduces is ours inside it, has torch's values, and does not see the batch."""
 
+import copy
 import importlib
 import re
 import subprocess
@@ -9,95 +10,15 @@ import warnings
 
 import pytest
 import torch
+from aten_calls import BATCH, ROWS, random, targets
 from bits import assert_same_bits
+from graphs import captured
 from torch.nn import functional
 
 import torch_reduce
 from torch_reduce import _invariant
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
-BATCH = 7
-
-
-def random(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)), dtype=torch.float64)
-
-
-def targets(n, classes, like):
-    return torch.randint(0, classes, (n,), generator=torch.Generator().manual_seed(5)).to(like.device)
-
-
-# name: a function of x (BATCH, 5, 67) and a weight (67, 67) whose result has a row for each of the batch.
-ROWS = {
-    "mm": lambda x, w: torch.mm(x[:, 0], w),
-    "mm out": lambda x, w: torch.mm(x[:, 0], w, out=x.new_empty(0)),
-    "addmm": lambda x, w: torch.addmm(w[0], x[:, 0], w),
-    "addmm alpha beta": lambda x, w: torch.addmm(x[:, 1], x[:, 0], w, beta=0.5, alpha=2),
-    "addmm_": lambda x, w: x[:, 1].clone().addmm_(x[:, 0], w),
-    "linear": lambda x, w: functional.linear(x, w, w[1]),
-    "matmul": lambda x, w: x @ w,
-    "bmm": lambda x, w: torch.bmm(x, x.mT),
-    "baddbmm": lambda x, w: torch.baddbmm(x[:, :, :5], x, x.mT, beta=0.5, alpha=3),
-    "mv": lambda x, w: torch.mv(x[:, 0], w[0]),
-    "addmv": lambda x, w: torch.addmv(x[:, 1, 0], x[:, 0], w[0], beta=2),
-    "einsum": lambda x, w: torch.einsum("bij,jk->bik", x, w),
-    "sum": lambda x, w: x.sum(-1),
-    "sum of two dims": lambda x, w: x.sum((1, 2)),
-    "mean": lambda x, w: x.mean(1, keepdim=True),
-    "amax": lambda x, w: x.amax(1),
-    "amin": lambda x, w: x.amin(-1),
-    "var": lambda x, w: x.var(-1),
-    "std": lambda x, w: x.std((1, 2), correction=0),
-    "var_mean": lambda x, w: torch.cat(torch.var_mean(x, -1), -1),
-    "norm": lambda x, w: x.norm(dim=-1),
-    "norm 3": lambda x, w: torch.linalg.vector_norm(x, 3, dim=(1, 2)),
-    "norm 1": lambda x, w: torch.linalg.vector_norm(x, 1, dim=1),
-    "norm inf": lambda x, w: torch.linalg.vector_norm(x, float("inf"), dim=1),
-    "norm 0": lambda x, w: torch.linalg.vector_norm(x, 0, dim=1),
-    "softmax": lambda x, w: x.softmax(-1),
-    "softmax of a middle dim": lambda x, w: x.softmax(1),
-    "log_softmax": lambda x, w: x.log_softmax(-1),
-    "logsumexp": lambda x, w: x.logsumexp(-1),
-    "logsumexp of two dims": lambda x, w: x.logsumexp((1, 2), keepdim=True),
-    "layer_norm": lambda x, w: functional.layer_norm(x, (67,), w[0], w[1]),
-    "layer_norm of two dims": lambda x, w: functional.layer_norm(x, (5, 67)),
-    "rms_norm": lambda x, w: functional.rms_norm(x, (67,), w[0], 1e-6),
-    "group_norm": lambda x, w: functional.group_norm(x.mT, 1, w[0], w[1]),
-    "cross_entropy": lambda x, w: functional.cross_entropy(x.mT, targets(5, 67, x).expand(len(x), 5), reduction="none"),
-    "nll_loss": lambda x, w: functional.nll_loss(x[:, 0], targets(1, 67, x).expand(len(x)), reduction="none"),
-    "silu": lambda x, w: functional.silu(x),
-    "gelu": lambda x, w: functional.gelu(x),
-    "gelu tanh": lambda x, w: functional.gelu(x, approximate="tanh"),
-    "sigmoid": lambda x, w: torch.sigmoid(x),
-    "softplus": lambda x, w: functional.softplus(x),
-    "mish": lambda x, w: functional.mish(x),
-    "elu": lambda x, w: functional.elu(x),
-    "exp2": lambda x, w: torch.exp2(x),
-    "rsqrt": lambda x, w: torch.rsqrt(x.abs() + 1),
-}
-ROWS |= {
-    "prod": lambda x, w: (x[:, :, :11] + 1).prod(-1),
-    "cumsum": lambda x, w: x.cumsum(-1),
-    "cumsum of a middle dim": lambda x, w: x.cumsum(1),
-    "cumprod": lambda x, w: (x[:, :, :9] / 4 + 1).cumprod(-1),
-    "conv1d": lambda x, w: functional.conv1d(x, w[:20, :15].reshape(20, 5, 3), w[0, :20], stride=2, padding=1),
-    "conv1d of groups": lambda x, w: functional.conv1d(x[:, :4], w[:6, :10].reshape(6, 2, 5), dilation=2, groups=2),
-    "conv2d": lambda x, w: functional.conv2d(
-        x[:, :, :66].reshape(-1, 5, 6, 11), w[:8, :60].reshape(8, 5, 4, 3), padding=1
-    ),
-    "conv2d of patches": lambda x, w: functional.conv2d(
-        x[:, :, :66].reshape(-1, 5, 6, 11), w[:8, :30].reshape(8, 5, 3, 2), stride=(3, 2)
-    ),
-    "conv3d": lambda x, w: functional.conv3d(x[:, :, :60].reshape(-1, 5, 3, 4, 5), w[:4, :40].reshape(4, 5, 2, 2, 2)),
-    "conv_transpose1d": lambda x, w: functional.conv_transpose1d(
-        x, w[:5, :12].reshape(5, 4, 3), w[0, :4], stride=2, padding=1, output_padding=1
-    ),
-    "conv_transpose2d of groups": lambda x, w: functional.conv_transpose2d(
-        x[:, :4, :66].reshape(-1, 4, 6, 11), w[:4, :18].reshape(4, 3, 2, 3), stride=(1, 2), dilation=(2, 1), groups=2
-    ),
-    "gather": lambda x, w: x.gather(2, torch.arange(30, device=x.device).remainder(7).expand(len(x), 5, 30)),
-    "index of columns": lambda x, w: x[:, :, torch.tensor([3, 5, 3, 3, -1, 8, 5], device=x.device)],
-}
 # Elementwise: left to torch on CUDA.
 ELEMENTWISE = ("silu", "gelu", "gelu tanh", "sigmoid", "softplus", "mish", "elu", "exp2", "rsqrt")
 # Nothing is reduced.
@@ -375,6 +296,80 @@ def test_the_backward_of_a_gpu_is_strict_too():
         y.backward()
 
 
+class Model(torch.nn.Module):
+    """Of tokens, with what language models are made of."""
+
+    def __init__(self, width=64, heads=4, vocabulary=91):
+        super().__init__()
+        self.heads = heads
+        self.tokens = torch.nn.Embedding(vocabulary, width)
+        self.convolution = torch.nn.Conv1d(width, width, 3, padding=2)
+        self.before, self.after = torch.nn.RMSNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, tokens, seen=None):
+        x = self.tokens(tokens)
+        x = x + self.convolution(x.mT)[..., : x.shape[1]].mT
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.before(x)).chunk(3, -1))
+        y = functional.scaled_dot_product_attention(q, k, v, seen, is_causal=seen is None)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        x = x + self.down(functional.gelu(self.up(self.after(x))))
+        return x @ self.tokens.weight.T
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def captured_model(request):
+    return Model().to("cuda", request.param)
+
+
+def tokens_of(seed, batch=3, length=150):
+    return torch.randint(0, 91, (batch, length), generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+@pytest.mark.cuda
+def test_a_graph_of_a_model_has_the_bits_of_eager(captured_model):
+    tokens, seen = tokens_of(0), torch.ones(3, 1, 150, 150, dtype=torch.bool, device="cuda").tril()
+    with torch.no_grad(), torch_reduce.batch_invariant(strict=True):
+        graph, results = captured(lambda: (captured_model(tokens), captured_model(tokens, seen)))
+    for seed in range(4):
+        tokens.copy_(tokens_of(seed))
+        seen[:, :, :, : 10 * seed] = False  # padding on the left
+        graph.replay()
+        with torch.no_grad(), torch_reduce.batch_invariant(strict=True):
+            for result, expected in zip(results, (captured_model(tokens), captured_model(tokens, seen)), strict=True):
+                assert_same_bits(result, expected)
+            assert_same_bits(results[0][1:2], captured_model(tokens[1:2]))
+
+
+@pytest.mark.cuda
+def test_a_graph_of_a_training_step_has_the_bits_of_eager(captured_model):
+    model, twin = captured_model, copy.deepcopy(captured_model)
+    tokens, answers = tokens_of(0), tokens_of(1)
+
+    def step(model, tokens, answers):
+        for p in model.parameters():
+            p.grad = None
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), answers.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad, alpha=0.1)
+        return loss
+
+    with torch_reduce.batch_invariant(strict=True):
+        graph, loss = captured(lambda: step(model, tokens, answers))
+        twin.load_state_dict(model.state_dict())  # the warm-up was a step
+        for seed in range(4):
+            tokens.copy_(tokens_of(seed))
+            answers.copy_(tokens_of(seed + 9))
+            graph.replay()
+            assert_same_bits(loss.detach(), step(twin, tokens_of(seed), tokens_of(seed + 9)).detach())
+            for a, e in zip(model.parameters(), twin.parameters(), strict=True):
+                assert_same_bits(a.detach(), e.detach())
+
+
 def test_meta_tensors_and_the_report_of_nothing():
     with torch_reduce.batch_invariant(strict=True) as mode:
         assert torch.empty(3, 4, device="meta").prod(1).shape == (3,)
@@ -405,16 +400,6 @@ with torch_reduce.batch_invariant(strict=True):
     assert torch.equal(torch.compile(f)(x), f(x))
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_compiled_functions_run_uncompiled():
-    compiled = torch.compile(lambda x: x.softmax(-1).sum(-1), backend="eager")
-    x = random(4, 50).float()
-    compiled(x)
-    with torch_reduce.batch_invariant() as mode:
-        result = compiled(x)
-        assert_same_bits(result, x.softmax(-1).sum(-1))
-    assert {op.name: op.ours for op in mode.report()} == {"aten::_softmax": 2, "aten::sum.dim_IntList": 2}
 
 
 def test_the_ten_lines_of_the_document_run(root, capsys):

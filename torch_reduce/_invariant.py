@@ -88,8 +88,8 @@ class WhenImported(MetaPathFinder):
         return spec
 
 
-class _Eager:
-    """torch.compile's functions run uncompiled while a thread is in the mode: inductor has its own sums, and exp."""
+class _Compiled:
+    """Our backend compiles torch.compile's functions while a thread is in the mode: inductor has sums of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -109,7 +109,7 @@ class _Eager:
     def _force(self) -> None:
         with self._lock:
             if self._inside > 0 and self._stance is None:
-                self._stance = torch.compiler.set_stance("force_eager")
+                self._stance = torch.compiler.set_stance("default", force_backend=_backend)
 
     def leave(self) -> None:
         with self._lock:
@@ -119,7 +119,13 @@ class _Eager:
                 self._stance = None
 
 
-_eager = _Eager()
+_compiled = _Compiled()
+
+
+def _backend(graph: Any, inputs: Any) -> Any:
+    from ._compile import backend  # imports inductor, which takes seconds
+
+    return backend(graph, inputs)
 
 
 class batch_invariant:
@@ -136,7 +142,7 @@ class batch_invariant:
 
     It holds in the thread that enters it, and in autograd's threads that work for it. It can be entered again inside
     itself, and what held before holds again when it is left, also by an exception. It is a decorator, too. Functions
-    of torch.compile run uncompiled while any thread is inside.
+    of torch.compile are compiled again, by a backend of ours, while any thread is inside: they have eager's bits.
 
     Args:
         strict: whether an op that reduces in an order nobody promises raises NotImplementedError. By default torch's
@@ -159,13 +165,13 @@ class batch_invariant:
         self._before.append(_C.invariant_mode())
         if len(self._before) == 1:
             self._counts = _C.invariant_counts()
-        _eager.enter()
+        _compiled.enter()
         _C.set_invariant_mode(_STRICT if self.strict else _WARNS)
         return self
 
     def __exit__(self, *exception: object) -> None:
         _C.set_invariant_mode(self._before.pop())
-        _eager.leave()
+        _compiled.leave()
 
     def __call__(self, function: _F) -> _F:
         @functools.wraps(function)
