@@ -39,7 +39,7 @@ void prepare_vectors(const Request& r, Prepared& p) {
 }
 
 Prepared prepare(const Request& request, const Chip& chip) {
-  Prepared p;
+  Prepared p(request);
   p.refusal = refused_by(chip, *request.row);
   if (!p.refusal) request.row->prepare(request, p);
   return p;

@@ -17,13 +17,17 @@ struct Request {
   uint64_t a = 0, b = 0, c = 0;  // addresses
 };
 
+// A request, and all that was decided for it: what launch() in launch.h needs beside pointers.
 struct Prepared {
+  explicit Prepared(const Request& r) : request(r) {}
+
+  Request request;
   Launches launches;     // one after another along the arrays, each for as many elements as its grid has threads
   bool vectors = false;  // 16 bytes at once
   Refusal refusal;
 };
 
-bool operator==(const Prepared& a, const Prepared& b);
+bool operator==(const Prepared& a, const Prepared& b);  // of what was decided
 
 Prepared prepare(const Request& request, const Chip& chip);
 

@@ -9,13 +9,17 @@
 
 namespace treduce::elementwise {
 
-// What a launcher gets: the call, what prepare made of it, and pointers. It decides nothing.
-struct Call {
-  const Request& request;
-  const Prepared& prepared;
+// Where the arrays begin, as the request said.
+struct Pointers {
   const void* a;
   const void* b;
   void* c;
+};
+
+// What a launcher gets, from launch() in launch.h: what was prepared, and pointers. It decides nothing.
+struct Call : Pointers {
+  const Prepared& prepared;
+  const Request& request;  // prepared.request
   cudaStream_t stream;
 };
 

@@ -1,6 +1,6 @@
 // How the nodes of columns meet: those of a block in shared memory, those of several blocks through global memory.
 //
-// A block's nodes lie in its dynamic shared memory, [node][column], and behind them is room for an eighth of them. These functions
+// A block's nodes lie in its dynamic shared memory, [node][column], and behind them is room for the first fold (with_fold_room). These functions
 // take and return offsets into it.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace treduce::reduce::columns {
 template <class O>
 TREDUCE_DEVICE int fold_rounds(int from, int to, int count, int width, int thread, int threads) {
   using Acc = typename O::Acc;
-  constexpr int kRadix = 8;
+  constexpr int kRadix = kFoldRadix;
   Acc* const shared = dynamic_shared<Acc>();
   while (count > 1) {
     const int radix = count < kRadix ? count : kRadix;

@@ -182,6 +182,12 @@ constexpr int kThreadsOfBlock = 256 / (sizeof(typename Traits<Element>::Real) ==
 template <class Element>
 constexpr int64_t kBytesOfThread = int64_t{Traits<Element>::kRows} * static_cast<int>(sizeof(int64_t));
 
+// Threads of an SM for which kernels ask room.
+constexpr int kThreadsAnSm = 1024;
+
+// Rows of a partial in global memory: the cells', and one that says which of them are not zero.
+constexpr int rows_of_partial(int cell_rows) { return cell_rows + 1; }
+
 // The cells of component `part`, where `cells` points to the first cell of a superaccumulator.
 template <class Element>
 TREDUCE_HOST_DEVICE Column part_of(int64_t* cells, int stride, int part) {

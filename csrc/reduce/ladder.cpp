@@ -226,7 +226,19 @@ Resolved resolve(std::string_view variant, bool dims, std::optional<int64_t> blo
 
 const Row& executor(const Row& row, const Work& work) {
   if (row.schedule != nullptr) return row;
-  return find(row.arithmetic == Arithmetic::compensated ? choose_block_rung(work) : choose_rung(work));
+  const std::string_view name = row.arithmetic == Arithmetic::compensated ? choose_block_rung(work) : choose_rung(work);
+  // Ten rows: faster than by their hash, and every call of `auto` asks.
+  static const std::vector<const Row*> scheduled = [] {
+    std::vector<const Row*> rows;
+    for (const Row& r : ladder()) {
+      if (r.schedule != nullptr) rows.push_back(&r);
+    }
+    return rows;
+  }();
+  for (const Row* r : scheduled) {
+    if (r->name == name) return *r;
+  }
+  return find(name);
 }
 
 }  // namespace treduce::reduce

@@ -9,7 +9,7 @@ namespace {
 
 // One block over n values: a loop with the block's width as its stride, then the tree.
 Pass one_block(int64_t n, int block, Tree tree) {
-  return {n, 1, block, 1, std::max<int64_t>(ceil_div(n, block), 1), 0, block, tree};
+  return {n, 1, block, 1, std::max<int64_t>(ceil_div(n, block), 1), 0, block, tree, false};
 }
 
 // Independent vector loads that a thread keeps in flight; a default grid gives each thread at least that much to do.
@@ -24,14 +24,14 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
     case Load::leaves: return plan;
     case Load::serial:
       plan.block = 1;
-      plan.add({n, 1, 1, 1, n, 0, 1, Tree::none});
+      plan.add({n, 1, 1, 1, n, 0, 1, Tree::none, false});
       return plan;
     case Load::one:
     case Load::pair: {
       const int64_t rows = order.load == Load::pair ? 2 : 1;
       do {
         const int64_t blocks = std::max<int64_t>(ceil_div(n, rows * block), 1);
-        plan.add({n, blocks, block, 1, rows, rows * block, block, order.tree});
+        plan.add({n, blocks, block, 1, rows, rows * block, block, order.tree, false});
         n = blocks;
       } while (n > 1);
       return plan;
@@ -50,7 +50,7 @@ Plan make_plan(const Order& order, DType dtype, int64_t n, int block, int64_t nu
       const int64_t rows = std::max<int64_t>(ceil_div(n, blocks * lanes), 1);
       plan.add({n, blocks, lanes, vector, rows, lanes, blocks * lanes, order.tree, /*on_chip=*/clustered});
       if (clustered) {
-        plan.add({blocks, blocks / kClusterBlocks, kClusterBlocks, 1, 1, kClusterBlocks, 0, Tree::sequential});
+        plan.add({blocks, blocks / kClusterBlocks, kClusterBlocks, 1, 1, kClusterBlocks, 0, Tree::sequential, false});
         blocks /= kClusterBlocks;
       }
       if (blocks > 1) plan.add(one_block(blocks, block, order.tree));

@@ -64,7 +64,7 @@ struct Pass {
   int64_t block_step;
   int64_t row_step;
   Tree tree;
-  bool on_chip = false;  // the next pass reads the values from shared memory: they need no room in global memory
+  bool on_chip;  // the next pass reads the values from shared memory: they need no room in global memory
 };
 
 constexpr int64_t kMostBlocks = int64_t{1} << 30;  // that a caller may ask for; a grid holds 2^31 - 1

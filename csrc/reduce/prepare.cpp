@@ -37,7 +37,7 @@ void add_passes(int64_t shared_bytes, Prepared& p) {
 }
 
 Prepared prepare_whole(const Request& r, const Chip& chip) {
-  Prepared p;
+  Prepared p(r);
   p.kernel = p.rung = r.row;
   p.deterministic = r.row->deterministic || !r.rounds();
   p.refusal = refused_by(chip, *r.row);
@@ -50,7 +50,7 @@ Prepared prepare_whole(const Request& r, const Chip& chip) {
 
 // A rung along dims: its own schedule, or that of the rung which it borrows.
 Prepared prepare_along_dims(const Request& r, const Chip& chip) {
-  Prepared p;
+  Prepared p(r);
   const bool pairs = r.arithmetic == Arithmetic::compensated;  // of a sum and its error
   const int64_t partial = accumulator_size(r.target) * (pairs ? 2 : 1);
   const Memory memory = make_memory(r.address, r.dtype, r.target, partial, is_extremum(r.op), r.converting,

@@ -37,7 +37,12 @@ struct Request {
   int64_t numel() const { return geometry.length * geometry.outputs; }
 };
 
+// A request, and all that was decided for it: what launch() in launch.h needs beside pointers.
 struct Prepared {
+  Prepared() = default;
+  explicit Prepared(const Request& r) : request(r) {}
+
+  Request request;
   const Row* kernel = nullptr;  // whose launcher runs
   const Row* rung = nullptr;    // whose schedule it follows: the same, but for `compensated`
   Plan plan;                    // of rungs that reduce whole tensors
@@ -50,7 +55,7 @@ struct Prepared {
   Refusal refusal;                            // with it nothing else counts
 };
 
-bool operator==(const Prepared& a, const Prepared& b);
+bool operator==(const Prepared& a, const Prepared& b);  // of what was decided
 std::string to_string(const Prepared& prepared);
 
 Prepared prepare(const Request& request, const Chip& chip);

@@ -9,15 +9,27 @@
 
 namespace treduce::reduce {
 
-// What a launcher gets: the call, what prepare made of it, and memory. It decides nothing.
-struct Call {
-  const Request& request;
-  const Prepared& prepared;
-  const void* input;
-  Result result;
+// The memory of a prepared call.
+struct Pointers {
+  const void* input;  // where the request said
+  void* output;
   void* workspace;    // as prepared
   unsigned* counter;  // the first of as many as prepared: zero, and left zero
+};
+
+// What a launcher gets, from launch() in launch.h: what was prepared, and memory. It decides nothing.
+struct Call : Pointers {
+  const Prepared& prepared;
+  const Request& request;
+  Result result;
   cudaStream_t stream;
+
+  Call(const Prepared& p, const Pointers& pointers, cudaStream_t on)
+      : Pointers(pointers),
+        prepared(p),
+        request(p.request),
+        result{output, request.target, request.op == Op::mean, request.geometry.length},
+        stream(on) {}
 
   Launch shape(int i = 0) const { return {prepared.launches[i], stream}; }
   template <class T>
@@ -25,11 +37,6 @@ struct Call {
     return prepared.workspace.find<T>(name, workspace);
   }
 };
-
-inline Call make_call(const Request& r, const Prepared& prepared, const void* input, void* output, void* workspace,
-                      unsigned* counter, cudaStream_t stream) {
-  return {r, prepared, input, {output, r.target, r.op == Op::mean, r.geometry.length}, workspace, counter, stream};
-}
 
 // Tells the ladder which launcher belongs to the row of that name: a static object at the end of each kernel file.
 template <cudaError_t (*kLauncher)(const Call&)>

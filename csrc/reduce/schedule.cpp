@@ -141,7 +141,7 @@ bool narrow_accepts(const Work& w) {
   if (g.reduced.count != 1 || g.kept.count == 0 || g.kept.inner_stride() != 1) return false;
   const int64_t columns = g.kept.inner_size();
   return g.reduced.inner_stride() == columns && columns <= tuning::kNarrowColumns &&
-         Pairwise::kLanes * columns * w.memory.accumulator * 9 / 8 <= tuning::kNarrowBytes &&
+         with_fold_room(Pairwise::kLanes) * columns * w.memory.accumulator <= tuning::kNarrowBytes &&
          g.outputs / columns <= kMostCounters;
 }
 
@@ -387,7 +387,7 @@ Scheduled schedule_column_narrow(const Work& w) {
   // A vector of several rows is one node of their tree.
   const int64_t pack = s.vectors ? column_bytes(w) / element_size(w) : 1;
   const int64_t rows_of_vector = pack % columns == 0 ? pack / columns : 1;
-  const int64_t bytes = Pairwise::kLanes / rows_of_vector * columns * w.memory.accumulator * 9 / 8;
+  const int64_t bytes = with_fold_room(Pairwise::kLanes / rows_of_vector) * columns * w.memory.accumulator;
   s.span = 1;
   while (s.span * 2 * bytes <= tuning::kNarrowBytes && s.span < chunks &&
          batches * ceil_div(chunks, s.span * 2) >= 4 * w.chip.multiprocessors) {
@@ -463,7 +463,7 @@ Scheduled schedule_column_block(const Work& w) {
   const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors;
   // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
   const auto bytes = [&](int64_t x, int64_t y, int64_t span) {
-    return (span * y + std::max<int64_t>(span * y / 8, 1)) * x * pack * w.memory.accumulator;
+    return with_fold_room(span * y) * x * pack * w.memory.accumulator;
   };
   const auto span_of = [&](int64_t x, int64_t y, int64_t tenfold) {
     int64_t span = std::min<int64_t>(ceil_div(bit_ceil(groups), y), 16);

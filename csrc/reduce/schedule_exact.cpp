@@ -48,11 +48,10 @@ Scheduled schedule_exact(const Work& work) {
   const int enough = bit_ceil_up_to(room.threads, std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024));
   s.block = work.block > 0 ? std::min(work.block, room.threads) : std::max(enough, 32);
 
-  // Blocks that are resident at once: by shared memory (an H200's), and by the threads that kernels/exact.cu asks room
-  // for.
+  // Blocks that are resident at once: by shared memory (an H200's), and by the threads that the kernel asks room for.
   s.shared_bytes = room.bytes_of_thread * s.block;
   const int64_t shared = s.shared_bytes + 1024;
-  const int64_t resident = std::clamp<int64_t>(1024 / s.block, 1, 228 * 1024 / shared);
+  const int64_t resident = std::clamp<int64_t>(exact::kThreadsAnSm / s.block, 1, 228 * 1024 / shared);
   const int64_t fill = resident * work.chip.multiprocessors;
   const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;
 
@@ -76,8 +75,7 @@ Scheduled schedule_exact(const Work& work) {
   s.tiles = groups * s.splits;
   s.grid = std::min(s.tiles, work.blocks > 0 ? work.blocks : 16 * fill);
   if (s.splits > 1) {
-    // A row of cells more than the bins have says which of them are not zero.
-    s.workspace_bytes = s.tiles * s.tile * (room.rows + 1) * static_cast<int64_t>(sizeof(int64_t));
+    s.workspace_bytes = s.tiles * s.tile * exact::rows_of_partial(room.rows) * static_cast<int64_t>(sizeof(int64_t));
     s.counters = groups;
   }
 

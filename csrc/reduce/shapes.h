@@ -88,6 +88,10 @@ constexpr int64_t column_bytes(int64_t element_size) { return element_size == 1 
 // Columns that a thread takes one by one where vectors do not fit; one where a dtype is looked up.
 constexpr int single_columns(int64_t element_size) { return element_size > 4 ? 2 : 4; }
 
+// How nodes of columns meet in shared memory: so many neighbours at a time, and room for the nodes with that of their first fold.
+constexpr int kFoldRadix = 8;
+constexpr int64_t with_fold_room(int64_t nodes) { return nodes + (nodes < kFoldRadix ? 1 : nodes / kFoldRadix); }
+
 // column_block: a thread takes groups of neighbouring leaves, 16 rows in flight. Short columns have one stripe, so a leaf is an
 // element; columns of up to kLowRows take more leaves at once, where a thread's columns leave it registers for them.
 constexpr int kShortGroup = 8, kLowGroup = 8, kTallGroup = 4;  // leaves

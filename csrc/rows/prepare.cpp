@@ -202,7 +202,7 @@ const char* choose(const Request& r, const Chip& chip) {
 }
 
 Prepared prepare(const Request& r, const Chip& chip) {
-  Prepared p;
+  Prepared p(r);
   p.rung = r.row->prepare != nullptr ? r.row : &find(choose(r, chip));
   p.reads = reads_of(r);
   p.refusal = refused_by(chip, *p.rung);

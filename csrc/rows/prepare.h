@@ -26,7 +26,12 @@ inline const char* name_of(Reads reads) {
   return names[static_cast<int>(reads)];
 }
 
+// A request, and all that was decided for it: what launch() in launch.h needs beside pointers.
 struct Prepared {
+  Prepared() = default;
+  explicit Prepared(const Request& r) : request(r) {}
+
+  Request request;
   const Row* rung = nullptr;  // whose launcher runs
   Launches launches;
   Workspace workspace;  // none
@@ -39,7 +44,7 @@ struct Prepared {
   Refusal refusal;                            // with it nothing else counts
 };
 
-bool operator==(const Prepared& a, const Prepared& b);
+bool operator==(const Prepared& a, const Prepared& b);  // of what was decided
 
 Prepared prepare(const Request& request, const Chip& chip);
 

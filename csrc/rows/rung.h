@@ -8,11 +8,11 @@
 
 namespace treduce::rows {
 
-// What a launcher gets: the call, what prepare made of it, and pointers. It decides nothing.
+// What a launcher gets, from launch() in launch.h: what was prepared, and pointers. It decides nothing.
 struct Call {
-  const Request& request;
   const Prepared& prepared;
-  Pointers pointers;
+  const Request& request;  // prepared.request
+  const Pointers& pointers;
   cudaStream_t stream;
 
   Launch shape() const { return {prepared.launches[0], stream}; }

@@ -3,7 +3,7 @@
 
 #include <torch/library.h>
 
-#include "../elementwise/rung.h"
+#include "../elementwise/launch.h"
 #include "cuda_device.h"
 #include "elementwise.h"
 
@@ -20,13 +20,9 @@ at::Tensor vector_add_cuda(const at::Tensor& self, const at::Tensor& other, std:
   TORCH_CHECK_NOT_IMPLEMENTED(r.row->launcher != nullptr, "variant '", r.row->name, "' has no CUDA kernel");
   const Prepared prepared = prepare(r, chip_of(self.get_device()));
   check(prepared.refusal);
-  const Call call{r,
-                  prepared,
-                  addition.self.const_data_ptr(),
-                  addition.other.const_data_ptr(),
-                  addition.result.mutable_data_ptr(),
-                  scope.stream()};
-  const auto error = static_cast<cudaError_t>(r.row->launcher(call));
+  const Pointers pointers{addition.self.const_data_ptr(), addition.other.const_data_ptr(),
+                          addition.result.mutable_data_ptr()};
+  const cudaError_t error = launch(prepared, pointers, scope.stream());
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + r.row->name);
   return std::move(addition.result);
 }

@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "../reduce/rung.h"
+#include "../reduce/launch.h"
 #include "cuda_device.h"
 #include "reduce.h"
 #include "reduce_stand_in.h"
@@ -15,7 +15,8 @@ namespace treduce::reduce {
 namespace {
 
 // Gives a prepared call its memory, and launches it.
-void launch(const Reduction& reduction, const Prepared& prepared, const at::Tensor& self, cudaStream_t stream) {
+void take_memory_and_launch(const Reduction& reduction, const Prepared& prepared, const at::Tensor& self,
+                            cudaStream_t stream) {
   const Row& row = *prepared.kernel;
   TORCH_CHECK_NOT_IMPLEMENTED(row.launcher != nullptr, "variant '", row.name, "' has no CUDA kernel");
   at::Tensor workspace;  // freed when it goes out of scope: in the stream's order
@@ -27,10 +28,9 @@ void launch(const Reduction& reduction, const Prepared& prepared, const at::Tens
     const cudaError_t error = counters_for(self.get_device(), stream, prepared.counters, &counter);
     if (error != cudaSuccess) check_cuda(error, "counters for " + row.name);
   }
-  const Call call =
-      make_call(reduction.request(), prepared, reduction.input->const_data_ptr(), reduction.output.mutable_data_ptr(),
-                workspace.defined() ? workspace.mutable_data_ptr() : nullptr, counter, stream);
-  const auto error = static_cast<cudaError_t>(row.launcher(call));
+  const Pointers pointers{reduction.input->const_data_ptr(), reduction.output.mutable_data_ptr(),
+                          workspace.defined() ? workspace.mutable_data_ptr() : nullptr, counter};
+  const cudaError_t error = launch(prepared, pointers, stream);
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + row.name);
 }
 
@@ -41,7 +41,7 @@ void run(Op op, const Reduction& reduction, const at::Tensor& self, cudaStream_t
     at::globalContext().alertNotDeterministic(
         c10::str("treduce::", name_of(op), " with variant '", prepared.rung->name, "'"));
   }
-  launch(reduction, prepared, self, stream);
+  take_memory_and_launch(reduction, prepared, self, stream);
 }
 
 template <Op kOp>

@@ -1,7 +1,7 @@
 // The row operations on CUDA: device guard, stream, launch.
 #include <precompiled.h>
 
-#include "../rows/rung.h"
+#include "../rows/launch.h"
 #include "cuda_device.h"
 #include "rows_ops.h"
 
@@ -12,13 +12,11 @@ struct OnCuda {
   using Scope = CudaScope;
   static constexpr bool kMeta = false;
   static void run(RowCall& row_call, const Scope& scope) {
-    const Request& r = row_call.request;
-    const Prepared prepared = prepare(r, chip_of(scope.device()));
+    const Prepared prepared = prepare(row_call.request, chip_of(scope.device()));
     check(prepared.refusal);
     TORCH_CHECK_NOT_IMPLEMENTED(prepared.rung->launcher != nullptr, "variant '", prepared.rung->name,
                                 "' has no CUDA kernel");
-    const Call call{r, prepared, row_call.pointers, scope.stream()};
-    const auto error = static_cast<cudaError_t>(prepared.rung->launcher(call));
+    const cudaError_t error = launch(prepared, row_call.pointers, scope.stream());
     if (error != cudaSuccess) check_cuda(error, "the launch of variant " + prepared.rung->name);
   }
 };

@@ -40,14 +40,11 @@
 
 #include "../../csrc/attention/attention.h"
 #include "../../csrc/common/launch_log.h"
-#include "../../csrc/elementwise/ladder.h"
-#include "../../csrc/elementwise/rung.h"
+#include "../../csrc/elementwise/launch.h"
 #include "../../csrc/lessons/thread_index.h"
 #include "../../csrc/matmul/launch.h"
-#include "../../csrc/reduce/ladder.h"
-#include "../../csrc/reduce/rung.h"
-#include "../../csrc/rows/ladder.h"
-#include "../../csrc/rows/rung.h"
+#include "../../csrc/reduce/launch.h"
+#include "../../csrc/rows/launch.h"
 #include "../../csrc/segments/segments.h"
 #include "cuda_runtime.h"
 
@@ -184,11 +181,11 @@ std::string run_reduction(const reduce::Request& request, const Chip& chip, std:
   Buffer result(request.geometry.outputs * size_of(request.target));
   Buffer workspace(prepared.workspace.bytes());
   const std::unique_ptr<unsigned[]> counters(new unsigned[prepared.counters]());
-  const reduce::Call call = make_call(request, prepared, reinterpret_cast<const void*>(request.address), result.data(),
-                                      workspace.data(), counters.get(), nullptr);
+  const reduce::Pointers pointers{reinterpret_cast<const void*>(request.address), result.data(), workspace.data(),
+                                  counters.get()};
   const auto once = [&] {
     workspace.poison();  // stale partials of the same input would be the right ones
-    launch_as_prepared(prepared.launches, [&] { return row.launcher(call); });
+    launch_as_prepared(prepared.launches, [&] { return reduce::launch(prepared, pointers, nullptr); });
     for (int64_t c = 0; c < prepared.counters; ++c) {
       if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
     }
@@ -307,10 +304,11 @@ std::string addition(std::istream& line) {
   request.b = address(b, b_bytes);
   request.c = address(c, c_bytes);
   const elementwise::Prepared prepared = prepare(request, Chip());
-  const elementwise::Call call{request, prepared, a.data() + a_bytes, b.data() + b_bytes, c.data() + c_bytes, nullptr};
+  const elementwise::Pointers pointers{a.data() + a_bytes, b.data() + b_bytes, c.data() + c_bytes};
   if (resolved.row->launcher == nullptr) throw Error(resolved.row->name + " has no kernel");
-  return run_seeds(line, c,
-                   [&] { launch_as_prepared(prepared.launches, [&] { return resolved.row->launcher(call); }); });
+  return run_seeds(line, c, [&] {
+    launch_as_prepared(prepared.launches, [&] { return elementwise::launch(prepared, pointers, nullptr); });
+  });
 }
 
 rows::Op row_op_named(const std::string& name) {
@@ -370,9 +368,9 @@ std::string row_operation(std::istream& line) {
   if (prepared.refusal) throw Refused(prepared.refusal.sentence);
   if (!(prepared == rows::prepare(request, chip))) throw Error("a second call of prepare says something else");
   if (prepared.rung->launcher == nullptr) throw Error(prepared.rung->name + " has no kernel");
-  const rows::Call call{request, prepared, pointers, nullptr};
-  return run_seeds(line, result,
-                   [&] { launch_as_prepared(prepared.launches, [&] { return prepared.rung->launcher(call); }); });
+  return run_seeds(line, result, [&] {
+    launch_as_prepared(prepared.launches, [&] { return rows::launch(prepared, pointers, nullptr); });
+  });
 }
 
 std::string attention_of(std::istream& line) {

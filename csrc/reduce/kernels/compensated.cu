@@ -89,6 +89,9 @@ __global__ void __launch_bounds__(kColumnBlockThreads)
   }
 }
 
+// As many bytes of partials are prepared.
+static_assert(sizeof(WithError<float>) == 2 * sizeof(float) && sizeof(WithError<complex128>) == 2 * sizeof(complex128));
+
 cudaError_t launch_one(const Call& call) {
   constexpr Kernels kKernels = Kernels::compensated;
   if (call.prepared.schedule.columns) {

@@ -219,6 +219,7 @@ __global__ void __launch_bounds__(exact::kThreadsOfBlock<typename Source::Elemen
     kernel(Source source, Problem problem, int64_t* partials, unsigned* counters, Result result) {
   using Element = typename Source::Element;
   constexpr int kRows = Traits<Element>::kRows;
+  static_assert(kResident<Element> * exact::kThreadsOfBlock<Element> <= exact::kThreadsAnSm);
   SHARED_ARRAY(int, used, 2);
   int64_t* const cells = dynamic_shared<int64_t>();
   const int threads = blockDim.x, t = threadIdx.x;
@@ -239,8 +240,8 @@ __global__ void __launch_bounds__(exact::kThreadsOfBlock<typename Source::Elemen
     fold_lanes<kRows>(cells, tile);
     bool ends = true;
     if (problem.splits > 1) {
-      const Partials<kRows> of_tile{partials + group * (kRows + 1) * problem.splits * tile.outputs, problem.splits,
-                                    tile.outputs};
+      const Partials<kRows> of_tile{partials + group * exact::rows_of_partial(kRows) * problem.splits * tile.outputs,
+                                    problem.splits, tile.outputs};
       of_tile.template write<Element>(split, cells, tile, used);
       __syncthreads();
       ends = grid::arrive_last(counters + group, static_cast<unsigned>(problem.splits));
