@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from fnmatch import fnmatch
 from pathlib import Path
 
 from setuptools import setup
@@ -171,6 +172,30 @@ def precompile(header: Path, flags: list[str]) -> None:
         how.write_text(stamp)
 
 
+# Files of csrc/torch, by pattern, that are compiled as one: of most, what they instantiate of torch's templates takes longer than
+# their own lines. No group may have more files in a build with CUDA.
+TOGETHER = {
+    "cuda": ["*_cuda.cpp"],
+    "cpu": ["*_cpu.cpp"],
+    "invariant": ["invariant*.cpp"],
+    "calls": ["functions.cpp", "collectives.cpp"],
+    "gradients": ["auto*.cpp", "meta.cpp", "library.cpp"],
+    "families": ["attention*.cpp", "composed.cpp", "elementwise.cpp", "matmul*.cpp", "reduce*.cpp", "rows.cpp"],
+}
+
+
+def together(sources: list[str]) -> list[str]:
+    """The sources, with files that include them in place of those of TOGETHER."""
+    left = list(sources)
+    for name, patterns in TOGETHER.items():
+        own = [s for s in left if any(fnmatch(s, f"csrc/torch/{pattern}") for pattern in patterns)]
+        if own:
+            path = CONFIG / f"torch_{name}.cpp"
+            write(path, "#include <precompiled.h>\n" + "".join(f'#include "../../{s}"\n' for s in own))
+            left = [s for s in left if s not in own] + [str(path.relative_to(ROOT))]
+    return left
+
+
 class Build(cpp_extension.BuildExtension):
     """Writes what the C++ side (build/config/treduce_build.h) and Python (torch_reduce/_build.py) know of the build."""
 
@@ -192,6 +217,8 @@ class Build(cpp_extension.BuildExtension):
         flags += [f"-I{folder}" for folder in (*ext.include_dirs, *self.compiler.include_dirs)]
         flags = [*self.compiler.compiler_so[1:], *flags, *ext.extra_compile_args["cxx"], f"-std={STANDARD}", "-w"]
         precompile(CONFIG / "precompiled.h", flags)
+        ext.depends = [*ext.depends, *ext.sources]
+        ext.sources = together(ext.sources)
         super().build_extension(ext)
 
 

@@ -209,7 +209,7 @@ def files_of(folder):
 TAKES_OBJECTS = """\
 for a; do
   case "$last" in -o) to=$a;; -MF) list=$a;; esac
-  case "$a" in {source}/csrc/*.cpp) file=$a;; esac
+  case "$a" in {source}/csrc/*.cpp | {source}/build/config/torch_*.cpp) file=$a;; esac
   last=$a
 done
 relative=${{file#{source}/}}

@@ -395,9 +395,9 @@ PyObject* reduce_ranks_function(PyObject*, PyObject* const* arguments, Py_ssize_
   END_HANDLE_TH_ERRORS
 }
 
-using Function = PyObject*(PyObject*, PyObject* const*, Py_ssize_t);
+using FastCall = PyObject*(PyObject*, PyObject* const*, Py_ssize_t);
 
-PyMethodDef method(const char* name, Function* function) {
+PyMethodDef method(const char* name, FastCall* function) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
 }
 
