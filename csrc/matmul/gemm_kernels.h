@@ -47,6 +47,7 @@ constexpr int kPrefetchBytes = 256;
 // Into the second cache: lines a power of two apart would displace each other in the first. Hardware alone begins anew in every page.
 constexpr int kAheadOfSquares = 512;
 constexpr int64_t kDepth = 256;
+constexpr int64_t kDepthOfFewRows = 8192;  // steps of k whose factors of few rows stay in the second cache
 
 template <class Isa, class A>
 struct RegisterTile {
@@ -456,8 +457,15 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
   const int64_t rows_padded = round_up(gemm.task_rows, Tile::kRows);
   const int64_t columns_padded = round_up(gemm.task_columns, Tile::kColumns);
   const int64_t depth_most = std::min(p.k, kDepth);
-  const int64_t few = p.m <= kFewRows ? std::max<int64_t>(p.m, Tile::kRows) : 0;  // rows of A, all of k
-  Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + few * p.k);
+  // Few rows have kernels of their own for floats. Integers are rare here, and calls of the C library's multiply-add take longer
+  // than all that these kernels save.
+  constexpr bool kForFewRows = std::is_floating_point_v<A> && Isa::kFuses;
+  const bool few = kForFewRows && p.m <= kFewRows;
+  // Squares keep their sums in registers and take all of k at once; the other kernels take a part after another.
+  const bool whole = few && p.b_row == 1 && p.b_column != 1 && p.n > 1;
+  const int64_t some_rows = std::max<int64_t>(p.m, Tile::kRows) * std::min(p.k, kDepthOfFewRows);
+  const int64_t rows_count = !few ? 0 : std::max(some_rows, whole ? p.m * p.k : 0);
+  Scratch<A> scratch((rows_padded + columns_padded) * depth_most + rows_padded * columns_padded + rows_count);
   A* const packed_a = scratch.data();
   A* const packed_b = packed_a + rows_padded * depth_most;
   A* const sums = packed_b + columns_padded * depth_most;
@@ -475,41 +483,42 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
 
     // Sums lie in panels as wide as a tile, each of whole tiles; in place and in registers, a row after another.
     const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
-    // Few rows have kernels of their own for floats. Integers are rare here, and calls of the C library's multiply-add take longer
-    // than all that these kernels save.
-    constexpr bool kForFewRows = std::is_floating_point_v<A> && Isa::kFuses;
-    const bool one_row = kForFewRows && p.m == 1;
-    const bool in_place = kForFewRows && p.m <= kFewRows && b.line_stride == 1 && columns > 1;
-    const bool in_registers = kForFewRows && p.m <= kFewRows && !in_place && b.depth_stride == 1 && columns > 1;
-    const bool by_panels = kForFewRows && !in_place && !in_registers && p.m <= std::min<int64_t>(kFewRows, Tile::kRows);
+    const bool one_row = few && p.m == 1;
+    const bool in_place = few && b.line_stride == 1 && columns > 1;
+    const bool in_registers = few && !in_place && b.depth_stride == 1 && columns > 1;
+    const bool by_panels = few && !in_place && !in_registers && p.m <= Tile::kRows;
     const bool in_rows = in_place || in_registers;
     const int64_t sum_panel = in_rows || one_row ? Tile::kColumns : panels_a * Tile::kSize;
     const int64_t sum_row = in_rows ? columns_padded : Tile::kColumns;
     std::fill_n(sums, in_rows ? rows * columns_padded : panels_b * sum_panel, A(0));
     if constexpr (kForFewRows) {
-      if (in_rows || one_row) {
-        for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t q = 0; q < p.k; ++q) {
-            rows_of_a[i * p.k + q] = static_cast<A>(a.data[i * a.line_stride + q * a.depth_stride]);
+      const int64_t most = in_registers ? p.k : kDepthOfFewRows;
+      for (int64_t begin = 0; begin < p.k && (in_rows || by_panels); begin += most) {
+        const int64_t depth = std::min(most, p.k - begin);
+        const Lines<T> part = {b.data + begin * b.depth_stride, b.line_stride, b.depth_stride, columns};
+        if (in_rows || one_row) {
+          for (int64_t i = 0; i < rows; ++i) {
+            const T* const row_of_a = a.data + i * a.line_stride + begin * a.depth_stride;
+            for (int64_t q = 0; q < depth; ++q) rows_of_a[i * depth + q] = static_cast<A>(row_of_a[q * a.depth_stride]);
           }
+        } else {
+          pack<Isa, Tile::kRows>(a, begin, depth, rows_of_a);
         }
-      } else if (by_panels) {
-        pack<Isa, Tile::kRows>(a, 0, p.k, rows_of_a);
-      }
-      if (in_place && one_row) {
-        update_in_place<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
-      } else if (in_place) {
-        update_in_place<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
-      } else if (in_registers && rows == 1) {
-        update_in_registers<Isa, 1>(rows_of_a, rows, b, p.k, sums, sum_row);
-      } else if (in_registers && rows <= 4) {
-        update_in_registers<Isa, 4>(rows_of_a, rows, b, p.k, sums, sum_row);
-      } else if (in_registers) {
-        update_in_registers<Isa, 8>(rows_of_a, rows, b, p.k, sums, sum_row);
-      } else if (one_row && columns == 1) {
-        update_one(rows_of_a, b, p.k, sums);
-      } else if (by_panels) {
-        update_by_panels<Isa>(rows_of_a, one_row, b, p.k, packed_b, sums);
+        if (in_place && one_row) {
+          update_in_place<Isa, 1>(rows_of_a, rows, part, depth, sums, sum_row);
+        } else if (in_place) {
+          update_in_place<Isa, 4>(rows_of_a, rows, part, depth, sums, sum_row);
+        } else if (in_registers && rows == 1) {
+          update_in_registers<Isa, 1>(rows_of_a, rows, part, depth, sums, sum_row);
+        } else if (in_registers && rows <= 4) {
+          update_in_registers<Isa, 4>(rows_of_a, rows, part, depth, sums, sum_row);
+        } else if (in_registers) {
+          update_in_registers<Isa, 8>(rows_of_a, rows, part, depth, sums, sum_row);
+        } else if (one_row && columns == 1) {
+          update_one(rows_of_a, part, depth, sums);
+        } else {
+          update_by_panels<Isa>(rows_of_a, one_row, part, depth, packed_b, sums);
+        }
       }
     }
     for (int64_t begin = 0; begin < p.k && !in_rows && !by_panels; begin += kDepth) {
