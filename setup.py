@@ -172,8 +172,8 @@ def precompile(header: Path, flags: list[str]) -> None:
         how.write_text(stamp)
 
 
-# Files of csrc/torch, by pattern, that are compiled as one: of most, what they instantiate of torch's templates takes longer than
-# their own lines. No group may have more files in a build with CUDA.
+# Files of csrc/torch that are compiled as one: instantiating torch's templates takes longer than most files' own lines.
+# A group is the same with CUDA and without, so that both builds share its object; "cuda" is there in one alone.
 TOGETHER = {
     "cuda": ["*_cuda.cpp"],
     "cpu": ["*_cpu.cpp"],
