@@ -17,9 +17,10 @@ import zlib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from setuptools import setup
+import setuptools
 
 MIN_CUDA = (12, 8)
+MIN_SETUPTOOLS = 77  # before, it knew no `license = "BSD-3-Clause"`; without build isolation pip does not look
 GET_NVCC = 'pip install "cuda-toolkit[nvcc,cudart,cccl]"'
 ROOT = Path(__file__).resolve().parent
 CONFIG = ROOT / "build" / "config"  # what is generated for the compiler
@@ -269,12 +270,17 @@ def make_extension():
 # Two compilers at once need some 2 GB; more than the cores help nobody.
 os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
 
+if int(setuptools.__version__.split(".")[0]) < MIN_SETUPTOOLS:
+    sys.exit(
+        f"torch_reduce: setuptools is {setuptools.__version__}, and {MIN_SETUPTOOLS} or later is needed: "
+        f'pip install "setuptools>={MIN_SETUPTOOLS}"'
+    )
 check_compiler()
 check_layers()
 TOOLKIT = wanted_toolkit()
 FACTS: dict[str, int | str] = {}
 
-setup(
+setuptools.setup(
     ext_modules=[make_extension()],
     cmdclass={"build_ext": Build},
     # The extension calls into torch's C++ side, which changes from one minor version to the next.

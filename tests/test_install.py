@@ -95,6 +95,16 @@ def test_a_wrong_setting(ask, only_a_compiler):
     assert status != 0 and own_lines(err) == ["torch_reduce: TORCH_REDUCE_CUDA must be auto, 0 or 1, got 'yes'"]
 
 
+def test_a_setuptools_too_old(root, tmp_path):
+    """As Python 3.11 puts it into a new venv."""
+    (tmp_path / "setuptools.py").write_text('__version__ = "65.5.0"')
+    (tmp_path / "torch" / "utils").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text(STUB_OF_TORCH.format(version=torch.__version__))
+    (tmp_path / "torch" / "utils" / "cpp_extension.py").write_text("BuildExtension = object")
+    status, _, err = setup(root, "setup.py", "--version", PYTHONPATH=str(tmp_path))
+    assert status != 0 and 'pip install "setuptools>=77"' in err and "65.5.0" in err and "Traceback" not in err
+
+
 def fake_toolkit(folder, release):
     tool(folder, "c++", "exit 0")
     home = folder / "cuda"
