@@ -1,5 +1,7 @@
 """torch.compile inside batch_invariant: eager's bits, whole graphs, arithmetic fused where that changes no bit."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from aten_calls import BATCH, ROWS, random
@@ -80,7 +82,8 @@ def test_arithmetic_is_fused(name, dtype, device, fused):
     f = ARITHMETIC[name]
     a, b, c = wide((3, 131, 67), dtype, device)
     with torch_reduce.batch_invariant(strict=True):
-        assert_same_bits(torch.compile(f)(a, b, c), f(a, b, c))
+        results = torch.compile(f)(a, b, c), f(a, b, c)
+    assert_same_bits(*(x.where(~x.isnan(), torch.nan) for x in results))  # which NaN it is, nobody promises
     expected = dtype in _compile._FLOATS[device] and name not in ("not as one", "numbers")
     assert not expected or sum(fused) > 1
 
@@ -145,6 +148,13 @@ def test_changed_inputs_and_random_numbers(device):
             found.append((function(x, cache), x, cache))
     for a, e in zip(*found, strict=True):
         assert_same_bits(a, e)
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(_compile, "compile_fx_inner", Mock(side_effect=_compile.InvalidCxxCompiler))
+    a, b, c = wide((3, 131, 67), torch.float32, "cpu")
+    with torch_reduce.batch_invariant(strict=True):
+        assert_same_bits(torch.compile(lambda a, b, c: a * b + c, backend="eager")(a, b, c), a * b + c)
 
 
 def test_strict_and_outside(monkeypatch):

@@ -31,8 +31,7 @@ def test_six_questions(family, dtype, attention, device):
     assert sum(op.ours for op in mode.report()) > 100
 
 
-@every_model
-@every_float
+@pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("gpt2", torch.bfloat16)])
 def test_a_compiled_model(family, dtype, device):
     # "sdpa" has other ops where it is traced: always a mask, and so a copy of keys for each head.
     model = small(family, dtype, device, "eager")

@@ -10,13 +10,16 @@ from torch._guards import TracingContext
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.exc import GPUTooOldForTriton, InductorError, InvalidCxxCompiler, TritonMissing
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 _aten = torch.ops.aten
-# Between two ops inductor does not round to 16 bits as torch does.
-_FLOATS = {"cuda": (torch.float32,), "cpu": (torch.float32,)}
+_NO_COMPILER = (InvalidCxxCompiler, TritonMissing, GPUTooOldForTriton)
+
+# Between two ops inductor rounds to 16 bits on CUDA only, and subnormal float16 not as torch does.
+_FLOATS = {"cuda": (torch.float32, torch.bfloat16), "cpu": (torch.float32,)}
 
 # Rounded once, to nearest, by every compiler. Not here: division and functions, of which inductor has its own; maxima
 # and negation, whose zeros may have another sign; and what rounds twice, such as addcmul.
@@ -70,7 +73,7 @@ class _Fusable(OperatorSupportBase):
 
 
 def _fused(part: fx.GraphModule) -> Callable[..., Any]:
-    """Inductor's kernels of a part of a graph."""
+    """Inductor's kernels of a part of a graph; the part itself, where nothing compiles them."""
     inputs = [n.meta["val"] for n in part.graph.find_nodes(op="placeholder")]
     several = isinstance(part.graph.output_node().args[0], (list, tuple))
 
@@ -78,6 +81,8 @@ def _fused(part: fx.GraphModule) -> Callable[..., Any]:
         return tuple(part(*args)) if several else (part(*args),)
 
     lowered = make_fx(listed, decomposition_table=select_decomp_table())(*inputs)
+    for node in lowered.graph.nodes:
+        node.meta["low_precision_pointwise_barrier"] = True  # inductor's word for: round as eager does
     output = lowered.graph.output_node()
     found = [n.meta["val"] for n in output.args[0]]  # type: ignore[union-attr]
     output.meta["user_visible_output_idxs"] = list(range(len(found)))
@@ -89,6 +94,10 @@ def _fused(part: fx.GraphModule) -> Callable[..., Any]:
             context.output_strides = None  # those of the whole graph
         with config.patch(_EXACTLY):
             kernels: Any = compile_fx_inner(lowered, inputs)
+    except (InductorError, *_NO_COMPILER) as error:
+        if not isinstance(getattr(error, "inner_exception", error), _NO_COMPILER):
+            raise
+        return lambda *args: part(*args)  # a node of a graph calls functions
     finally:
         if context:
             context.output_strides = strides
