@@ -840,6 +840,14 @@ def row_operations(store, op, variant):
             x = (torch.randn(2, 1, n + 1, dtype=torch.float64) * 3).to(dtype)
             batch.append(row_operation(store, op, variant, x[:, :, 1:], 2))
             batch.append(row_operation(store, op, variant, x[:, :, 1:].contiguous(), 2, shift=4))
+        # Elements far below the maximum, for which exp takes other steps; rows of one to four packs; rows that begin
+        # anywhere, whose last elements lie in a stripe of their own.
+        for n in (20, 33, 77, 127, 260, 1151, 1500, 3071):
+            x = torch.randn(6, 1, n, dtype=torch.float64)
+            x[1:3] *= 60
+            if op in ("softmax", "log_softmax", "logsumexp"):
+                x[2, 0, ::3] = -torch.inf
+            batch.append(row_operation(store, op, variant, x.to(dtype), 2))
     if variant.name == "row_cluster":
         # Smaller blocks than of other dtypes, and more of them.
         batch.append(row_operation(store, op, variant, torch.randn(1, 1, 12_289, dtype=torch.float64), 2))

@@ -96,8 +96,10 @@ struct Format<float> {
   static constexpr float kLn2 = 0x1.62e43p-1f, kLn2Rest = -0x1.05c61p-29f, kInverseLn2 = 0x1.715476p0f;
   static constexpr float kRounding = 0x1.8p23f;            // adding it rounds to a whole number
   static constexpr float kLeast = -104.5f, kMost = 89.0f;  // exp is 0 below, infinite above
-  static constexpr int kLift = 25;                         // places that subnormal results lie below normal ones
-  static constexpr int kDrop = 64;                         // for results above 1
+  static constexpr float kUsual =
+      87.0f;                        // exp of no number up to it, or down to its negative, is subnormal or infinite
+  static constexpr int kLift = 25;  // places that subnormal results lie below normal ones
+  static constexpr int kDrop = 64;  // for results above 1
   static constexpr float kUp = 0x1p64f, kDown = 0x1p-25f;  // 2^kDrop, 2^-kLift
   static constexpr float kRootOfHalf = 0x1.6a09e6p-1f;
   static constexpr float kTiny = 0x1p-64f, kMagnify = 0x1p64f, kRootOfMagnify = 0x1p32f;
@@ -120,7 +122,7 @@ struct Format<double> {
   static constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLn2Rest = 0x1.abc9e3b39803fp-56,
                           kInverseLn2 = 0x1.71547652b82fep0;
   static constexpr double kRounding = 0x1.8p52;
-  static constexpr double kLeast = -745.5, kMost = 710.0;
+  static constexpr double kLeast = -745.5, kMost = 710.0, kUsual = 708.0;
   static constexpr int kLift = 54;
   static constexpr int kDrop = 512;
   static constexpr double kUp = 0x1p512, kDown = 0x1p-54;
@@ -153,6 +155,16 @@ TREDUCE_ALWAYS_INLINE A polynomial(A r) {
   }
 }
 
+// exp(x) / 2^n, where n is x / ln2, rounded.
+template <class A>
+TREDUCE_ALWAYS_INLINE A exp_of_rest(A x, A n) {
+  using F = Format<A>;
+  A r = multiply_add(n, -F::kLn2, x);
+  r = multiply_add(n, -F::kLn2Rest, r);
+  const A p = multiply_add(polynomial<false, 0, F::kTerms - 1>(r), r, A(1));
+  return multiply_add(p, r, A(1));
+}
+
 // exp(x) for any x, or, kNonpositive, the same bits for x <= 0 (or NaN) in fewer steps.
 template <bool kNonpositive, class A>
 TREDUCE_ALWAYS_INLINE A exp_of(A x) {
@@ -173,11 +185,7 @@ TREDUCE_ALWAYS_INLINE A exp_of(A x) {
   const A rounding = F::kRounding + (above ? A(F::kBias - F::kDrop) : A(F::kBias + F::kLift));
   const A shifted = multiply_add(x, F::kInverseLn2, rounding);
   const A n = shifted - rounding;
-  A r = multiply_add(n, -F::kLn2, x);
-  r = multiply_add(n, -F::kLn2Rest, r);
-  A p = polynomial<false, 0, F::kTerms - 1>(r);
-  p = multiply_add(p, r, A(1));
-  p = multiply_add(p, r, A(1));
+  const A p = exp_of_rest(x, n);
   const A scale = same_bits<A>(static_cast<Word>(same_bits<Word>(shifted) << F::kMantissa));
   // The first product is exact; the second rounds where the result is subnormal.
   return multiply(multiply(p, scale), above ? F::kUp : F::kDown);
@@ -186,6 +194,16 @@ TREDUCE_ALWAYS_INLINE A exp_of(A x) {
 template <class A>
 TREDUCE_ALWAYS_INLINE A exp(A x) {
   return exp_of<false>(x);
+}
+
+// The same bits for |x| <= kUsual, in three quarters of the steps: 2^n is added to the exponent.
+template <class A>
+TREDUCE_ALWAYS_INLINE A exp_of_usual(A x) {
+  using F = Format<A>;
+  using Word = typename F::Word;
+  const A shifted = multiply_add(x, F::kInverseLn2, F::kRounding);
+  const A p = exp_of_rest(x, shifted - F::kRounding);
+  return same_bits<A>(static_cast<Word>(same_bits<Word>(p) + (same_bits<Word>(shifted) << F::kMantissa)));
 }
 
 template <class A>

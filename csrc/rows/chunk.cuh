@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../primitives/ptx/copy.cuh"
+#include "../primitives/ptx/opaque.cuh"
 #include "../primitives/warp.cuh"
 #include "../reduce/pairwise.h"
 #include "problem.h"
@@ -28,7 +29,12 @@ constexpr bool kOneInner = kSize > 1 || Source::kAdjacent;
 // kStripes stripes of a row, of which each of `lanes` threads holds kOfStripe elements: those of lanes (h * 32 + lane) * kSize and the
 // next kSize - 1, for h below kPacks. A stripe has 32 threads, or 16 with eight elements each; where kPacks is 1, fewer can hold a row
 // that is shorter than a stripe.
-template <template <class> class RowOp, class Source, int kSize, int kStripes>
+//
+// kUsed: packs that a row has something of, which the compiler knows of short rows that are read element by element: all of every one but
+// the last. 0: nothing is known.
+//
+// kQuickTexts: where exp of all elements is quickly taken, or no output is NaN, a text of its own computes them; it takes registers.
+template <template <class> class RowOp, class Source, int kSize, int kStripes, int kUsed = 0, bool kQuickTexts = true>
 struct Chunk {
   using A = typename Source::Acc;
   using Op = RowOp<A>;
@@ -45,6 +51,9 @@ struct Chunk {
   static constexpr int kNodes = kIsMax<Fold> ? 1 : kPacks;
 
   A held[kStripes][kOfStripe][Op::kInputs];
+
+  static constexpr bool is_unused(int stripe, int h) { return kUsed > 0 && stripe * kPacks + h >= kUsed; }
+  static constexpr bool is_full(int stripe, int h) { return kUsed > 0 && stripe * kPacks + h + 1 < kUsed; }
 
   // A thread's place: its lane among those that share the row, and how many elements are left from the chunk's first one on (none: there
   // is no such chunk).
@@ -149,21 +158,25 @@ struct Chunk {
   };
 
   // Starts the copies of a whole chunk to its place in shared memory. Each thread waits for those that it reads: its own. Who calls: where
-  // vectors are read.
+  // vectors are read; if kShifted, put_ends() brings the rest.
   TREDUCE_DEVICE static void copy(const Begin& begin, Place place, Raw* slot) {
     const ptx::SharedAddress to = ptx::shared_address(slot);
+    const Raw* mine[Op::kInputs];
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) mine[i] = ptx::opaque(begin.in[i] + place.element(0, 0));
     Packs::each([&](int i, int s, int h) {
       const int at = Packs::element(i, s, h, place.lane);
-      if constexpr (Source::kShifted) {
-        if (s == 0 && !place.is_together(true, s)) {
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) slot[at + c] = begin.in[i][place.element(s, h, c)];
-          return;
-        }
-      }
-      ptx::copy_async<Pack::kBytes>(to + at * static_cast<int>(sizeof(Raw)),
-                                    begin.in[i] + place.element(0, 0) + Place::further(s, h));
+      if (Source::kShifted && !place.is_together(true, s)) return;
+      ptx::copy_async<Pack::kBytes>(to + at * static_cast<int>(sizeof(Raw)), mine[i] + Place::further(s, h));
     });
+  }
+
+  // Element c of the first thread's first vector, of a whole chunk: of the chunk's begin or end. Apart from copy(), so that a thread waits
+  // once for those of several chunks.
+  TREDUCE_DEVICE static void put_end(const Begin& begin, int shift, int c, Raw* slot) {
+    const Place first{0, Pairwise::kChunk, shift};
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) slot[Packs::element(i, 0, 0, 0) + c] = begin.in[i][first.element(0, 0, c)];
   }
 
   TREDUCE_DEVICE static Packs fetch(const Parameters<Source>& p, const Begin& begin, Place place) {
@@ -172,12 +185,14 @@ struct Chunk {
 #pragma unroll
       for (int i = 0; i < Op::kInputs; ++i) {
         const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.in[i].element_stride;
-        const Raw* const mine = begin.in[i] + place.element(0, 0) * step;  // the others lie at constant distances
+        const Raw* const mine =
+            ptx::opaque(begin.in[i] + place.element(0, 0) * step);  // the others lie at constant distances
 #pragma unroll
         for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
           for (int h = 0; h < kPacks; ++h) {
-            const bool has = decltype(whole)::value || place.has(s, h);
+            if (is_unused(s, h)) continue;
+            const bool has = decltype(whole)::value || is_full(s, h) || place.has(s, h);
             const int further = Place::further(s, h);
             if constexpr (Source::kShifted) {
               Pack& pack = packs.at[i][s][h];
@@ -191,7 +206,8 @@ struct Chunk {
               }
             } else if constexpr (kStripes < Pairwise::kStripes) {
               // What is missing is read at the row's first element: cheaper than not to read it.
-              packs.at[i][s][h] = Pack::load(has ? mine + further * step : begin.in[i]);
+              packs.at[i][s][h] = is_full(s, h) ? Pack::load(mine + further * step)
+                                                : Pack::load(begin.in[i] + (has ? place.element(s, h) : 0) * step);
             } else if (has) {
               packs.at[i][s][h] = Pack::load(mine + further * step);
             }
@@ -266,11 +282,38 @@ struct Chunk {
   template <int kStage, int kRows, class Fold = typename Op::template Fold<kStage>>
   TREDUCE_DEVICE static void map(Chunk (&rows)[kRows], const Parameters<Source>& p, const Values (&values)[kRows],
                                  int64_t first, Place place, typename Fold::Acc (&node)[kRows][kNodes<Fold>]) {
-    when_whole(place,
-               [&](auto whole) { map_part<kStage, decltype(whole)::value>(rows, p, values, first, place, node); });
+    when_whole(place, [&](auto whole) {
+      constexpr bool kWhole = decltype(whole)::value;
+      constexpr bool kHasUsual = kStage == Op::kExpStage && kMayBeUsual;
+      if constexpr (kHasUsual) {
+        if (are_usual(rows, values)) return map_part<kStage, kWhole, true>(rows, p, values, first, place, node);
+      }
+      // Where others are rare, one text is for them and for ends of rows.
+      map_part<kStage, kWhole && !kHasUsual, false>(rows, p, values, first, place, node);
+    });
   }
 
-  template <int kStage, bool kWhole, int kRows, class Fold = typename Op::template Fold<kStage>>
+  // Whether there is a text of its own for elements whose exp is quickly taken.
+  static constexpr bool kMayBeUsual = kQuickTexts && std::is_same_v<A, float>;
+
+  // Whether all of a warp's elements, less their row's maximum, are such. Of a NaN in a row the maximum knows.
+  template <int kRows>
+  TREDUCE_DEVICE static bool are_usual(const Chunk (&rows)[kRows], const Values (&values)[kRows]) {
+    bool usual = true;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      A least = rows[r].held[0][0][0];
+#pragma unroll
+      for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+        for (int j = 0; j < kOfStripe && !is_unused(s, j / kSize); ++j) least = fminf(least, rows[r].held[s][j][0]);
+      }
+      usual &= least - values[r].max >= -elementary::Format<A>::kUsual;
+    }
+    return __all_sync(warp::kFullMask, usual) != 0;
+  }
+
+  template <int kStage, bool kWhole, bool kUsual, int kRows, class Fold = typename Op::template Fold<kStage>>
   TREDUCE_DEVICE static void map_part(Chunk (&rows)[kRows], const Parameters<Source>& p, const Values (&values)[kRows],
                                       int64_t first, Place place, typename Fold::Acc (&node)[kRows][kNodes<Fold>]) {
     typename Fold::Acc leaf[kRows][kOfStripe];
@@ -283,12 +326,14 @@ struct Chunk {
     constexpr bool kAskOnce = kStripes == 1 && kPacks == 1;
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
-      if (!kWhole && kStripes == Pairwise::kStripes && s > 0 && s * Pairwise::kLanes >= place.rest)
-        break;  // the same in all threads
+      // The same in all threads. kShifted: the last elements may lie in a stripe of their own.
+      const int behind = place.rest + (Source::kShifted ? place.shift : 0);
+      if (!kWhole && kStripes == Pairwise::kStripes && s > 0 && s * Pairwise::kLanes >= behind) break;
 #pragma unroll
       for (int h = 0; h < kPacks; ++h) {
         // A short row has more than half of the stripes of its kernel.
-        const bool is_sure = kWhole || kAskOnce || (kStripes < Pairwise::kStripes && 2 * s < kStripes && kStripes > 1);
+        const bool is_sure =
+            kWhole || is_full(s, h) || kAskOnce || (kStripes < Pairwise::kStripes && 2 * s < kStripes && kStripes > 1);
         const bool has = is_sure || place.has(s, h);
         Weights weight;
         if constexpr (Op::kWeightFirst) {
@@ -300,8 +345,8 @@ struct Chunk {
 #pragma unroll
           for (int c = 0; c < kSize; ++c) {
             const int j = h * kSize + c;
-            const auto value = Op::template map<kStage>(rows[r].held[s][j], weight.at[c], values[r]);
-            const bool is_there = !kWhole && Source::kShifted ? place.has(s, h, c) : has;
+            const auto value = Op::template map<kStage, kUsual>(rows[r].held[s][j], weight.at[c], values[r]);
+            const bool is_there = is_unused(s, h) ? false : !kWhole && Source::kShifted ? place.has(s, h, c) : has;
             if (s == 0) {
               const bool is_last = Source::kShifted && !kIsMax<Fold> && place.is_last(c);
               if (is_last && is_there) last[r][j] = value;
@@ -364,51 +409,122 @@ struct Chunk {
   }
 
   // Computes the outputs of rows row, row + row_step, ..., of which `count` exist, and stores them.
-  template <int kRows>
+  // Of weights it asks for kAheadWords a thread together.
+  template <int kAheadWords = 0, int kRows>
   TREDUCE_DEVICE static void store(const Chunk (&rows)[kRows], const Parameters<Source>& p,
                                    const Values (&values)[kRows], int64_t row, int row_step, int count, int64_t first,
                                    Place place) {
-    const Begin begin(p, row, first);
     when_whole(place, [&](auto whole) {
-      [[maybe_unused]] const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.out.element_stride;
+      constexpr bool kWhole = decltype(whole)::value;
+      constexpr bool kHasQuick = Op::kKnowsNumbers && (sizeof(Raw) == 2 || Op::kExpOutput) && kMayBeUsual;
+      if constexpr (kHasQuick) {
+        if (are_quick(rows, values))
+          return store_part<kWhole, true, kAheadWords>(rows, p, values, row, row_step, count, first, place);
+      }
+      store_part<kWhole && !kHasQuick, false, kAheadWords>(rows, p, values, row, row_step, count, first, place);
+    });
+  }
+
+  // Whether no output of a warp's is NaN, and every exp for them is usual.
+  template <int kRows>
+  TREDUCE_DEVICE static bool are_quick(const Chunk (&rows)[kRows], const Values (&values)[kRows]) {
+    bool quick = true;
 #pragma unroll
-      for (int s = 0; s < kStripes; ++s) {
+    for (int r = 0; r < kRows; ++r) {
+      quick &= Op::are_numbers(values[r]);
+      if constexpr (Op::kExpOutput) {
+        A most = A(0);
 #pragma unroll
-        for (int h = 0; h < kPacks; ++h) {
-          if (!Source::kShifted && !decltype(whole)::value && !place.has(s, h)) continue;
-          const int element = place.element(s, h);
-          Weights weight, bias;
-          if constexpr (Op::kWeight && !Op::kWeightFirst) {
-            if (p.problem.has_weight) weight = Weights(p, p.pointers.weight, first + element);
-            if (p.problem.has_bias) bias = Weights(p, p.pointers.bias, first + element);
-          }
-          Begin at = begin;
+        for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            A value[kSize];
+          for (int j = 0; j < kOfStripe; ++j) most = Max<A>::combine(most, fabsf(rows[r].held[s][j][Op::kInputs - 1]));
+        }
+        quick &= most <= elementary::Format<A>::kUsual;
+      }
+    }
+    return __all_sync(warp::kFullMask, quick) != 0;
+  }
+
+  template <bool kWhole, bool kQuick, int kAheadWords, int kRows>
+  TREDUCE_DEVICE static void store_part(const Chunk (&rows)[kRows], const Parameters<Source>& p,
+                                        const Values (&values)[kRows], int64_t row, int row_step, int count,
+                                        int64_t first, Place place) {
+    const Begin begin(p, row, first);
+    [[maybe_unused]] const int64_t step = kOneInner<Source, kSize> ? 1 : p.problem.out.element_stride;
+    constexpr int kAll = kStripes * kPacks, kAhead = kAffine<Op> ? most_ahead(kAll, kAheadWords) : 1;
+    Pack weights[kAhead], biases[kAhead];
+    Raw* mine[kRows];  // this thread's first element; the others lie at constant distances
+    Begin at = begin;
 #pragma unroll
-            for (int c = 0; c < kSize; ++c) {
-              value[c] = Op::output(rows[r].held[s][h * kSize + c], p.problem.has_weight, weight.at[c],
-                                    p.problem.has_bias, bias.at[c], values[r]);
-            }
-            const Pack out = p.source.rounded(value);
-            if constexpr (Source::kShifted) {
-              if (count > 0 && place.is_together(decltype(whole)::value, s)) {
-                out.store(at.out + place.element(0, 0) + Place::further(s, h));
-              } else if (count > 0) {
+    for (int r = 0; r < kRows; ++r) {
+      mine[r] = ptx::opaque(at.out + place.element(0, 0) * step);
+      if (r + 1 < kRows) at = at.next(p, row + (r + 1) * row_step, first, row_step, true);
+    }
 #pragma unroll
-                for (int c = 0; c < kSize; ++c) {
-                  if (decltype(whole)::value || place.has(s, h, c)) at.out[place.element(s, h, c)] = out.at(c);
-                }
-              }
-            } else if (r < count) {
-              out.store(at.out + place.element(0, 0) * step + Place::further(s, h) * step);
-            }
-            if (r + 1 < kRows) at = at.next(p, row + (r + 1) * row_step, first, row_step, true);
+    for (int k = 0; k < kAll; ++k) {
+      const int s = k / kPacks, h = k % kPacks;
+      if constexpr (kAffine<Op>) {
+        if (k % kAhead == 0) {
+#pragma unroll
+          for (int j = 0; j < kAhead; ++j) {
+            const int stripe = (k + j) / kPacks, pack = (k + j) % kPacks;
+            const bool has = kWhole || place.has(stripe, pack);
+            const int64_t element = first + place.element(stripe, pack);
+            weights[j] = affine_pack(p, p.pointers.weight, has && p.problem.has_weight, element, A(1));
+            if (Op::kBias) biases[j] = affine_pack(p, p.pointers.bias, has && p.problem.has_bias, element, A(-0.0));
           }
         }
       }
-    });
+      if (is_unused(s, h)) continue;
+      if (!Source::kShifted && !kWhole && !is_full(s, h) && !place.has(s, h)) continue;
+      A weight[kSize] = {}, bias[kSize] = {};
+      if constexpr (kAffine<Op>) p.source.widen(weights[k % kAhead], weight);
+      if constexpr (kAffine<Op> && Op::kBias) p.source.widen(biases[k % kAhead], bias);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        A value[kSize];
+#pragma unroll
+        for (int c = 0; c < kSize; ++c) {
+          value[c] = Op::template output<kQuick>(rows[r].held[s][h * kSize + c], kAffine<Op>, weight[c],
+                                                 kAffine<Op> && Op::kBias, bias[c], values[r]);
+        }
+        const Pack out = p.source.template rounded<kQuick>(value);
+        if constexpr (Source::kShifted) {
+          if (count > 0 && place.is_together(kWhole, s)) {
+            out.store(mine[r] + Place::further(s, h));
+          } else if (count > 0) {
+#pragma unroll
+            for (int c = 0; c < kSize; ++c) {
+              if (kWhole || place.has(s, h, c)) begin.out[place.element(s, h, c)] = out.at(c);
+            }
+          }
+        } else if (r < count) {
+          out.store(mine[r] + Place::further(s, h) * step);
+        }
+      }
+    }
+  }
+
+  // Whether the output is scaled by weights, and moved by biases.
+  template <class O>
+  static constexpr bool kAffine = O::kWeight && !O::kWeightFirst;
+
+  // Packs whose weights and biases are asked for together, so that a warp waits for memory once for all.
+  static constexpr int most_ahead(int packs, int words) {
+    int ahead = 1;
+    while (2 * ahead <= packs && 2 * ahead * 2 * Pack::kWords <= words) ahead *= 2;
+    return ahead;
+  }
+
+  // `none` where the call has no such weights: multiplied by 1, or with -0 added, a number keeps its bits.
+  TREDUCE_DEVICE static Pack affine_pack(const Parameters<Source>& p, const void* of, bool there, int64_t element,
+                                         A none) {
+    A all[kSize];
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) all[c] = none;
+    Pack pack = p.source.rounded(all);
+    if (there) pack = Pack::load(static_cast<const Raw*>(of) + element);
+    return pack;
   }
 
  private:

@@ -6,9 +6,9 @@
 namespace treduce::rows {
 
 // What a thread holds: its part of a chunk of one row, or of kRows short rows.
-template <template <class> class RowOp, class Source, int kSize, int kStripes>
+template <template <class> class RowOp, class Source, int kSize, int kStripes, int kUsed = 0, bool kQuickTexts = true>
 struct Held {
-  using Piece = Chunk<RowOp, Source, kSize, kStripes>;
+  using Piece = Chunk<RowOp, Source, kSize, kStripes, kUsed, kQuickTexts>;
   using Op = typename Piece::Op;
   using A = typename Piece::A;
   using Values = typename Op::Values;

@@ -47,14 +47,25 @@ template <class A, int kInputTensors, int kReductions>
 struct RowOp {
   using Acc = A;
   static constexpr int kInputs = kInputTensors, kStages = kReductions;
-  static constexpr bool kHasElements = true;   // an output for each element
-  static constexpr bool kWeight = false;       // one for each place in a row; `bias` too, where there is an output
-  static constexpr bool kWeightFirst = false;  // it enters the stages, and not the output
+  static constexpr bool kHasElements = true;             // an output for each element
+  static constexpr bool kWeight = false;                 // one for each place in a row
+  static constexpr bool kWeightFirst = false;            // it enters the stages, and not the output
+  static constexpr bool kBias = false;                   // one for each place in a row, beside the weight
   static constexpr int kRowInputs = 0, kRowOutputs = 0;  // accumulators, one a row
   static constexpr int kPlainStages = 0;                 // the first ones, which reduce the first input as it is
   static constexpr bool kMapsToElement = false;          // what the last stage adds is what the output begins with
+  static constexpr int kExpStage = -1;                   // whose map() takes exp of the element less the maximum
+  static constexpr bool kExpOutput = false;              // output() takes exp of the last input
+  static constexpr bool kKnowsNumbers = false;           // are_numbers() tells whether no output is NaN
   template <int kStage>
   using Fold = Sum<A>;
+
+ protected:
+  // Of a nonpositive number, which is_usual() was asked about.
+  template <bool kUsual>
+  TREDUCE_ALWAYS_INLINE static A exp_of(A x) {
+    return kUsual ? elementary::exp_of_usual(x) : elementary::exp_of_nonpositive(x);
+  }
 };
 
 template <class A>
@@ -65,16 +76,16 @@ TREDUCE_ALWAYS_INLINE A mean_of(A sum, int64_t length) {
 // exp(x - max) / sum
 template <class A>
 struct Softmax : RowOp<A, 1, 2> {
-  static constexpr int kPlainStages = 1;
+  static constexpr int kPlainStages = 1, kExpStage = 1;
   static constexpr bool kMapsToElement = true;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
     A max, scale;
   };
-  template <int kStage>
+  template <int kStage, bool kUsual = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
-    if constexpr (kStage == 1) x[0] = elementary::exp_of_nonpositive(x[0] - row.max);
+    if constexpr (kStage == 1) x[0] = Softmax::template exp_of<kUsual>(x[0] - row.max);
     return x[0];
   }
   template <int kStage>
@@ -85,25 +96,28 @@ struct Softmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
     return kStage == 0 ? value : A(1) / value;
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&e)[1], bool, A, bool, A, const Values& row) {
     return elementary::multiply(e[0], row.scale);
   }
+  static constexpr bool kKnowsNumbers = true;  // a NaN makes the sum one
+  TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.scale == row.scale; }
 };
 
 // x - max - log(sum)
 template <class A>
 struct LogSoftmax : RowOp<A, 1, 2> {
-  static constexpr int kPlainStages = 1;
+  static constexpr int kPlainStages = 1, kExpStage = 1;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
     A max, log_sum;
   };
-  template <int kStage>
+  template <int kStage, bool kUsual = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
     if constexpr (kStage == 0) return x[0];
     x[0] = x[0] - row.max;
-    return elementary::exp_of_nonpositive(x[0]);
+    return LogSoftmax::template exp_of<kUsual>(x[0]);
   }
   template <int kStage>
   TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
@@ -113,15 +127,18 @@ struct LogSoftmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
     return kStage == 0 ? value : elementary::log(value);
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool, A, bool, A, const Values& row) {
     return d[0] - row.log_sum;
   }
+  static constexpr bool kKnowsNumbers = true;  // a NaN makes the sum one
+  TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.log_sum == row.log_sum; }
 };
 
 // max + log(sum of exp(x - max)): a value a row. An infinite maximum is the result.
 template <class A>
 struct LogSumExp : RowOp<A, 1, 2> {
-  static constexpr int kPlainStages = 1;
+  static constexpr int kPlainStages = 1, kExpStage = 1;
   static constexpr bool kHasElements = false;
   static constexpr int kRowOutputs = 1;
   template <int kStage>
@@ -129,9 +146,9 @@ struct LogSumExp : RowOp<A, 1, 2> {
   struct Values {
     A max, result;
   };
-  template <int kStage>
+  template <int kStage, bool kUsual = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
-    return kStage == 0 ? x[0] : elementary::exp_of_nonpositive(x[0] - row.max);
+    return kStage == 0 ? x[0] : LogSumExp::template exp_of<kUsual>(x[0] - row.max);
   }
   template <int kStage>
   TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
@@ -158,12 +175,12 @@ TREDUCE_ALWAYS_INLINE A affine(A h, bool has_weight, A weight, bool has_bias, A 
 template <class A>
 struct LayerNorm : RowOp<A, 1, 2> {
   static constexpr int kPlainStages = 1;
-  static constexpr bool kWeight = true;
+  static constexpr bool kWeight = true, kBias = true;
   static constexpr int kRowOutputs = 2;
   struct Values {
     A mean, rstd;
   };
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
     if constexpr (kStage == 0) return x[0];
     x[0] = x[0] - row.mean;
@@ -178,6 +195,7 @@ struct LayerNorm : RowOp<A, 1, 2> {
     const A mean = mean_of(value, c.length);
     return kStage == 0 ? mean : elementary::rsqrt(mean + c.eps);
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool has_weight, A weight, bool has_bias, A bias,
                                         const Values& row) {
     return affine(elementary::multiply(d[0], row.rstd), has_weight, weight, has_bias, bias);
@@ -193,7 +211,7 @@ struct RmsNorm : RowOp<A, 1, 1> {
   struct Values {
     A rstd;
   };
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values&) {
     return elementary::multiply(x[0], x[0]);
   }
@@ -205,6 +223,7 @@ struct RmsNorm : RowOp<A, 1, 1> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
     return elementary::rsqrt(mean_of(value, c.length) + c.eps);
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&x)[1], bool has_weight, A weight, bool has_bias, A bias,
                                         const Values& row) {
     return affine(elementary::multiply(x[0], row.rstd), has_weight, weight, has_bias, bias);
@@ -218,7 +237,7 @@ struct SoftmaxBackward : RowOp<A, 2, 1> {
   struct Values {
     A sum;
   };
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&gy)[2], A, const Values&) {
     return elementary::multiply(gy[0], gy[1]);
   }
@@ -230,19 +249,23 @@ struct SoftmaxBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
     return value + A(0);
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&gy)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(gy[0] - row.sum, gy[1]);
   }
+  static constexpr bool kKnowsNumbers = true;  // then all products are finite, and no difference overflows
+  TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.sum > A(-1e30) && row.sum < A(1e30); }
 };
 
 // Of the gradient g and the output y: g - exp(y) sum of g
 template <class A>
 struct LogSoftmaxBackward : RowOp<A, 2, 1> {
   static constexpr int kPlainStages = 1;
+  static constexpr bool kExpOutput = true;
   struct Values {
     A sum;
   };
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&gy)[2], A, const Values&) {
     return gy[0];
   }
@@ -254,9 +277,13 @@ struct LogSoftmaxBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>&) {
     return value + A(0);
   }
+  template <bool kUsual = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&gy)[2], bool, A, bool, A, const Values& row) {
-    return elementary::multiply_add(-elementary::exp(gy[1]), row.sum, gy[0]);
+    const A e = kUsual ? elementary::exp_of_usual(gy[1]) : elementary::exp(gy[1]);
+    return elementary::multiply_add(-e, row.sum, gy[0]);
   }
+  static constexpr bool kKnowsNumbers = true;  // then all gradients are finite; of outputs whose exp is usual
+  TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.sum > A(-1e30) && row.sum < A(1e30); }
 };
 
 // Of the gradient g and the input x, with h = (x - mean) rstd and g w: rstd (g w - mean of g w - h mean of g w h)
@@ -271,7 +298,7 @@ struct LayerNormBackward : RowOp<A, 2, 1> {
     Two<A> means;  // of the gradient, and of its product with h
   };
   TREDUCE_ALWAYS_INLINE static void begin(Values& row, int i, A value) { (i == 0 ? row.mean : row.rstd) = value; }
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static Two<A> map(A (&gx)[2], A weight, const Values& row) {
     gx[0] = elementary::multiply(gx[0], weight);
     gx[1] = elementary::multiply(gx[1] - row.mean, row.rstd);
@@ -285,6 +312,7 @@ struct LayerNormBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static Two<A> finish(const Values&, Two<A> value, const Constants<A>& c) {
     return {mean_of(value.first, c.length), mean_of(value.second, c.length)};
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(elementary::multiply_add(-gh[1], row.means.second, gh[0] - row.means.first), row.rstd);
   }
@@ -299,7 +327,7 @@ struct RmsNormBackward : RowOp<A, 2, 1> {
     A rstd, of_product;
   };
   TREDUCE_ALWAYS_INLINE static void begin(Values& row, int, A value) { row.rstd = value; }
-  template <int kStage>
+  template <int kStage, bool = false>
   TREDUCE_ALWAYS_INLINE static A map(A (&gx)[2], A weight, const Values& row) {
     gx[0] = elementary::multiply(gx[0], weight);
     gx[1] = elementary::multiply(gx[1], row.rstd);
@@ -313,6 +341,7 @@ struct RmsNormBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
     return mean_of(value, c.length);
   }
+  template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(elementary::multiply_add(-gh[1], row.of_product, gh[0]), row.rstd);
   }

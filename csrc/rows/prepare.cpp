@@ -176,7 +176,8 @@ void prepare_shared(const Request& r, Prepared& p) {
     return;
   }
   p.chunks = static_cast<int>(s.chunks);
-  const int64_t rounds = ceil_div(s.chunks, shared_threads(inputs_of(r.op), r.dtype == DType::float64) / kWarp);
+  const int64_t rounds =
+      ceil_div(s.chunks, shared_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
   add_launch(r, p, 1, p.warps, s.blocks).shared_bytes = s.bytes;
 }
@@ -206,7 +207,12 @@ Prepared prepare(const Request& r, const Chip& chip) {
   p.rung = r.row->prepare != nullptr ? r.row : &find(choose(r, chip));
   p.reads = reads_of(r);
   p.refusal = refused_by(chip, *p.rung);
-  if (!p.refusal) p.rung->prepare(r, p);
+  if (!p.refusal) {
+    p.rung->prepare(r, p);
+    Launches launches;
+    for (const LaunchShape& shape : p.launches) launches.add(shape).overlapping = chip.capability >= 90;
+    p.launches = launches;
+  }
   const int64_t elements = r.problem.rows * r.problem.length, size = size_of(r.dtype);
   p.bytes_read = elements * size * inputs_of(r.op);
   p.bytes_written = (r.op == Op::logsumexp ? r.problem.rows : elements) * size;

@@ -4,6 +4,7 @@
 #include "../common/launch.h"
 #include "../primitives/cluster.cuh"
 #include "../primitives/neighbours.h"
+#include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "chunk.cuh"
 #include "rung.h"
@@ -44,6 +45,11 @@ TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int bloc
   return warp::reduce_neighbours<Fold>(*cluster::shared_of(of_block, lane & (blocks - 1)), blocks);
 }
 
+// Who calls: every thread, when its first elements are read.
+TREDUCE_DEVICE void allow_launch_after() {
+  if (gridDim.x >= kManyBlocks) ptx::allow_launch_after();
+}
+
 // Threads of a block at most, for the compiler.
 template <template <class> class RowOp, class Source, int kSize>
 constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, RowOp<typename Source::Acc>::kWeight,
@@ -52,8 +58,8 @@ constexpr int kThreads = most_threads(RowOp<typename Source::Acc>::kInputs, RowO
 // Blocks of that size that an SM shall hold: a warp that waits needs others, and the compiler would take more registers than it needs.
 // 2048 threads of 32 registers to 512 of 128, as measured for softmax and rms_norm (H200, 2026-11-22); nothing spills.
 template <template <class> class RowOp, class Source, int kSize>
-constexpr int kResident = sizeof(typename Source::Acc) == 8         ? 1
-                          : Source::kAdjacent                       ? (RowOp<float>::kInputs > 1 ? 2 : 3)
+constexpr int kResident = sizeof(typename Source::Acc) == 8 ? 1
+                          : Source::kAdjacent               ? (RowOp<float>::kInputs > 1 || RowOp<float>::kBias ? 2 : 3)
                           : kSize > 1 && RowOp<float>::kInputs == 1 ? 1024 / kThreads<RowOp, Source, kSize>
                                                                     : 1;
 

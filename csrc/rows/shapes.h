@@ -36,9 +36,15 @@ constexpr int kShortThreads = 128;  // where a warp holds several rows
 
 // Rows in shared memory: threads of a block at most, chunks that a block holds at most, and bytes that it may take alone, or when two
 // blocks share an SM (compute capability 9.0: 228 KB, of which 1 KB a block is taken, and the kernel has some of its own).
-constexpr int shared_threads(int inputs, bool is_double) { return inputs > 1 || is_double ? 256 : 320; }
+constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
+  return inputs > 1 || has_weight || is_double ? 256 : 320;
+}
 constexpr int kMostSharedChunks = 128;
 constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
+
+// Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200. Few blocks of the next one would
+// sit where there happened to be room.
+constexpr int kManyBlocks = 1056;
 
 // Of a power of two: a shift where a division by what is known at run time would take twenty instructions.
 TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {

@@ -104,7 +104,8 @@ struct Stored {
   }
 #endif
 
-  template <int kSize>
+  // kNumbers: none is NaN.
+  template <bool kNumbers = false, int kSize>
   TREDUCE_DEVICE Vector<T, kSize> rounded(const Acc (&values)[kSize]) const {
     Vector<T, kSize> v;
 #ifdef __CUDA_ARCH__
@@ -121,9 +122,11 @@ struct Stored {
         }
       }
       Pair most = pair[0];
+      if constexpr (!kNumbers) {
 #pragma unroll
-      for (int k = 1; k < kSize / 2; ++k) most = __hmax2_nan(most, pair[k]);
-      if (__hbeq2(most, most)) {
+        for (int k = 1; k < kSize / 2; ++k) most = __hmax2_nan(most, pair[k]);
+      }
+      if (kNumbers || __hbeq2(most, most)) {
         memcpy(v.word, pair, sizeof(v.word));
         return v;
       }
@@ -161,6 +164,7 @@ struct Either16 {
   TREDUCE_DEVICE void widen(const Vector<uint16_t, 1>& v, float (&to)[1]) const {
     to[0] = is_bfloat ? static_cast<float>(bfloat16{v.word[0]}) : static_cast<float>(float16{v.word[0]});
   }
+  template <bool = false>
   TREDUCE_DEVICE Vector<uint16_t, 1> rounded(const float (&value)[1]) const {
     return {{is_bfloat ? bfloat16::from(value[0]).bits : float16::from(value[0]).bits}};
   }

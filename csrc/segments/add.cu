@@ -136,12 +136,20 @@ TREDUCE_DEVICE int count_first(bool is) {
 struct Run {
   int64_t begin, end;
 
-  TREDUCE_DEVICE Run(const Request& r, int64_t here, int64_t place) : end(here + 1) {
+  TREDUCE_DEVICE Run(const Request& r, int64_t here, int64_t place) {
+    static_assert(kLong == warp::kLanes);
+    SHARED_ARRAY(int, back, 1);
     const int thread = threadIdx.y * kLanes + threadIdx.x;
-    const int64_t before = here - 1 - thread;
-    begin = here - count_first(thread < kLong && before >= 0 && r.index[before] == place);
-    int64_t last = here;  // of which it is known; no index from `end` on is there
-    for (end = r.count; last + 1 < end;) {
+    // Most runs end among the next indices: both ends are asked for at once.
+    const int64_t before = here - 1 - thread, after = here + 1 + thread;
+    const bool is_before = thread < kLong && before >= 0 && r.index[before] == place;
+    const bool is_after = after < r.count && r.index[after] == place;
+    const unsigned all_before = __ballot_sync(warp::kFullMask, is_before);
+    if (thread == 0) *back = __popc(all_before);
+    const int further = count_first(is_after);
+    begin = here - *back;
+    int64_t last = here + further;  // of which it is known; no index from `end` on is there
+    for (end = further < kLanes * kTeams ? last + 1 : r.count; last + 1 < end;) {
       const int64_t step = (end - last - 2) / (kLanes * kTeams) + 1, probe = last + (thread + 1) * step;
       last += count_first(probe < end && r.index[probe] == place) * step;
       if (last + step < end) end = last + step;
@@ -151,12 +159,13 @@ struct Run {
 
 // A block for each kLong-th index, and for `each` slabs of columns: a long run belongs to the first of those in it.
 template <class T, int kVector>
-__global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTANT Request r, int each) {
+__global__ void __launch_bounds__(kLanes* kTeams, sizeof(T) == 8 ? 1 : 2)
+    long_runs(TREDUCE_GRID_CONSTANT Request r, int each) {
   using Acc = Accumulator<T>;
   struct Node {
     Acc at[kVector];
   };
-  SHARED_ARRAY(Node, nodes, kLanes * kTeams);
+  SHARED_ARRAY(Node, all_nodes, 2 * kLanes * kTeams);  // of two slabs in turn: one is folded while the next one is read
   const int64_t vectors = r.width / kVector, slabs = (vectors + kLanes - 1) / kLanes;
   const int64_t groups = (slabs + each - 1) / each;
   const int64_t here = blockIdx.x / groups * kLong, first_slab = blockIdx.x % groups * each;
@@ -174,6 +183,7 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
     const int64_t vector = slab * kLanes + threadIdx.x;
     const Columns<T, kVector> columns(r, vector);
     const bool is_there = vector < vectors;
+    Node* const nodes = all_nodes + (slab & 1) * (kLanes * kTeams);
     Acc sum[kVector];
     if (is_there && first < run.end) {
       columns.add(first, first + part < run.end ? first + part : run.end, sum);
@@ -181,7 +191,7 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
       for (int c = 0; c < kVector; ++c) nodes[threadIdx.y * kLanes + threadIdx.x].at[c] = sum[c];
     }
     __syncthreads();
-    if (is_there && threadIdx.y == 0) {
+    if (is_there && threadIdx.y == slab % kTeams) {
 #pragma unroll
       for (int c = 0; c < kVector; ++c) {
         Neighbours<Sum<Acc>, 5> whole;
@@ -190,7 +200,6 @@ __global__ void __launch_bounds__(kLanes* kTeams) long_runs(TREDUCE_GRID_CONSTAN
       }
       columns.store(place, count, sum);
     }
-    __syncthreads();
   }
 }
 

@@ -9,16 +9,18 @@ template <template <class> class RowOp, class Source, int kSize>
 __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>),
                                   (Source::kAdjacent ? kResident<RowOp, Source, kSize> : 1))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int log2_blocks) {
-  using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes>;
+  using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes, 0, false>;  // quick texts would spill
   const int blocks = 1 << log2_blocks;
   const int rank = treduce::cluster::rank();
   const int thread = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t first = (int64_t{rank} * warps + warp) * Pairwise::kChunk;
   const int64_t step = gridDim.x >> log2_blocks;
   int turn = 0;
+  ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
     const typename Rows::Place place(p.problem, row, 0, first, thread, kWarp);
     Rows rows(p, place, {p, place});
+    allow_launch_after();
     rows.run(p, [&](auto fold, auto value) {
       using Fold = decltype(fold);
       auto* const of_block = reinterpret_cast<typename Fold::Acc*>(&slots()->of_block[turn]);

@@ -15,6 +15,7 @@ struct Part {
   using Packs = typename Piece::Packs;
   // Elements as wide as the accumulator give their place to what they become.
   static constexpr bool kKeeps = std::is_same_v<typename Source::Raw, A>;
+  static constexpr int kAheadWords = 16;  // registers suffice
 
   const Parameters<Source>& p;
   typename Source::Raw* elements;  // chunk after chunk; each thread reads what it wrote itself
@@ -46,6 +47,16 @@ struct Part {
       Piece::fetch(p, begin, there).put(slot(c), lane);
     }
     ptx::commit_copies();
+    if constexpr (Source::kShifted) {
+      const int shift = place(row, 0).shift;
+      __syncwarp();  // the first thread has read those of the row before
+      for (int i = lane; shift > 0; i += kWarp) {
+        const int c = threadIdx.x / kWarp + i / kSize * warps;
+        if (c >= mine || place(row, c).rest < Pairwise::kChunk) break;
+        Piece::put_end({p, row, first + int64_t{c} * Pairwise::kChunk}, shift, i % kSize, slot(c));
+      }
+      __syncwarp();  // the first thread reads them
+    }
     ptx::wait_copies<0>();
   }
 
@@ -102,7 +113,7 @@ struct Part {
         Piece::template replay<0>(piece, p, values, begin, place(row, c));
         if constexpr (Op::kStages > 1) Piece::template replay<1>(piece, p, values, begin, place(row, c));
       }
-      Piece::store(piece, p, values, row, 1, 1, begin, place(row, c));
+      Piece::template store<kAheadWords>(piece, p, values, row, 1, 1, begin, place(row, c));
     }
   }
 
@@ -128,7 +139,8 @@ template <template <class> class RowOp, class Source, int kSize>
 constexpr int kBlocks = RowOp<float>::kInputs == 1 && sizeof(typename Source::Acc) == 4 ? 2 : 1;
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, sizeof(typename Source::Acc) == 8)),
+__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight,
+                                                  sizeof(typename Source::Acc) == 8)),
                                   (kBlocks<RowOp, Source, kSize>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int chunks, int log2_blocks) {
   using Rows = Part<RowOp, Source, kSize>;
@@ -143,9 +155,11 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, sizeof(
   Rows part{p, elements, nodes, chunks, static_cast<int>(there < chunks ? there : chunks), first};
   const Constants<A> constants{static_cast<A>(p.problem.eps), p.problem.length};
   const int64_t step = gridDim.x >> log2_blocks;
+  ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
     part.read(row);
+    allow_launch_after();
     Op::template result<0>(values[0]) =
         Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
     if constexpr (Op::kStages > 1) {

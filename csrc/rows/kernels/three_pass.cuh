@@ -40,6 +40,7 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Constants<typename Op::Acc> constants{static_cast<typename Op::Acc>(p.problem.eps), p.problem.length};
   int turn = 0;
+  ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x; row < p.problem.rows; row += gridDim.x) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
     Op::template result<0>(values[0]) =
