@@ -196,7 +196,7 @@ const char* choose(const Request& r, const Chip& chip) {
       r.op == Op::log_softmax && size_of(r.dtype) == 2 && warps == 32 && r.problem.rows > chip.multiprocessors;
   if (warps <= most && !(is_alone && has_shared)) return "row_registers";
   const bool exp_once = r.op == Op::log_softmax || r.op == Op::logsumexp;
-  const bool prefers_shared = r.op == Op::layer_norm ||
+  const bool prefers_shared = r.op == Op::layer_norm || r.op == Op::rms_norm ||
                               (size_of(r.dtype) == 2 && (exp_once || reads < Reads::vectors)) || 8 * chunks < 5 * warps;
   if (has_shared && (prefers_shared || !has_cluster)) return "row_shared";
   return has_cluster ? "row_cluster" : "three_pass";
