@@ -207,7 +207,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const bool pairs = aligned_pairs(matrix, grid.n);
       const int64_t pitch = grid.n, row = place.row + warp_m;
       const int g = lane / 4, t = lane % 4;
-      const int64_t column = place.column + warp_n + (kBAlongK ? t % 2 * 4 + t / 2 * 2 : OperandB::line(0, t * 2));
+      // Lines along k lie two apart: lanes exchange one of two, for pairs, or where these are not aligned, so that four lanes write
+      // four columns at once.
+      const int second = kBAlongK && !pairs ? 4 : 1;  // column of a lane, from its first
+      const int64_t column = place.column + warp_n +
+                             (!kBAlongK ? OperandB::line(0, t * 2)
+                              : pairs   ? t % 2 * 4 + t / 2 * 2
+                                        : t % 2 * 2 + t / 2);
       double* const to = matrix + row * pitch + column;
       const int rows_left = static_cast<int>(min(grid.m - row, int64_t(S::kWarpM)));
       const int columns_left = static_cast<int>(min(pitch - column, int64_t(S::kWarpN)));
@@ -220,10 +226,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         for (int j = 0; j < kN; ++j) {
           double2& pair = sums[j];
           pair = {acc[i / 2][j][first_of_pair], acc[i / 2][j][first_of_pair + 1]};
-          // Lines along k lie two apart: lanes exchange one of two.
           if constexpr (kBAlongK) {
-            const double other = __shfl_xor_sync(~0u, t < 2 ? pair.y : pair.x, 2);
-            pair = t < 2 ? double2{pair.x, other} : double2{other, pair.y};
+            const bool keeps_first = pairs ? t < 2 : t % 2 == 0;
+            const double other = __shfl_xor_sync(~0u, keeps_first ? pair.y : pair.x, pairs ? 2 : 1);
+            pair = keeps_first ? double2{pair.x, other} : double2{other, pair.y};
           }
         }
         if (down >= rows_left) continue;
@@ -232,7 +238,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
           for (int j = 0; j < kN; ++j) {
             const int across = OperandB::line(j, 0);
-            if (across < columns_left) body(j, across, across + 1 < columns_left);
+            if (across < columns_left) body(j, across, across + second < columns_left);
           }
         };
         if (in_groups && first) {
@@ -240,20 +246,27 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         } else if (in_groups && !last) {
           visit([&](int j, int across, bool both) {
             atomicAdd(of_row + across, sums[j].x);
-            if (both) atomicAdd(of_row + across + 1, sums[j].y);
+            if (both) atomicAdd(of_row + across + second, sums[j].y);
           });
           continue;
         } else if (in_groups) {
           double2 before[kN];
-          visit([&](int j, int across, bool both) { before[j] = {of_row[across], both ? of_row[across + 1] : 0.0}; });
+          visit([&](int j, int across, bool both) {
+            before[j] = {of_row[across], both ? of_row[across + second] : 0.0};
+          });
           visit([&](int j, int, bool) { sums[j] = {before[j].x + sums[j].x, before[j].y + sums[j].y}; });
         }
         visit([&](int j, int across, bool both) {
           if (last && !apart && bias != nullptr) {
             sums[j].x += bias[column + across];
-            if (both) sums[j].y += bias[column + across + 1];
+            if (both) sums[j].y += bias[column + across + second];
           }
-          store_pair(of_row + across, sums[j].x, sums[j].y, pairs, both);
+          if (pairs) {
+            store_pair(of_row + across, sums[j].x, sums[j].y, true, true);
+          } else {
+            of_row[across] = round_to<double>(sums[j].x);
+            if (both) of_row[across + second] = round_to<double>(sums[j].y);
+          }
         });
       }
       __syncwarp();  // multiplications are the whole warp's
