@@ -138,6 +138,7 @@ PIECES = {
     "register_operand": "persistent",
     "small_tiles": "persistent",
     "split_rows": "split_fp16",
+    "split_warps": "split_fp16",
     "split": "split_fp16",
 }
 RUNGS += [("matmul", piece) for piece in PIECES]
@@ -270,6 +271,7 @@ CORES = {
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
 }
 
 

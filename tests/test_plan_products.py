@@ -69,6 +69,25 @@ def test_few_rows_are_split_as_they_are_read():
     assert "with a bias" in str(p)
 
 
+def test_a_warp_splits_and_multiplies_up_to_eight_rows():
+    for rows, stages in ((1, 3), (3, 3), (8, 2)):
+        p = plan("linear", (rows, 4096), (11008, 4096))
+        assert (p.tile, p.stages, p.launches[1].kernel) == ((8, 16), stages, "multiply 16 x 8 tiles")
+        assert main(p).grid == (4 * 132, 1) and p.launches[2].kernel == "multiply parts, 64 x 16 tiles"
+    p = plan("matmul", (11008, 4096), (4096, 5), variant="split_fp16")
+    assert p.tile == (16, 8)
+    # Where the copy engine finds no lines along k, and for more rows.
+    for a, b in (((1, 4096), (4096, 11008)), ((9, 4096), (4096, 11008))):
+        assert "64 x" in plan("matmul", a, b, variant="split_fp16").launches[1].kernel
+
+
+def test_parts_of_long_lines_are_taken_where_they_are_needed():
+    names = [launch.kernel for launch in plan("matmul", (64, 65536), (65536, 64)).launches]
+    assert names[-3:-1] == ["split into parts", "multiply parts, 64 x 16 tiles"]
+    names = [launch.kernel for launch in plan("matmul", (64, 8192), (8192, 64), variant="split_fp16").launches]
+    assert "split into parts" not in names
+
+
 def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
     p = plan("matmul", (17, 5000), (5000, 300), variant="split_fp16")
     blocks, adds, whole = (p.launches[i] for i in (1, 2, 3))

@@ -26,6 +26,8 @@ NAN, INF = float("nan"), float("inf")
 KERNELS = {
     "rows 8": (5, 260, (), "NN"),
     "rows 8, B transposed": (8, 130, (), "NT"),
+    "rows 8, batch": (3, 73, (3,), "NT"),
+    "one row": (1, 300, (), "NT"),
     "rows 16": (13, 100, (), "NN"),
     "rows 16, B transposed": (16, 132, (), "NT"),
     "rows 32": (32, 96, (), "NN"),

@@ -151,7 +151,7 @@ void add_split(const Operand& o, const SplitNames& names, SplitRegions& to, Prep
   } else {
     to.splitting.blocks = 0;
   }
-  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + 1));
+  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + 2));
   if (to.ordered) to.order = out.workspace.add(names.order, sizeof(uint32_t) * (2 * h.lines_padded + 1));
 }
 
@@ -484,15 +484,32 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.grid = tiles * out.groups * choice.group_parts;
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.overlapping = true;
+    out.small = x_lines <= split_warps::kRows && view.reading == Reading::direct && view.boxes.along_k;
+    if (out.small) {
+      out.tile_m = of_a ? split_warps::kLines : split_warps::kRows;
+      out.tile_n = of_a ? split_warps::kRows : split_warps::kLines;
+      out.stages = split_warps::stages_of(x_lines);
+      multiply.kernel = "multiply 16 x 8 tiles";
+      multiply.block = split_warps::kThreads;
+      const int64_t tasks = ceil_div(w_lines, int64_t(split_warps::kLines)) * p.batches * out.groups;
+      multiply.grid = std::min<int64_t>(tasks, int64_t(chip.multiprocessors) * split_warps::blocks_of(of_a));
+      multiply.shared_bytes = split_warps::shared_bytes_of(x_lines);
+    }
     out.launches.add(multiply);
-    if (choice.group_parts > 1) {
+    if (!out.small && choice.group_parts > 1) {
       SplitRegions& w = of_a ? out.split_a : out.split_b;
       const int64_t outputs = tiles * split_rows::kLines * s.rows;
       w.halves = out.workspace.add("sums of segments", w_shape.segments() * outputs * 4);
       w.units = out.workspace.add("units of groups", out.groups * tiles * split_rows::kLines * 4);
       add_blocks("add segments", tiles * out.groups * split_rows::quads_of(s.rows), out, split_rows::kAddThreads);
     }
+    if (split::parts_are_late(x_shape)) {
+      const Splitting& x = (of_a ? out.split_b : out.split_a).splitting;
+      add_split_into_parts(x.blocks, chip, out);
+    }
     multiply.kernel = s.parts_name;  // what the first leaves
+    multiply.block = s.threads();
+    multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.grid = tiles * out.groups;
     out.launches.add(multiply);
   } else {

@@ -21,6 +21,12 @@ inline LineBlocks line_blocks_of(int64_t segments) {
   return l;
 }
 
+// Whether the parts of few lines take so much that a launch is worth it that writes them only if they are needed.
+inline bool parts_are_late(const Halves& few) {
+  constexpr int64_t kMostBytes = 4 << 20;
+  return kParts * 2 * few.values > kMostBytes;
+}
+
 // Rows of a tile that the last launch adds at a time.
 constexpr int kFinishRows = kThreads / (kFinishTile / 4);
 
@@ -35,5 +41,22 @@ constexpr int kAddThreads = 128;   // of a block that adds: as many as multiplie
 constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 
 }  // namespace split_rows
+
+// Of so few lines of X that a warp multiplies what it split: a task is 16 lines of W and a group of k. Each warp has a ring.
+namespace split_warps {
+
+constexpr int kLines = 16, kRows = 8, kWarps = 4, kThreads = kWarps * 32;
+constexpr int blocks_of(bool of_a) {
+  return of_a ? 3 : 4;
+}  // on a multiprocessor: where W is A registers do not suffice for more
+constexpr int kStageBytes = kLines * kSegment * 4, kMostStages = 3;
+// Stages of a ring, and the bytes of all and of the sums of a task's segments: so many that four blocks fit.
+constexpr int stages_of(int64_t x_lines) { return x_lines <= 3 ? kMostStages : 2; }
+constexpr int shared_bytes_of(int64_t x_lines) {
+  return kWarps * stages_of(x_lines) * kStageBytes + kGroupSegments * kLines * 4 * static_cast<int>(x_lines) +
+         hopper::kTileAlignment;
+}
+
+}  // namespace split_warps
 
 }  // namespace treduce::matmul

@@ -92,10 +92,10 @@ struct Task {
   }
 };
 
-// Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts. pads: and scales
-// of the lines up to lines_padded.
+// Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts; and scales of
+// lines past the last one, so that there are `scales`.
 struct IntoHalves : Task {
-  bool pads;
+  int64_t scales;
 
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
   // Who calls: all lanes of a warp. `first`: where the line begins. Returns the segment's facts.
@@ -125,9 +125,9 @@ struct IntoHalves : Task {
       write_unit(matrix, line, segment, unit);
     }
     // Tiles copy the scales of the padding too: these are one.
-    if (pads && line + 1 == shape.lines) {
+    if (line + 1 == shape.lines) {
 #pragma unroll 1
-      for (int64_t i = line + 1 + lane; i < shape.lines_padded; i += kLanes) to.scale[here - line + i] = 1.0f;
+      for (int64_t i = line + 1 + lane; i < scales; i += kLanes) to.scale[here - line + i] = 1.0f;
     }
     return facts;
   }
@@ -181,6 +181,22 @@ struct IntoParts : Task {
         store_vector(row + p * part + place_of(i), make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
       }
     }
+  }
+};
+
+// The same of few lines, of those that pairs may suit.
+struct IntoLateParts : IntoParts {
+  TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t) const {
+    return !never_pairs(facts(matrix, line));
+  }
+  TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
+                            const float*) const {
+    if (there) write_parts(x, matrix, line, segment, parts_exponent(facts(matrix, line)));
+  }
+
+ private:
+  TREDUCE_DEVICE Facts facts(uint32_t matrix, uint32_t line) const {
+    return to.line_facts[matrix * to.shape.lines_padded + line];
   }
 };
 
@@ -259,20 +275,22 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   s.write(of_team, there, matrix, line, segment, s.from.line(matrix, line));
 }
 
+template <class Into>
+TREDUCE_DEVICE void split_block(const Into& s, uint32_t block, uint32_t wanted) {
+  if (s.vectors) {
+    split_vectors(s, block, wanted);
+  } else {
+    split_tile(s, block, wanted);
+    __syncthreads();
+  }
+}
+
 // Splits what blocks of both operands have in turn.
 template <class Into>
 TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, uint32_t wanted_b) {
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
-    const Into& s = of_a ? a : b;
-    const uint32_t wanted = of_a ? wanted_a : wanted_b;
-    const uint32_t own = static_cast<uint32_t>(of_a ? block : block - a.blocks);
-    if (s.vectors) {
-      split_vectors(s, own, wanted);
-    } else {
-      split_tile(s, own, wanted);
-      __syncthreads();
-    }
+    split_block(of_a ? a : b, static_cast<uint32_t>(of_a ? block : block - a.blocks), of_a ? wanted_a : wanted_b);
   }
 }
 
@@ -291,22 +309,44 @@ static __global__ void __launch_bounds__(kThreads)
   split_both(a, b, ~0u, ~0u);
 }
 
+// Of few lines: how many blocks have split theirs into halves. It lies behind the codes.
+TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + 1; }
+
 // Splits few lines into halves and into parts: a cluster of `blocks` a line, so that all of it is known before its parts are taken.
 // The unit is that of the parts where no pairs suit the line, else that of the halves. Clusters beyond them help to begin `other`.
+// late: parts of all other lines are left to split_late_parts.
 static __global__ void __launch_bounds__(kLineThreads)
     split_lines(TREDUCE_GRID_CONSTANT IntoHalves halves, TREDUCE_GRID_CONSTANT IntoParts parts,
-                TREDUCE_GRID_CONSTANT Operand16 other, int blocks) {
+                TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late) {
   constexpr int kWarps = kLineThreads / 32;
   __shared__ Facts of_warp[kWarps], of_block;
-  ptx::allow_launch_after();
   const Operand16& to = halves.to;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *to.codes = 0;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) {
+      *to.codes = 0;
+      *blocks_done(to) = 0;
+      __threadfence();
+    }
+    __syncthreads();
+  }
+  ptx::allow_launch_after();  // blocks_done is read by the next launch while this one runs
   begin_facts(other, kNoFacts);
+  // All but parts is written.
+  const auto tell = [&] {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      atomicAdd(blocks_done(to), 1);
+    }
+  };
   const uint32_t lines = static_cast<uint32_t>(to.shape.lines), segments = static_cast<uint32_t>(to.shape.segments());
   const uint32_t index = blockIdx.x / blocks, rank = blockIdx.x - index * blocks;
   const uint32_t own = (rank * blockDim.x + threadIdx.x) / kLanes, step = blocks * blockDim.x / kLanes;  // segments
   const uint32_t matrix = index / lines, line = index - matrix * lines;
-  if (matrix >= to.shape.matrices) return;
+  if (matrix >= to.shape.matrices) {
+    tell();
+    return;
+  }
   const float* const from = halves.from.line(matrix, line);
 
   float x[kNumbers];
@@ -333,13 +373,30 @@ static __global__ void __launch_bounds__(kLineThreads)
   }
   if (rank == 0 && threadIdx.x == 0) to.line_facts[matrix * to.shape.lines_padded + line] = facts;
 
+  if (never_pairs(facts)) {
+    for (uint32_t segment = own; segment < segments; segment += step) {
+      if (threadIdx.x % kLanes == 0) parts.write_unit(matrix, line, segment, -parts_exponent(facts));
+    }
+  }
+  tell();
+
   const int exponent = parts_exponent(facts);
-  for (uint32_t segment = own; segment < segments; segment += step) {
+  for (uint32_t segment = late && !never_pairs(facts) ? segments : own; segment < segments; segment += step) {
     if (segments > step) read_numbers(parts, from, true, segment, x);
     parts.write_parts(x, matrix, line, segment, exponent);
-    if (never_pairs(facts) && threadIdx.x % kLanes == 0) parts.write_unit(matrix, line, segment, -exponent);
   }
   if (blocks > 1) cluster::wait();  // others may still read its facts
+}
+
+// Takes the parts that split_lines left, if a line of the other operand needs them: of most data, none.
+static __global__ void __launch_bounds__(kThreads)
+    split_late_parts(TREDUCE_GRID_CONSTANT IntoLateParts lines, const uint32_t* codes_of_other) {
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  if (*codes_of_other == 0) return;
+  for (int64_t block = blockIdx.x; block < lines.blocks; block += gridDim.x) {
+    split_block(lines, static_cast<uint32_t>(block), ~0u);
+  }
 }
 
 static __global__ void __launch_bounds__(kThreads)

@@ -703,9 +703,10 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A.
-inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
-                       const Operand16& split_x, float* partials) {
+// `of_a`: w is A. first(): launches the first pass, if not a kernel of this file.
+template <class First>
+cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
+                const Operand16& split_x, float* partials, First first) {
   const View& view = of_a ? call.prepared.view_a : call.prepared.view_b;
   Boxes boxes = view.boxes;
   boxes.data = w.data;
@@ -719,10 +720,18 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   };
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
-  cudaError_t error = launch(&split::split_lines, call.step(0), split::IntoHalves{split_all, false},
-                             split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster);
+  const bool late = split::parts_are_late(split_x.shape);
+  cudaError_t error = launch(&split::split_lines, call.step(0),
+                             split::IntoHalves{split_all, call.prepared.small ? split_warps::kRows : 0},
+                             split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster, late);
   if (error == cudaSuccess) {
-    error = with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::first>{}); });
+    error = call.prepared.small
+                ? first()
+                : with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::first>{}); });
+  }
+  if (error == cudaSuccess && late) {
+    error = launch(&split::split_late_parts, call.step(-3), split::IntoLateParts{split_all, nullptr},
+                   static_cast<const uint32_t*>(split_w.codes));
   }
   if (error != cudaSuccess) return error;
   return with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::rest>{}); });

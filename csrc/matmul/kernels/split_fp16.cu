@@ -19,6 +19,7 @@
 #include "../split_parts.cuh"
 #include "../split_rows.cuh"
 #include "../split_tiles.cuh"
+#include "../split_warps.cuh"
 
 namespace treduce::matmul::split_fp16 {
 
@@ -275,13 +276,15 @@ cudaError_t launch_one(const Call& call) {
   cudaError_t error;
   if (prepared.few) {
     const bool of_a = regions_a.as_read;
-    error = split_rows::run(call, of_a, of_a ? a : b, of_a ? b : a, of_a ? split_a : split_b, of_a ? split_b : split_a,
-                            partials);
+    const Operand &w = of_a ? a : b, &x = of_a ? b : a;
+    const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
+    error = split_rows::run(call, of_a, w, x, split_w, split_x, partials,
+                            [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); });
   } else {
     const PartsRange all{0, prepared.groups};
     error = launch(&split::split_into_halves, call.step(0),
-                   split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all), true},
-                   split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all), true});
+                   split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all), split_a.shape.lines_padded},
+                   split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all), split_b.shape.lines_padded});
     if (error != cudaSuccess) return error;
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });

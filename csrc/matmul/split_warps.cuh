@@ -1,0 +1,368 @@
+// split_fp16 for up to eight rows or columns of C, where the operand with the many lines (W) lies along k: a warp splits segments of
+// 16 lines of W in the registers that it multiplies them from, by mma's instruction, whose sums have the bits of a warp group's. Each
+// warp has a ring of its own that the copy engine fills, so warps wait for each other once a task only: one row is bound by the bytes
+// of W. As in split_rows, X was split before, and what lines of W leave to do is for the launch after this one.
+#pragma once
+
+#include "../primitives/ptx/acquire.cuh"
+#include "../primitives/ptx/mma.cuh"
+#include "split_rows.cuh"
+
+namespace treduce::matmul::split_warps {
+
+using namespace hopper;
+using split::Operand16;
+using Mode = split_rows::Mode<kRows>;
+
+struct Work {
+  int64_t n;
+  int64_t w_lines;
+  int x_lines, steps, w_tiles, batches, inner_batches, tasks, stages;
+  uint32_t blocks_before;           // of the launch before
+  int64_t matrix_outputs, outputs;  // of one product, and of all
+  Broadcast box_w;
+  split::Matrices w, x;
+  split::Source source;  // W
+};
+
+// Lines of W by all lines of X, a group of k of one product of the batch.
+struct Task {
+  int first, batch, group, begin, steps;
+
+  TREDUCE_DEVICE Task(const Work& work, int index) {
+    first = index % work.w_tiles * kLines;
+    index /= work.w_tiles;
+    batch = index % work.batches;
+    group = index / work.batches;
+    begin = group * kGroupSegments;
+    steps = min(work.steps - begin, kGroupSegments);
+  }
+};
+
+// A lane has two lines of W, eight apart, and of 16 steps of k four that are neighbours. The instruction would have two and two: which
+// of 16 steps is which changes no sum, as long as both operands agree.
+constexpr int kNumbers = kSegment / split::kLanes;
+template <int kPieces>
+using Pieces = uint32_t[kPieces][2][kNumbers / 2];
+
+// The first of the lines of lane 4 i: lanes that read shared memory together touch every bank once.
+TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
+
+// A lane's numbers of a segment of a line of X: of piece after piece, `step` further each.
+template <int kPieces>
+using PiecesX = uint32_t[kPieces][kNumbers / 2];
+template <int kPieces>
+TREDUCE_DEVICE void read_x(const uint16_t* x, int64_t step, PiecesX<kPieces>& pieces) {
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; i += 2) {
+      const uint2 two = *reinterpret_cast<const uint2*>(x + piece * step + i * 8);
+      pieces[piece][i] = two.x;
+      pieces[piece][i + 1] = two.y;
+    }
+  }
+}
+
+// Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`, in the order of
+// split_rows.
+template <class Piece, int kPieces, bool kOfA>
+TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const Pieces<kPieces>& w,
+                                     const PiecesX<kPieces>& x) {
+  const auto multiply = [&](float (&to)[4], int a, int b) {
+    const int of_w = kOfA ? a : b, of_x = kOfA ? b : a;
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; i += 2) {
+      const uint32_t words[4] = {w[of_w][0][i], w[of_w][1][i], w[of_w][0][i + 1], w[of_w][1][i + 1]};
+      ptx::multiply(Piece{}, to, words, x[of_x][i], x[of_x][i + 1]);
+    }
+  };
+  // Pairs of pieces (of A, of B).
+  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
+  multiply(high, 0, 0);
+  if constexpr (kPieces == kParts) {
+#pragma unroll
+    for (const auto& pair : kOfParts) multiply(rest, pair[0], pair[1]);
+  } else {
+#pragma unroll
+    for (const auto& pair : kPairs) multiply(rest, pair[0], pair[1]);
+  }
+}
+
+// kOfA: W is A; else the product is transposed.
+template <bool kOfA>
+__global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT Operand16 x,
+           TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
+#ifdef TREDUCE_SM90A
+  constexpr int kQuad = split::kLanes;
+  __shared__ uint64_t full[kWarps][kMostStages];
+  __shared__ Facts facts[kWarps][kLines];
+  __shared__ int units[2][kLines];  // of two tasks: while one's sums are added, the next one's are found
+  char* const rings = aligned_tiles(dynamic_shared<char>());
+  float* const sums = reinterpret_cast<float*>(rings + kWarps * work.stages * kStageBytes);
+  ptx::allow_launch_after();
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  const int quad = lane / kQuad, own = line_of_lanes(quad);
+  char* const ring = rings + warp * work.stages * kStageBytes;
+  if (lane == 0) {
+    ptx::prefetch_tensor_map(&map_w);
+    for (int i = 0; i < work.stages; ++i) ptx::mbarrier_init(full[warp] + i, 1);
+    ptx::fence_mbarrier_init();
+  }
+  __syncwarp();
+
+  // What is copied next: a segment of a task.
+  int next = blockIdx.x, next_step = warp, next_steps = 0;
+  ptx::Coordinates next_at = {};
+  RingPosition<kMostStages> to;
+  const auto find_next = [&] {
+    for (; next < work.tasks; next += gridDim.x, next_step = warp) {
+      const Task task(work, next);
+      if (next_step >= task.steps) continue;
+      const int2 batch = work.box_w.of({task.batch / work.inner_batches, task.batch % work.inner_batches});
+      next_steps = task.steps;
+      next_at = {(task.begin + next_step) * kSegment, task.first, batch.y, batch.x};
+      return;
+    }
+  };
+  const auto fetch = [&] {
+    if (next >= work.tasks) return;
+    if (lane == 0) {
+      char* const stage = ring + to.stage * kStageBytes;
+      uint64_t* const barrier = full[warp] + to.stage;
+      ptx::fence_async_proxy();  // copies overtake loads that are under way
+      ptx::mbarrier_arrive_expect(barrier, kStageBytes);
+      ptx::load_box(stage, &map_w, next_at, barrier);
+      ptx::load_box(stage + kStageBytes / 2, &map_w, {next_at.x + 32, next_at.y, next_at.z, next_at.w}, barrier);
+    }
+    to.next(work.stages);
+    next_step += kWarps;
+    next_at.x += kWarps * kSegment;
+    if (next_step >= next_steps) {
+      next += gridDim.x;
+      next_step = warp;
+      find_next();
+    }
+  };
+  find_next();
+  for (int i = 0; i < work.stages; ++i) {
+    // X is being split by the launch before this one: its blocks count themselves, which is seen sooner than that it has ended. Until
+    // then a stage of each ring is asked for and no more: the other's instructions and numbers would wait behind it.
+    if (i == 1) {
+      if (lane == 0) {
+        while (ptx::load_acquire(split::blocks_done(x)) != work.blocks_before) __nanosleep(32);
+      }
+      __syncwarp();
+    }
+    fetch();
+  }
+
+  RingPosition<kMostStages> position;
+  int buffer = 0;
+  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, buffer ^= 1) {
+    const Task task(work, index);
+    const int2 at = {task.batch / work.inner_batches, task.batch % work.inner_batches};
+    const int64_t matrix_x = work.x.of(at.x, at.y), matrix_w = work.w.of(at.x, at.y);
+    // Boxes of 32 steps of k, whose rows of 128 bytes are swizzled.
+    const auto read = [&](int l, int i) {
+      const int chunk = (lane % kQuad ^ own) ^ i % 8;
+      return *reinterpret_cast<const float4*>(ring + position.stage * kStageBytes + i / 8 * (kStageBytes / 2) +
+                                              (own + l * 8) * kRowBytes + chunk * 16);
+    };
+    // Units, from what has arrived: asked for apart, they would wait behind all that the rings ask for.
+    if (warp == 0) {
+      ptx::mbarrier_wait(full[0] + position.stage, position.parity);
+#pragma unroll 1
+      for (int l = 0; l < 2; ++l) {
+        const float4 first = read(l, 0);
+        const float numbers[4] = {first.x, first.y, first.z, first.w};
+        uint32_t most = split::Extremes::of<kQuad>(numbers).most;
+        const int64_t line = task.first + own + l * 8;
+        int unit = split::unit_exponent(most);
+        if (__any_sync(~0u, most == 0)) {
+          const bool exists = line < work.w_lines;
+          unit = work.source.unit(
+              exists, work.source.line(static_cast<uint32_t>(matrix_w), static_cast<uint32_t>(exists ? line : 0)),
+              task.begin);
+        }
+        if (lane % kQuad == 0) units[buffer][own + l * 8] = unit;
+      }
+    }
+    __syncthreads();
+    const int unit[2] = {units[buffer][own], units[buffer][own + 8]};
+    const Mode mode = Mode::of(x.line_facts + matrix_x * x.shape.lines_padded, work.x_lines);
+    if (mode.parts) ptx::wait_for_launch_before();
+    // Of this lane's line of X, at its steps of k. There may be fewer than eight: then the last again.
+    const int64_t of_x = (matrix_x * work.x_lines + min(quad, work.x_lines - 1)) * x.shape.depth +
+                         int64_t(task.begin) * kSegment + lane % kQuad * 4;
+    const int depth = static_cast<int>(min(int64_t(kGroup), work.source.depth - int64_t(task.begin) * kSegment));
+
+    Facts known[2] = {kNoFacts, kNoFacts};
+    // with_parts: some lines of X need parts.
+    const auto walk = [&](auto with_parts) {
+      const uint16_t* halves = reinterpret_cast<const uint16_t*>(x.high) + of_x + warp * kSegment;
+      const float* scales =
+          x.scale + (matrix_x * work.steps + task.begin + warp) * x.shape.lines_padded + lane % kQuad * 2;
+      float* to_sums = sums + (warp * work.x_lines + lane % kQuad * 2) * kLines + own;
+      for (int step = warp; step < task.steps; step += kWarps, position.next(work.stages)) {
+        // Of X, before W has to be waited for.
+        PiecesX<2> halves_x;
+        float2 of_rows = {};
+        if (!with_parts() || mode.halves) {
+          read_x<2>(halves, x.shape.values, halves_x);
+          of_rows = *reinterpret_cast<const float2*>(scales);
+        }
+        halves += kWarps * kSegment;
+        scales += kWarps * x.shape.lines_padded;
+        ptx::mbarrier_wait(full[warp] + position.stage, position.parity);
+        const auto read_line = [&](int l, float (&numbers)[kNumbers]) {
+#pragma unroll
+          for (int i = 0; i < kNumbers; i += 4) {
+            const float4 four = read(l, i);
+            numbers[i] = four.x, numbers[i + 1] = four.y, numbers[i + 2] = four.z, numbers[i + 3] = four.w;
+          }
+        };
+        float value[4] = {};
+        if (!with_parts() || mode.halves) {
+          Pieces<2> pieces;
+          float scale[2];
+          const int present = min(kSegment, depth - step * kSegment);
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            float numbers[kNumbers];
+            read_line(l, numbers);
+            int exponent;
+            unsigned found;
+            const split::Extremes extremes = split::split_segment<kNumbers, kQuad>(
+                numbers, present, unit[l], pieces[0][l], pieces[1][l], exponent, found);
+            known[l] = join(known[l], extremes.facts(found));
+            scale[l] = split::power_of_two(exponent - unit[l]);
+          }
+          float high[4] = {}, rest[4] = {};
+          multiply_segment<float16, 2, kOfA>(high, rest, pieces, halves_x);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            split::add_segment(value[i], high[i], rest[i], scale[i / 2] * (i % 2 == 0 ? of_rows.x : of_rows.y));
+          }
+        }
+        if constexpr (with_parts()) {
+          Pieces<kParts> pieces;
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            float numbers[kNumbers];
+            read_line(l, numbers);
+            if (!mode.halves) known[l] = join(known[l], split::Extremes::of<kQuad>(numbers).facts(0xff));
+            const float factor = split::power_of_two(-unit[l]);
+#pragma unroll
+            for (int i = 0; i < kNumbers; i += 2) {
+              uint32_t both[kParts];
+              split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
+#pragma unroll
+              for (int part = 0; part < kParts; ++part) pieces[part][l][i / 2] = both[part];
+            }
+          }
+          PiecesX<kParts> parts_x;
+          read_x<kParts>(x.parts + of_x + step * kSegment, x.shape.matrices * x.shape.lines * x.shape.depth, parts_x);
+          float high[4] = {}, rest[4] = {};
+          multiply_segment<bfloat16, kParts, kOfA>(high, rest, pieces, parts_x);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float sum = 0;
+            split::add_parts(sum, high[i], rest[i]);
+            if ((mode.by_parts[0] >> (lane % kQuad * 2 + i % 2) & 1) != 0) value[i] = sum;
+          }
+        }
+        // [segment][line of X][line of W]
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (lane % kQuad * 2 + i % 2 < work.x_lines) to_sums[i % 2 * kLines + i / 2 * 8] = value[i];
+        }
+        to_sums += kWarps * work.x_lines * kLines;
+        // The values were computed from what all lanes read of the stage.
+        __syncwarp();
+        fetch();
+      }
+    };
+    if (mode.parts) {
+      walk(std::true_type{});
+    } else {
+      walk(std::false_type{});
+    }
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      if (lane % kQuad == 0) facts[warp][own + l * 8] = known[l];
+    }
+    // Of this thread's output.
+    const int mine = threadIdx.x % kLines, row = threadIdx.x / kLines;
+    const bool exists = task.first + mine < work.w_lines && row < work.x_lines;
+    float unit_x = 1;
+    if (exists) unit_x = x.unit[(matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded + row];
+    __syncthreads();
+
+    // What is known of W now: whether the next launch has something to do, and the last one.
+    if (warp == kWarps - 1) {
+      Facts known = facts[0][mine];
+#pragma unroll
+      for (int i = 1; i < kWarps; ++i) known = join(known, facts[i][mine]);
+      bool done = true, held = mode.all_held;
+      if (lane < kLines && task.first + lane < work.w_lines) {
+        const bool by_parts = !mode.parts || parts_hold(known, units[buffer][mine]);
+        done = by_parts && (!mode.halves || suits_pairs(known));
+        held = held && is_moderate(known);
+        split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
+                         by_parts ? known : known & ~Facts(kDone));
+      }
+      done = __all_sync(~0u, done);
+      held = __all_sync(~0u, held);
+      if (lane == 0 && !done) atomicOr(w.codes, ~0u);
+      if (lane == 0 && !held) atomicOr(x.codes, ~0u);
+    }
+    // A thread an output: the sums of its segments, in their order.
+    if (exists) {
+      float sum = 0;
+      const float* const from = sums + row * kLines + mine;
+#pragma unroll 8
+      for (int i = 0; i < task.steps; ++i) sum += from[i * work.x_lines * kLines];
+      sum = split::from_units(sum, split::power_of_two(units[buffer][mine]), unit_x);
+      const int64_t i = kOfA ? task.first + mine : row, j = kOfA ? row : task.first + mine;
+      c[task.group * work.outputs + task.batch * work.matrix_outputs + i * work.n + j] =
+          bias == nullptr ? sum : canonical(sum + __ldg(bias + j));
+    }
+  }
+  // Who waits for this launch then has waited for that one.
+  ptx::wait_for_launch_before();
+#endif
+}
+
+inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
+                       const Operand16& split_x, float* partials) {
+  const Problem& p = call.problem;
+  Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
+  boxes.data = w.data;
+  CUtensorMap map_w;
+  const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w);
+  if (error != cudaSuccess) return error;
+  Work work;
+  work.n = p.n;
+  work.w_lines = w.lines;
+  work.x_lines = static_cast<int>(x.lines);
+  work.steps = static_cast<int>(split_x.shape.segments());
+  work.w_tiles = static_cast<int>(ceil_div(w.lines, int64_t(kLines)));
+  work.batches = static_cast<int>(p.batches);
+  work.inner_batches = static_cast<int>(inner_batches_of(p));
+  work.tasks = static_cast<int>(work.w_tiles * p.batches * call.prepared.groups);
+  work.stages = stages_of(work.x_lines);
+  work.blocks_before = static_cast<uint32_t>(call.step(0).grid);
+  work.matrix_outputs = p.m * p.n;
+  work.outputs = p.batches * p.m * p.n;
+  work.box_w = broadcast_of(boxes);
+  work.w = split::matrices_of(w);
+  work.x = split::matrices_of(x);
+  work.source = split::source_of(w);
+  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work,
+                partials != nullptr ? partials : static_cast<float*>(call.c),
+                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+}
+
+}  // namespace treduce::matmul::split_warps

@@ -1,0 +1,19 @@
+// Reading what another block has released. One wrapper.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../common/macros.h"
+
+namespace treduce::ptx {
+
+// *address; what was written before its value was released there is seen after. ld.acquire.gpu.global.u32 (sm_70 and later).
+TREDUCE_DEVICE uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+}  // namespace treduce::ptx
