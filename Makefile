@@ -83,7 +83,7 @@ lint: .venv/.linters ## check format and lint
 	@.venv/bin/clang-format --dry-run --Werror $(native)
 	@.venv/bin/ruff format --check --quiet . && .venv/bin/ruff check --quiet .
 	@.venv/bin/python -m mypy --no-error-summary
-	@! test -d .venv/lib/python*/site-packages/torch || found=$$(.venv/bin/python -m pyright) || { echo "$$found"; exit 1; }
+	@! test -d .venv/lib/python*/site-packages/torch || found=$$(.venv/bin/python -m pyright --project pyproject.toml) || { echo "$$found"; exit 1; }
 	@echo "lint: clean"
 
 format: .venv/.linters ## format in place
