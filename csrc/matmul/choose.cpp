@@ -98,6 +98,19 @@ double cycles_to_add(const Problem& p, DType dtype, int multiprocessors) {
   return kLaunch + 2 * sums / (kBytes * multiprocessors);
 }
 
+// The entry with the least cost(entry, apart), among tiles of all of k and, where they may be, groups of k that are apart.
+template <class Entry, size_t kCount, class Cost>
+Choice cheapest_of(const Problem& p, DType dtype, const Entry (&entries)[kCount], Cost cost) {
+  const auto best_of = [&](bool apart) {
+    const Entry& best = cheapest(entries, [&](const Entry& entry) { return cost(entry, apart); });
+    return Choice{best.index, apart, cost(best, apart)};
+  };
+  const Choice whole = best_of(false);
+  if (!may_part(p, dtype)) return whole;
+  const Choice apart = best_of(true);
+  return apart.cycles < whole.cycles ? apart : whole;
+}
+
 }  // namespace
 }  // namespace long_k
 
@@ -136,21 +149,13 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
                                {kWide64, 0.83},    {kSquare32, 0.7}, {kRows16, 0.68}, {kColumns16, 0.68},
                                {kSquare16, 0.62},  {kDeep16, 0.63}};
   const bool in_groups = long_k::groups_of(p.k) > 1;
-  const auto best_of = [&](bool apart) {
-    const auto cost = [&](const Speed& s) {
-      const Shape& shape = kShapes[s.index];
-      const bool can = s.index == kLong128 ? in_groups && !apart &&
-                                                 shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
-                                           : apart || !in_groups || adds_groups(s.index);
-      return can ? cycles(p, shape, chip.multiprocessors, s.speed, apart) : std::numeric_limits<double>::infinity();
-    };
-    const Speed& best = cheapest(kSpeeds, cost);
-    return Choice{best.index, apart, cost(best)};
-  };
-  const Choice whole = best_of(false);
-  if (!long_k::may_part(p, DType::float64)) return whole;
-  const Choice apart = best_of(true);
-  return apart.cycles < whole.cycles ? apart : whole;
+  return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
+    const Shape& shape = kShapes[s.index];
+    const bool can = s.index == kLong128
+                         ? in_groups && !apart && shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
+                         : apart || !in_groups || adds_groups(s.index);
+    return can ? cycles(p, shape, chip.multiprocessors, s.speed, apart) : std::numeric_limits<double>::infinity();
+  });
 }
 
 }  // namespace mma_f64
@@ -188,19 +193,11 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
                                {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.51},
                                {kSquare32, 0.72, 0.4}};
-  const auto best_of = [&](bool apart) {
-    const auto cost = [&](const Speed& s) {
-      const Shape& shape = kShapes[s.index];
-      return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
-                                    : std::numeric_limits<double>::infinity();
-    };
-    const Speed& best = cheapest(kSpeeds, cost);
-    return Choice{best.index, apart, cost(best)};
-  };
-  const Choice whole = best_of(false);
-  if (!long_k::may_part(p, DType::float64)) return whole;
-  const Choice apart = best_of(true);
-  return apart.cycles < whole.cycles ? apart : whole;
+  return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
+    const Shape& shape = kShapes[s.index];
+    return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
+                                  : std::numeric_limits<double>::infinity();
+  });
 }
 
 }  // namespace specialized_f64
