@@ -249,7 +249,9 @@ def make_extension():
         cuda["library_dirs"] = [str(d) for d in (TOOLKIT / "lib64", TOOLKIT / "lib") if d.is_dir()]
         cuda["libraries"] = ["cudart_static", "rt", "dl", "pthread"]
         # Compressed, kernels take a quarter of the space; the driver unpacks a file's when one of them is launched.
-        extra["nvcc"] = ["-O3", "-Xcompiler=-fvisibility=hidden", "-Xfatbin=-compress-all", *gencode(names)]
+        extra["nvcc"] = ["-Xcompiler=-fvisibility=hidden", "-Xfatbin=-compress-all", *gencode(names)]
+        # For the host code, which only launches: -O3 and C++20 take a tenth longer. Kernels are optimised all the same.
+        extra["nvcc"] += ["-O1", "-std=c++17"]
         if torch.version.cuda is None:
             # A CPU-only torch asks nvcc for no dependency files, so a changed header must change the command instead.
             headers = b"".join(p.read_bytes() for p in sorted(ROOT.glob("csrc/**/*.*h")))
