@@ -386,6 +386,7 @@ def test_corrections_and_few_elements():
     assert torch_reduce.var(one, 1).isnan().all() and (torch_reduce.var(one, 1, correction=0) == 0).all()
     zeros = torch.zeros(3, requires_grad=True)
     torch_reduce.norm(zeros).backward()
+    torch_reduce.norm(zeros, 0).backward()
     assert zeros.grad.tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match="dims are the third argument"):
         torch_reduce.norm(x, 3)

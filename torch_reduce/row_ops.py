@@ -377,7 +377,8 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     if ord in (math.inf, -math.inf):
         return (amax if ord > 0 else amin)(wide.abs(), dim, keepdim).to(input.dtype)
     if ord == 0:
-        return sum((wide != 0).to(wide.dtype), dim, keepdim).to(input.dtype)
+        # The sign adds nothing but a gradient, of zeros.
+        return sum((wide != 0) + 0 * wide.sign(), dim, keepdim).to(input.dtype)
     raise ValueError(f"norm takes ord 2, 1, inf, -inf or 0, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
 
 
