@@ -1,9 +1,11 @@
 """softmax, log_softmax, logsumexp, layer_norm, rms_norm and their backwards: bits against the models in row_models.py,
 values against torch in float64, special rows as torch's, gradients, and what is refused."""
 
+import functools
 import itertools
 import math
 
+import numpy as np
 import pytest
 import row_models
 import tables
@@ -390,6 +392,63 @@ def test_corrections_and_few_elements():
     assert zeros.grad.tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match="dims are the third argument"):
         torch_reduce.norm(x, 3)
+
+
+def test_roots_are_correctly_rounded():
+    for dtype in (torch.float32, torch.float64):
+        x = torch.cat([torch.rand(100_003, dtype=dtype) * 1e3, torch.tensor([0.0, 1e-40, math.inf], dtype=dtype)])
+        assert_same_bits(ops.sqrt(x), torch.from_numpy(np.sqrt(x.numpy())))
+        assert_same_bits(ops.sqrt(x[::3]), ops.sqrt(x)[::3])
+    y = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(ops.sqrt, y, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(ops.sqrt, y)
+    with pytest.raises(TypeError, match="float32 and float64"):
+        ops.sqrt(x.half())
+
+
+def loss_of(x, probabilities, weight, *, kind, **options):
+    target = probabilities if kind == "probabilities" else probabilities.argmax(1)
+    return torch_reduce.cross_entropy(x, target, weight if kind == "weights" else None, **options)
+
+
+# What is composed of torch's elementwise ops, whose last bits may differ between devices.
+COMPOSED = {
+    **{name: lambda x, t, w, ours=ours: ours(x, -1) for name, (ours, _) in SPREADS.items()},
+    "var with a correction": lambda x, t, w: torch_reduce.var(x, -1, correction=2.5),
+    "std along all": lambda x, t, w: torch_reduce.std(x),
+    **{
+        f"cross_entropy {reduction} {smoothing} {kind}": functools.partial(
+            loss_of, kind=kind, reduction=reduction, label_smoothing=smoothing
+        )
+        for reduction in ("none", "mean")
+        for smoothing in (0.0, 0.1)
+        for kind in ("classes", "weights", "probabilities")
+    },
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_is_composed_has_one_result_on_both_devices(name, dtype):
+    for rows, classes in ((257, 300), (33, 1025), (5, 3)):
+        inputs = torch.randn(rows, classes) * 3, torch.randn(rows, classes).softmax(1), torch.rand(classes)
+        found = []
+        for device in ("cpu", "cuda"):
+            x, t, w = (y.to(device, dtype) for y in inputs)
+            x.requires_grad_()
+            result = COMPOSED[name](x, t, w)
+            found.append((result, *torch.autograd.grad((result * result).sum(), x)))
+        for on_cpu, on_cuda in zip(*found, strict=True):
+            assert_same_bits(on_cuda.detach().cpu(), on_cpu.detach())
+
+
+def test_the_mean_of_many_rows_in_16_bits():
+    # 257 is no bfloat16.
+    x, target = torch.randn(257, 50).bfloat16(), torch.randint(50, (257,))
+    losses = torch_reduce.cross_entropy(x, target, reduction="none")
+    expected = (losses.double().sum() / 257).bfloat16()
+    assert_same_bits(torch_reduce.cross_entropy(x, target), expected)
 
 
 def test_the_variance_is_layer_norms():

@@ -116,6 +116,10 @@ def _vector_add(info: Any, in_dims: _Dims, a: Tensor, b: Tensor, variant: str = 
     return _OPS.vector_add(*given, variant, **named), 0
 
 
+def _pointwise(op: Any) -> Callable[..., Any]:
+    return lambda info, in_dims, x: (op(x), in_dims[0])
+
+
 def _norm(op: Any, tensors: Sequence[int], weights: Sequence[int], results: int) -> Callable[..., Any]:
     """Places of the tensors that have the rows' dims, and of those that all rows share."""
 
@@ -182,6 +186,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "softmax_backward": _along(_OPS.softmax_backward, 2),
     "log_softmax_backward": _along(_OPS.log_softmax_backward, 2),
     "logsumexp": _logsumexp,
+    "sqrt": _pointwise(_OPS.sqrt),
     "layer_norm": _norm(_OPS.layer_norm, (0,), (2, 3), 3),
     "rms_norm": _norm(_OPS.rms_norm, (0,), (2,), 2),
     "layer_norm_backward": _norm(_OPS.layer_norm_backward, (0, 1, 3, 4), (5,), 1),

@@ -179,6 +179,7 @@ def cross_entropy(
     of_classes = 0 if input.dim() == 1 else 1
     classes = input.shape[of_classes]
     log_p = log_softmax(input, of_classes, variant=variant)
+    wide = torch.promote_types(input.dtype, torch.float32)
     broadcast = [classes if d == of_classes else 1 for d in range(input.dim())]
     weighted = log_p if weight is None else log_p * weight.view(broadcast)
     if target.is_floating_point():
@@ -186,25 +187,27 @@ def cross_entropy(
             raise ValueError(
                 f"probabilities have the shape of the input, {tuple(input.shape)}, got {tuple(target.shape)}"
             )
-        smooth = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else target
+        smooth = target
+        if label_smoothing:
+            smooth = (_widened(target) * (1 - label_smoothing) + label_smoothing / classes).to(target.dtype)
         losses = -sum(weighted * smooth, of_classes)
         if reduction == "none":
             return losses
-        total = sum(losses)
-        return total / losses.numel() if reduction == "mean" else total
+        if reduction == "sum":
+            return sum(losses)
+        return _divided(sum(losses, dtype=wide), losses.numel()).to(input.dtype)
     losses = nll_loss(log_p, target, weight, ignore_index=ignore_index, reduction="none")
     counts = target != ignore_index
     if label_smoothing:
         spread = -sum(weighted, of_classes).masked_fill(~counts, 0)
-        losses = losses * (1 - label_smoothing) + spread * (label_smoothing / classes)
+        mixed = _widened(losses) * (1 - label_smoothing) + _widened(spread) * (label_smoothing / classes)
+        losses = mixed.to(input.dtype)
     if reduction == "none":
         return losses
-    total = sum(losses)
     if reduction == "sum":
-        return total
-    if weight is None:
-        return total / sum(counts).to(total.dtype)
-    return total / sum(weight[target.where(counts, 0)].where(counts, 0))
+        return sum(losses)
+    of_rows = counts if weight is None else weight[target.where(counts, 0)].where(counts, 0)
+    return (sum(losses, dtype=wide) / sum(of_rows, dtype=wide)).to(input.dtype)
 
 
 def layer_norm(
@@ -338,7 +341,7 @@ def std(
     Source:
         As `var`.
     """
-    return _variance(input, dim, correction, keepdim).sqrt().to(input.dtype)
+    return torch.ops.treduce.sqrt(_variance(input, dim, correction, keepdim)).to(input.dtype)
 
 
 def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
@@ -371,7 +374,7 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
         # The gradient of the root at zero is infinite; torch takes 0 for the norm's there.
         squares = sum(wide * wide, dim, keepdim)
         zero = squares == 0
-        return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).to(input.dtype)
+        return torch.ops.treduce.sqrt(squares.masked_fill(zero, 1)).masked_fill(zero, 0).to(input.dtype)
     if ord == 1:
         return sum(wide.abs(), dim, keepdim).to(input.dtype)
     if ord in (math.inf, -math.inf):
@@ -389,9 +392,14 @@ def _widened(input: Tensor) -> Tensor:
     return input if input.dtype == torch.float64 else input.float()
 
 
+def _divided(x: Tensor, number: float) -> Tensor:
+    """`x / number`, rounded once; on CUDA, torch multiplies by the reciprocal of a number that lies on the host."""
+    return x / x.new_full((), number)
+
+
 def _variance(input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
     wide = _widened(input)
     centred = wide - mean(wide, dim, True)
     squares = sum(centred * centred, dim, keepdim)
     count = wide.numel() // max(squares.numel(), 1)
-    return squares / max(count - correction, 0)
+    return _divided(squares, max(count - correction, 0))

@@ -242,7 +242,11 @@ template <class A>
 void apply(Function function, const A* from, int64_t count, A* to) {
   if (function == Function::exp) return (sizeof(A) == 8 ? table().exp_of_double : table().exp)(from, count, to);
   for (int64_t i = 0; i < count; ++i) {
-    to[i] = canonical(function == Function::log ? elementary::log(from[i]) : elementary::rsqrt(from[i]));
+    const A x = from[i];
+    const A y = function == Function::log    ? elementary::log(x)
+                : function == Function::sqrt ? elementary::square_root(x)
+                                             : elementary::rsqrt(x);
+    to[i] = canonical(y);
   }
 }
 

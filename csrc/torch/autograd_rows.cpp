@@ -74,6 +74,17 @@ struct LogSumExpNode : Node {
   std::string name() const override { return "TreduceLogSumExpBackward"; }
 };
 
+struct SqrtNode : Node {
+  SavedVariable root;
+
+  variable_list apply(variable_list&& grads) override {
+    if (!grads[0].defined()) return {at::Tensor()};
+    return {grads[0] / (root.unpack(pointer_to(this)) * 2)};
+  }
+  void release_variables() override { root.reset_data(); }
+  std::string name() const override { return "TreduceSqrtBackward"; }
+};
+
 // The backward of layer_norm and rms_norm.
 struct NormNode : Node {
   SavedVariable input, weight, mean, rstd;
@@ -197,6 +208,21 @@ at::Tensor logsumexp(c10::DispatchKeySet keys, const at::Tensor& self, int64_t d
   return result;
 }
 
+at::Tensor sqrt(c10::DispatchKeySet keys, const at::Tensor& self) {
+  static const auto op = find_op<SqrtSchema>("treduce::sqrt");
+  const bool records = compute_requires_grad(self);
+  const at::Tensor tangent = tangent_of(self);
+  at::Tensor root = below_autograd(op, keys, records || tangent.defined(), self);
+  if (records) {
+    auto node = make_node<SqrtNode>();
+    node->set_next_edges(torch::autograd::collect_next_edges(self));
+    torch::autograd::set_history(root, node);
+    node->root = SavedVariable(root, /*is_output=*/true);
+  }
+  if (tangent.defined()) set_tangent(root, tangent / (root * 2));
+  return root;
+}
+
 void save_norm(NormNode& node, const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
                const OptionalTensor& weight, double eps, const at::Tensor& rstd, std::string_view variant) {
   node.input = SavedVariable(input, /*is_output=*/false);
@@ -259,6 +285,7 @@ TORCH_LIBRARY_IMPL(treduce, Autograd, m) {
   m.impl("softmax", softmax<kSoftmax>);
   m.impl("log_softmax", softmax<kLogSoftmax>);
   m.impl("logsumexp", logsumexp);
+  m.impl("sqrt", sqrt);
   m.impl("layer_norm", layer_norm);
   m.impl("rms_norm", rms_norm);
 }

@@ -6,6 +6,7 @@
 #include <ATen/ops/abs.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mul.h>
@@ -13,7 +14,6 @@
 #include <ATen/ops/neg.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/sqrt.h>
 #include <ATen/ops/sub.h>
 
 #include <algorithm>
@@ -77,12 +77,15 @@ at::Tensor safe_softmax(const at::Tensor& x) {
 }
 
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
-                                            bool keepdim) {
+                                            bool keepdim, bool root) {
   const at::Tensor wide = widened(x);
   const at::Tensor center = ours::mean(wide, dim, /*keepdim=*/true);
   const at::Tensor off = at::sub(wide, center);
   const double n = std::max(0.0, static_cast<double>(count(x, dim)) - correction);
-  const at::Tensor variance = at::div(ours::sum(at::mul(off, off), dim, keepdim), n);
+  const at::Tensor squares = ours::sum(at::mul(off, off), dim, keepdim);
+  // On CUDA, torch multiplies by the reciprocal of a number that lies on the host.
+  at::Tensor variance = at::div(squares, at::full({}, n, squares.options()));
+  if (root) variance = ours::sqrt(variance);
   return {variance.to(x.scalar_type()), center.reshape(variance.sizes()).to(x.scalar_type())};
 }
 
@@ -94,7 +97,7 @@ at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, 
     return (order > 0 ? ours::amax(size, dim, keepdim) : ours::amin(size, dim, keepdim)).to(type);
   }
   if (order == 1) return ours::sum(size, dim, keepdim).to(type);
-  if (order == 2) return at::sqrt(ours::sum(at::mul(wide, wide), dim, keepdim)).to(type);
+  if (order == 2) return ours::sqrt(ours::sum(at::mul(wide, wide), dim, keepdim)).to(type);
   return at::pow(ours::sum(at::pow(size, order), dim, keepdim), 1 / order).to(type);
 }
 

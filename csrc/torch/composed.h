@@ -22,9 +22,9 @@ at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim);
 // Along the last dim; rows of nothing but -inf become zeros.
 at::Tensor safe_softmax(const at::Tensor& x);
 
-// Two passes: the mean, then the squared differences from it.
+// Two passes: the mean, then the squared differences from it. root: the standard deviation in place of the variance.
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
-                                            bool keepdim);
+                                            bool keepdim, bool root = false);
 at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, bool keepdim, at::ScalarType type);
 
 // x (m, n); weight and bias (n) or undefined. Returns y in x's dtype, and mean and 1 / deviation (m, 1) in the accumulator's.

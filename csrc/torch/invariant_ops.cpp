@@ -7,7 +7,6 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/sqrt.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -125,14 +124,13 @@ std::tuple<Tensor, Tensor> var_mean(const Tensor& self, OptionalIntArrayRef dim,
 }
 std::tuple<Tensor, Tensor> std_mean(const Tensor& self, OptionalIntArrayRef dim,
                                     const std::optional<Scalar>& correction, bool keepdim) {
-  auto [variance, mean] = var_mean(self, dim, correction, keepdim);
-  return {at::sqrt(variance), mean};
+  return composed::var_mean(self, dim, correction.value_or(1).toDouble(), keepdim, /*root=*/true);
 }
 Tensor var(const Tensor& self, OptionalIntArrayRef dim, const std::optional<Scalar>& correction, bool keepdim) {
   return std::get<0>(var_mean(self, dim, correction, keepdim));
 }
 Tensor std_(const Tensor& self, OptionalIntArrayRef dim, const std::optional<Scalar>& correction, bool keepdim) {
-  return at::sqrt(var(self, dim, correction, keepdim));
+  return std::get<0>(std_mean(self, dim, correction, keepdim));
 }
 
 Tensor vector_norm(const Tensor& self, const Scalar& order, OptionalIntArrayRef dim, bool keepdim, OptionalType dtype) {

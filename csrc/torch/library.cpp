@@ -45,6 +45,8 @@ TORCH_LIBRARY(treduce, m) {
   m.def(
       "rms_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor rstd, Tensor? weight=None, "
       "str variant=\"auto\") -> Tensor");
+  // Correctly rounded on every device, as torch's is on CUDA alone: float32 and float64.
+  m.def("sqrt(Tensor self) -> Tensor");
   m.def("elementary(Tensor self, str function) -> Tensor");
   // To `out`, which is contiguous and has the shape and the dtype of the result: the reduction named `op`, and matmul.
   m.def(

@@ -46,6 +46,11 @@ inline at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, cons
   return op.call(input, weight, bias, "auto");
 }
 
+inline at::Tensor sqrt(const at::Tensor& x) {
+  static const auto op = reduce::find_op<rows::SqrtSchema>("treduce::sqrt");
+  return op.call(x);
+}
+
 inline at::Tensor softmax(const at::Tensor& x, int64_t dim) {
   static const auto op = reduce::find_op<rows::SoftmaxSchema>("treduce::softmax");
   return op.call(x, dim, "auto");

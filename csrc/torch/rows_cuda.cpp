@@ -1,6 +1,8 @@
 // The row operations on CUDA: device guard, stream, launch.
 #include <precompiled.h>
 
+#include <ATen/ops/sqrt.h>
+
 #include "../rows/launch.h"
 #include "cuda_device.h"
 #include "rows_ops.h"
@@ -21,8 +23,14 @@ struct OnCuda {
   }
 };
 
+// Torch's is correctly rounded.
+at::Tensor sqrt_cuda(const at::Tensor& self) { return at::sqrt(self.contiguous()); }
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treduce, CUDA, m) { Ops<OnCuda>::implement(m); }
+TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
+  Ops<OnCuda>::implement(m);
+  m.impl("sqrt", sqrt_cuda);
+}
 
 }  // namespace treduce::rows

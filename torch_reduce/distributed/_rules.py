@@ -578,6 +578,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "layer_norm_backward": _norm,
     "rms_norm": _norm,
     "rms_norm_backward": _norm,
+    "sqrt": _pointwise,
     "elementary": _pointwise,
 }
 
