@@ -299,6 +299,10 @@ def test_what_is_refused():
         attention(q[None], k[None], v[None])
     with pytest.raises(TypeError, match="one dtype"):
         attention(q, k.double(), v)
+    with pytest.raises(ValueError, match="one device, got cpu, meta and cpu"):
+        attention(q, k.to("meta"), v)
+    with pytest.raises(ValueError, match="attn_mask on the query's device, cpu, got meta"):
+        attention(q, k, v, torch.ones(4, 4, dtype=torch.bool, device="meta"))
     with pytest.raises(NotImplementedError, match="gradient of attn_mask"):
         attention(q, k, v, torch.zeros(4, 4, requires_grad=True))
     with pytest.raises(NotImplementedError, match="gradient of attn_mask"):

@@ -1,4 +1,4 @@
-"""matmul and linear under torch.autocast: what torch's do, for every dtype that goes in."""
+"""Products and norms under torch.autocast: what torch's do, for every dtype that goes in."""
 
 import itertools
 
@@ -98,6 +98,34 @@ def test_a_weight_is_cast_once_in_a_region(device):
         for _ in range(3):
             x = ops.linear(x, w, bias).detach()
     assert casts.count == 2
+
+
+@every_low
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_norms_take_weights_that_are_wider_than_rows(low, device):
+    """As in a model whose parameters are float32."""
+    weight, bias = torch.randn(9, device=device, requires_grad=True), torch.randn(9, device=device)
+    for dtype in (low, torch.float32, torch.float64):
+        x = torch.randn(4, 9, device=device).to(dtype).requires_grad_()
+        w, b = (weight.double(), bias.double()) if dtype == torch.float64 else (weight, bias)
+        for ours, theirs, given in (
+            (torch_reduce.layer_norm, torch.nn.functional.layer_norm, (w, b)),
+            (torch_reduce.rms_norm, torch.nn.functional.rms_norm, (w,)),
+        ):
+            with torch.autocast(device, dtype=low):
+                y, expected = ours(x, (9,), *given), theirs(x, (9,), *given)
+            assert y.dtype == expected.dtype
+            wide = x if dtype == torch.float64 else x.float()
+            assert_same_bits(y, ours(wide, (9,), *given).to(y.dtype))
+            torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+            gradients = torch.autograd.grad(y.float().square().sum(), (x, weight))
+            assert [g.dtype for g in gradients] == [dtype, torch.float32]
+    model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.LayerNorm(9), torch.nn.RMSNorm(9)).to(device)
+    x = torch.randn(4, 9, device=device)
+    with torch.autocast(device, dtype=low):
+        expected, y = model(x), torch_reduce.nn.convert(model)(x)
+    assert y.dtype == expected.dtype
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_integers_stay_integers(device):

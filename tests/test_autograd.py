@@ -9,6 +9,8 @@ from bits import assert_same_bits
 from tables import call, every_add_variant, every_matmul_variant, every_reduction, every_variant
 from torch.autograd import gradcheck, gradgradcheck
 
+import torch_reduce
+
 
 def runnable(variant, device, dtype=torch.float64):
     tables.needs_dtype(variant, dtype)
@@ -340,6 +342,21 @@ def test_gradcheck_of_matmul(variant, device):
     for shapes in (RANKS[3], RANKS[8]):
         operands = tuple(double(*shape, device=device, seed=i) for i, shape in enumerate(shapes))
         assert gradgradcheck(function, operands)
+
+
+def test_batched_gradients_of_products(device):
+    """is_grads_batched, as jacobian(vectorize=True) asks for them; a weight that a batch shares is folded."""
+    x, w, v = (torch.randn(*s, dtype=torch.float64, device=device) for s in ((2, 3, 4), (5, 4), (4,)))
+    for function, given in (
+        (torch_reduce.matmul, (x, w.t())),
+        (torch_reduce.matmul, (x, v)),
+        (torch_reduce.linear, (x, w, w[:, 0])),
+        (torch_reduce.linear, (x, v)),
+        (torch_reduce.linear, (v, w)),
+    ):
+        plain = torch.autograd.functional.jacobian(function, given)
+        for a, b in zip(plain, torch.autograd.functional.jacobian(function, given, vectorize=True), strict=True):
+            torch.testing.assert_close(a, b)
 
 
 def test_matmul_needs_only_the_gradient_that_is_asked_for(device):

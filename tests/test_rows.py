@@ -138,6 +138,16 @@ def test_logsumexp_along_several_dims():
             torch.testing.assert_close(torch_reduce.logsumexp(x, dim, keepdim).double(), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_dims_of_logsumexp_that_are_not_there():
+    x = torch.randn(2, 3, 4)
+    for wrong in ([-4], [3, 0], (0, -4)):
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            torch_reduce.logsumexp(x, wrong)
+    for twice in ([0, 0], (1, -2)):
+        with pytest.raises(RuntimeError, match="appears multiple times in the list of dims"):
+            torch_reduce.logsumexp(x, twice)
+
+
 def test_norms_over_several_dims():
     x, w, b = torch.randn(3, 5, 4, 6), torch.randn(4, 6), torch.randn(4, 6)
     flat = torch_reduce.layer_norm(x.flatten(2), [24], w.flatten(), b.flatten())
@@ -386,10 +396,10 @@ def test_corrections_and_few_elements():
         )
     one = torch.randn(3, 1)
     assert torch_reduce.var(one, 1).isnan().all() and (torch_reduce.var(one, 1, correction=0) == 0).all()
-    zeros = torch.zeros(3, requires_grad=True)
-    torch_reduce.norm(zeros).backward()
-    torch_reduce.norm(zeros, 0).backward()
-    assert zeros.grad.tolist() == [0, 0, 0]
+    for root in (torch_reduce.norm, torch_reduce.std, lambda x: torch_reduce.norm(x, 0)):
+        zeros = torch.zeros(3, requires_grad=True)
+        root(zeros).backward()
+        assert zeros.grad.tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match="dims are the third argument"):
         torch_reduce.norm(x, 3)
 

@@ -153,6 +153,32 @@ def test_out_of_products(device):
         torch_reduce.matmul(b[:, :7], b[:7], out=b.view(-1)[:280].view(40, 7))
 
 
+def test_out_that_is_a_lazy_view(device):
+    """Its memory holds other values than it means."""
+    x = torch.randn(4, 4, dtype=torch.complex64, device=device)
+    for op, given in ((torch_reduce.sum, (x, 0)), (torch_reduce.matmul, (x, x))):
+        expected = op(*given)
+        out = torch.zeros_like(expected).conj()
+        assert op(*given, out=out) is out
+        assert_same_bits(out.resolve_conj(), expected)
+    out, negative = (torch.zeros(1, dtype=torch.complex64, device=device) for _ in range(2))
+    torch_reduce.sum(x.real, out=negative.conj().imag[0])
+    assert_same_bits(-negative.imag[0], torch_reduce.sum(x.real))
+    for write, given in ((ops.reduce_to_, (x, "sum")), (ops.matmul_to_, (x[0], x[0]))):
+        with pytest.raises(ValueError, match="writes to a contiguous tensor"):
+            write(out[0].conj(), *given)
+        write(out[0], *(t.conj() if isinstance(t, torch.Tensor) else t for t in given))
+
+
+@pytest.mark.parametrize("op", [*tables.REDUCTIONS, "matmul"])
+def test_out_on_another_device(op):
+    x, y = torch.randn(4, 4), torch.empty(4, 4, device="meta")
+    for given, out in ((x, y), (y, x)):
+        of = (given, given) if op == "matmul" else (given, (), False)
+        with pytest.raises(ValueError, match=r"writes to a contiguous tensor .* device"):
+            getattr(torch_reduce, op)(*of, out=out if op == "matmul" else out[0, 0])
+
+
 def test_compiled_out(device):
     def f(x, y, out):
         torch_reduce.sum(x, 1, out=out)

@@ -119,8 +119,10 @@ def test_vmap_of_numbers_and_of_rungs(x):
         vmap(lambda row: tr.sum(row, variant="sequential"))(x),
         torch.stack([tr.sum(row, variant="sequential") for row in x]),
     )
-    with pytest.raises(IndexError, match="out of range"):
-        vmap(lambda row: tr.sum(row, dim=1))(x)
+    for op in (lambda row, dim: tr.sum(row, dim=dim), tr.softmax, tr.log_softmax, tr.logsumexp):
+        for dim, samples in ((1, x), (-2, x), (1, numbers), (-2, numbers)):
+            with pytest.raises(IndexError, match="out of range"):
+                vmap(lambda sample, op=op, dim=dim: op(sample, dim))(samples)
 
 
 def test_vmap_of_both_operands(x):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.library import register_vmap
 
+from ._dims import wrapped_dims
 from ._variants import REDUCTIONS, variant_named
 
 _OPS = torch.ops.treduce
@@ -41,14 +42,10 @@ def _reduction(name: str) -> Callable[..., Any]:
         x = _front(x, in_dims[0], info.batch_size)
         rank, dim = x.dim() - 1, named.pop("dim", None)
         if rank == 0:  # the only element, whether it is named or not
+            wrapped_dims(dim or (), rank)
             x = x.unsqueeze(1)
             return op(x, variant, **{**named, "dim": 1, "keepdim": False}), 0
-        for d in dim or ():
-            if not -rank <= d < rank:
-                raise IndexError(
-                    f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {d})"
-                )
-        dims = [d % rank + 1 for d in dim] if dim else list(range(1, rank + 1))
+        dims = [d + 1 for d in wrapped_dims(dim or range(rank), rank)]
         return op(x, variant, **{**named, "dim": dims}), 0
 
     return rule
@@ -61,18 +58,20 @@ def _along(op: Any, tensors: int) -> Callable[..., Any]:
         given = [_front(x, d, info.batch_size) for x, d in zip(args[:tensors], in_dims, strict=False)]
         dim, *rest = args[tensors:]
         rank = given[0].dim() - 1
+        (dim,) = wrapped_dims((dim,), rank)
         if rank == 0:
             return op(*(x.unsqueeze(1) for x in given), 1, *rest, **named).reshape(info.batch_size), 0
-        return op(*given, dim + 1 if dim >= 0 else dim, *rest, **named), 0
+        return op(*given, dim + 1, *rest, **named), 0
 
     return rule
 
 
 def _logsumexp(info: Any, in_dims: _Dims, x: Tensor, dim: int, keepdim: bool = False, variant: str = "auto") -> Any:
     x = _front(x, in_dims[0], info.batch_size)
+    (dim,) = wrapped_dims((dim,), x.dim() - 1)
     if x.dim() == 1:
         return _OPS.logsumexp(x.unsqueeze(1), 1, False, variant), 0
-    return _OPS.logsumexp(x, dim + 1 if dim >= 0 else dim, keepdim, variant), 0
+    return _OPS.logsumexp(x, dim + 1, keepdim, variant), 0
 
 
 def _matmul(info: Any, in_dims: _Dims, a: Tensor, b: Tensor, variant: str = "auto", **named: Any) -> Any:

@@ -61,7 +61,9 @@ def _target(op: str, out: Any, *inputs: Tensor) -> Tensor:
             raise NotImplementedError(f"{op} has no out= for a {type(x).__name__}")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *inputs)):
         raise RuntimeError(f"{op}: what is written to out= has no gradient; call it under torch.no_grad() or without")
-    return out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+    lazy = not _is_traced() and (out.is_conj() or out.is_neg())  # dynamo does not trace these
+    as_it_lies = out.is_contiguous() and not lazy
+    return out if as_it_lies else torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
 def _written(out: Tensor, target: Tensor) -> Tensor:

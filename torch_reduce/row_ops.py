@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling as _is_traced
 from torch.nn.functional import nll_loss
 
 from . import _C
+from ._dims import wrapped_dims
 from ._names import RowName
 from .ops import amax, amin, mean, sum
 
@@ -107,7 +108,7 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
         nothing but -inf, and +inf for rows with +inf.
 
     Raises:
-        As `softmax`.
+        RuntimeError: a dim named twice; otherwise as `softmax`.
 
     Determinism:
         As `softmax`.
@@ -121,11 +122,10 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
             if result is not NotImplemented:
                 return result
         return _logsumexp(input, dim, keepdim, variant)
-    rank = max(input.dim(), 1)
-    dims = sorted({d + rank if d < 0 else d for d in dim} or range(input.dim()))
+    dims = sorted(wrapped_dims(dim, input.dim()) or range(input.dim()))
     if len(dims) <= 1:
         return _logsumexp(input, dims[0] if dims else 0, keepdim, variant)
-    kept = [d for d in range(rank) if d not in dims]
+    kept = [d for d in range(input.dim()) if d not in dims]
     result = _logsumexp(input.permute(*kept, *dims).flatten(len(kept)), -1, False, variant)
     for d in dims if keepdim else ():
         result = result.unsqueeze(d)
@@ -221,7 +221,8 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dims, as `torch.nn.functional.layer_norm`.
 
-    The variance is the mean of the squares of x - mean, from a second pass over the row.
+    The variance is the mean of the squares of x - mean, from a second pass over the row. Under `torch.autocast` 16-bit
+    floats are cast to float32, and the result is as torch's: float32 on CUDA, on a CPU of the dtype of `input`.
 
     Args:
         input: as for `softmax`; its last sizes are `normalized_shape`.
@@ -260,6 +261,8 @@ def rms_norm(
     variant: RowName = "auto",
 ) -> Tensor:
     """x / sqrt(mean of x^2 + eps) * weight over the last dims, as `torch.nn.functional.rms_norm`.
+
+    Under `torch.autocast` it does as `layer_norm`.
 
     Args:
         input: as for `layer_norm`.
@@ -341,7 +344,7 @@ def std(
     Source:
         As `var`.
     """
-    return torch.ops.treduce.sqrt(_variance(input, dim, correction, keepdim)).to(input.dtype)
+    return _root(_variance(input, dim, correction, keepdim)).to(input.dtype)
 
 
 def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
@@ -371,10 +374,7 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     """
     wide = _widened(input)
     if ord == 2:
-        # The gradient of the root at zero is infinite; torch takes 0 for the norm's there.
-        squares = sum(wide * wide, dim, keepdim)
-        zero = squares == 0
-        return torch.ops.treduce.sqrt(squares.masked_fill(zero, 1)).masked_fill(zero, 0).to(input.dtype)
+        return _root(sum(wide * wide, dim, keepdim)).to(input.dtype)
     if ord == 1:
         return sum(wide.abs(), dim, keepdim).to(input.dtype)
     if ord in (math.inf, -math.inf):
@@ -395,6 +395,12 @@ def _widened(input: Tensor) -> Tensor:
 def _divided(x: Tensor, number: float) -> Tensor:
     """`x / number`, rounded once; on CUDA, torch multiplies by the reciprocal of a number that lies on the host."""
     return x / x.new_full((), number)
+
+
+def _root(x: Tensor) -> Tensor:
+    """The square root. Its gradient at zero is infinite; torch takes 0 for those of `std` and `norm`."""
+    zero = x == 0
+    return torch.ops.treduce.sqrt(x.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def _variance(input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:

@@ -99,8 +99,9 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& grad, const Tensor& qu
   return compose_gradients(call, grad, query, key, value);
 }
 
-Tensor forward_meta(const Tensor& query, const Tensor&, const Tensor& value, const OptionalTensor&, double, bool,
-                    std::optional<double>, bool) {
+Tensor forward_meta(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_mask,
+                    double, bool, std::optional<double>, bool) {
+  check_operands(query, key, value, attn_mask);
   return empty_result(query, value);
 }
 

@@ -19,6 +19,25 @@
 
 namespace treduce::attention {
 
+// What can be said of the operands without their sizes.
+inline void check_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const std::optional<at::Tensor>& attn_mask) {
+  TORCH_CHECK_VALUE(q.dim() >= 2 && q.dim() <= 4 && k.dim() == q.dim() && v.dim() == q.dim(),
+                    "scaled_dot_product_attention takes query, key and value of 2 to 4 dims each, got ", q.dim(), ", ",
+                    k.dim(), " and ", v.dim());
+  TORCH_CHECK_TYPE(at::isFloatingType(q.scalar_type()) && q.element_size() > 1 && k.scalar_type() == q.scalar_type() &&
+                       v.scalar_type() == q.scalar_type(),
+                   "scaled_dot_product_attention takes query, key and value of one dtype of float16, bfloat16, float32 "
+                   "and float64, got ",
+                   q.scalar_type(), ", ", k.scalar_type(), " and ", v.scalar_type());
+  TORCH_CHECK_VALUE(k.device() == q.device() && v.device() == q.device(),
+                    "scaled_dot_product_attention takes query, key and value on one device, got ", q.device(), ", ",
+                    k.device(), " and ", v.device());
+  TORCH_CHECK_VALUE(!attn_mask.has_value() || attn_mask->device() == q.device(),
+                    "scaled_dot_product_attention takes an attn_mask on the query's device, ", q.device(), ", got ",
+                    attn_mask->device());
+}
+
 // query (batch, heads * group, length, width): `group` heads share a head of key and value (batch, heads, keys, width).
 // The mask is (batch, heads * group, length, keys); each size but the last may be 1 instead.
 struct Call {
@@ -33,15 +52,7 @@ struct Call {
        double dropout_p, bool is_causal, std::optional<double> given_scale, bool enable_gqa)
       : causal(is_causal) {
     TORCH_CHECK_VALUE(dropout_p == 0, "scaled_dot_product_attention takes dropout_p 0, got ", dropout_p);
-    TORCH_CHECK_VALUE(q.dim() >= 2 && q.dim() <= 4 && k.dim() == q.dim() && v.dim() == q.dim(),
-                      "scaled_dot_product_attention takes query, key and value of 2 to 4 dims each, got ", q.dim(),
-                      ", ", k.dim(), " and ", v.dim());
-    TORCH_CHECK_TYPE(
-        at::isFloatingType(q.scalar_type()) && q.element_size() > 1 && k.scalar_type() == q.scalar_type() &&
-            v.scalar_type() == q.scalar_type(),
-        "scaled_dot_product_attention takes query, key and value of one dtype of float16, bfloat16, float32 "
-        "and float64, got ",
-        q.scalar_type(), ", ", k.scalar_type(), " and ", v.scalar_type());
+    check_operands(q, k, v, attn_mask);
     TORCH_CHECK_VALUE(!(is_causal && attn_mask.has_value()),
                       "scaled_dot_product_attention takes attn_mask or is_causal, got both");
     const at::Tensor q4 = four(q), k4 = four(k), v4 = four(v);

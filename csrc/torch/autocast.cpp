@@ -1,5 +1,6 @@
-// Under torch.autocast, matmul and linear do what torch's do: floating-point operands of that device are cast to its autocast
-// dtype, weights once for the whole region; float64 and integers stay as they are.
+// Under torch.autocast, products, attention and norms do what torch's do. Floating-point operands of that device are cast, float64
+// and integers stay as they are: those of products and attention to its autocast dtype, weights once for the whole region; those of
+// norms to float32.
 #include <precompiled.h>
 
 #include <ATen/autocast_mode.h>
@@ -8,6 +9,7 @@
 #include "attention.h"
 #include "matmul_schema.h"
 #include "reduce_schema.h"
+#include "rows_schema.h"
 
 namespace treduce {
 namespace {
@@ -18,6 +20,8 @@ using reduce::find_op;
 template <c10::DeviceType kDevice>
 class Autocast {
  public:
+  Autocast() = default;
+  explicit Autocast(at::ScalarType dtype) : dtype_(dtype) {}
   at::Tensor cast(const at::Tensor& tensor) const { return at::autocast::cached_cast(dtype_, tensor, kDevice); }
   std::optional<at::Tensor> cast(const std::optional<at::Tensor>& tensor) const {
     return at::autocast::cached_cast(dtype_, tensor, kDevice);
@@ -54,17 +58,50 @@ at::Tensor cast_attention(const at::Tensor& query, const at::Tensor& key, const 
                  is_causal, scale, enable_gqa);
 }
 
+// The result is float32 on CUDA and of the input's dtype on a CPU: torch's have these.
+template <c10::DeviceType kDevice>
+at::Tensor rounded(const at::Tensor& result, const at::Tensor& input) {
+  return kDevice == c10::DeviceType::CUDA ? result : result.to(input.scalar_type());
+}
+
+template <c10::DeviceType kDevice>
+std::tuple<at::Tensor, at::Tensor, at::Tensor> wide_layer_norm(const at::Tensor& input,
+                                                               c10::SymIntArrayRef normalized_shape,
+                                                               const std::optional<at::Tensor>& weight,
+                                                               const std::optional<at::Tensor>& bias, double eps,
+                                                               std::string_view variant) {
+  static const auto op = find_op<rows::LayerNormSchema>("treduce::layer_norm");
+  const Autocast<kDevice> autocast(at::kFloat);
+  const auto [result, mean, rstd] =
+      op.call(autocast.cast(input), normalized_shape, autocast.cast(weight), autocast.cast(bias), eps, variant);
+  return {rounded<kDevice>(result, input), mean, rstd};
+}
+
+template <c10::DeviceType kDevice>
+std::tuple<at::Tensor, at::Tensor> wide_rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                                                 const std::optional<at::Tensor>& weight, std::optional<double> eps,
+                                                 std::string_view variant) {
+  static const auto op = find_op<rows::RmsNormSchema>("treduce::rms_norm");
+  const Autocast<kDevice> autocast(at::kFloat);
+  const auto [result, rstd] = op.call(autocast.cast(input), normalized_shape, autocast.cast(weight), eps, variant);
+  return {rounded<kDevice>(result, input), rstd};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, AutocastCPU, m) {
   m.impl("matmul", cast_matmul<c10::DeviceType::CPU>);
   m.impl("linear", cast_linear<c10::DeviceType::CPU>);
   m.impl("scaled_dot_product_attention", cast_attention<c10::DeviceType::CPU>);
+  m.impl("layer_norm", wide_layer_norm<c10::DeviceType::CPU>);
+  m.impl("rms_norm", wide_rms_norm<c10::DeviceType::CPU>);
 }
 TORCH_LIBRARY_IMPL(treduce, AutocastCUDA, m) {
   m.impl("matmul", cast_matmul<c10::DeviceType::CUDA>);
   m.impl("linear", cast_linear<c10::DeviceType::CUDA>);
   m.impl("scaled_dot_product_attention", cast_attention<c10::DeviceType::CUDA>);
+  m.impl("layer_norm", wide_layer_norm<c10::DeviceType::CUDA>);
+  m.impl("rms_norm", wide_rms_norm<c10::DeviceType::CUDA>);
 }
 
 }  // namespace treduce

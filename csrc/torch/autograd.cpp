@@ -102,6 +102,13 @@ struct ExtremumBackward : Node {
   std::string name() const override { return "TreduceExtremumBackward"; }
 };
 
+// Its leading dims as one. By reshape: batched gradients (is_grads_batched) know no flatten.
+at::Tensor as_rows(const at::Tensor& x) {
+  c10::SymInt rows = 1;
+  for (int64_t d = 0; d < x.dim() - 1; ++d) rows *= x.sym_size(d);
+  return x.reshape_symint({rows, x.sym_size(-1)});
+}
+
 // dA = G B^H and dB = A^H G, through the same variant; vectors count as matrices with one row or column, and what was
 // broadcast is summed.
 struct MatmulBackward : Node {
@@ -128,8 +135,8 @@ struct MatmulBackward : Node {
     if (task_should_compute_output(1)) {
       // A weight shared by a batch: one product over the folded batch, not a product a batch and a sum.
       const bool fold = b2.dim() == 2 && a2.dim() > 2;
-      const at::Tensor left = fold ? a2.flatten(0, -2) : a2;
-      const at::Tensor right = fold ? g.flatten(0, -2) : g;
+      const at::Tensor left = fold ? as_rows(a2) : a2;
+      const at::Tensor right = fold ? as_rows(g) : g;
       const at::Tensor grad = op.call(left.mT().conj(), right, variant, tile_size);
       result[1] = at::sum_to(grad, b2.sym_sizes()).view_symint(b.sym_sizes());
     }
@@ -162,10 +169,10 @@ struct LinearBackward : Node {
     }
     if (task_should_compute_output(1)) {
       const at::Tensor x = input.unpack().conj();
-      const at::Tensor rows = input_is_vector ? x.unsqueeze(0) : x.flatten(0, -2);
-      const at::Tensor left = weight_is_vector  ? g.flatten()
+      const at::Tensor rows = input_is_vector ? x.unsqueeze(0) : as_rows(x);
+      const at::Tensor left = weight_is_vector  ? g.reshape_symint({g.sym_numel()})
                               : input_is_vector ? g.unsqueeze(-1)
-                                                : g.flatten(0, -2).mT();
+                                                : as_rows(g).mT();
       result[1] = product.call(left, rows, variant, std::nullopt);
     }
     if (task_should_compute_output(2)) {

@@ -66,3 +66,12 @@ TORCH_LIBRARY(treduce, m) {
   m.def("sum_to_(Tensor(a!) out, Tensor first, Tensor? second, int dim) -> ()");
   m.def("thread_indices_(Tensor(a!) out, int[] grid, int[] block) -> ()");
 }
+
+// torch's fallback for lazily conjugated and negated tensors looks for the returned result of an op that writes to an argument. These
+// read such inputs as they are, and refuse such an `out`.
+TORCH_LIBRARY_IMPL(treduce, Conjugate, m) {
+  for (const char* op : {"reduce_to_", "matmul_to_"}) m.impl(op, torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(treduce, Negative, m) {
+  for (const char* op : {"reduce_to_", "matmul_to_"}) m.impl(op, torch::CppFunction::makeFallthrough());
+}

@@ -190,11 +190,11 @@ at::Tensor contiguous_bias(const std::optional<at::Tensor>& bias) {
 
 void check_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, c10::SymIntArrayRef sizes,
                at::ScalarType type) {
-  TORCH_CHECK_VALUE(
-      out.sym_sizes() == sizes && out.is_contiguous() && out.scalar_type() == type && out.device() == self.device(),
-      "treduce::matmul writes to a contiguous tensor of shape ", sizes, ", dtype ", type, " and device ", self.device(),
-      ", got shape ", out.sym_sizes(), ", strides ", out.sym_strides(), ", dtype ", out.scalar_type(), " and device ",
-      out.device());
+  TORCH_CHECK_VALUE(out.sym_sizes() == sizes && out.is_contiguous() && !is_lazy(out) && out.scalar_type() == type &&
+                        out.device() == self.device(),
+                    "treduce::matmul writes to a contiguous tensor of shape ", sizes, ", dtype ", type, " and device ",
+                    self.device(), ", got shape ", out.sym_sizes(), ", strides ", out.sym_strides(), ", dtype ",
+                    out.scalar_type(), " and device ", out.device());
 }
 
 TensorRequest request(const at::Tensor& self, const at::Tensor& other, std::string_view variant,

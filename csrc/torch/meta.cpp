@@ -40,7 +40,9 @@ void reduce_to_meta(const at::Tensor& out, const at::Tensor& self, std::string_v
                     at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
                     std::optional<int64_t> num_blocks) {
   const reduce::Op op = reduce::op_named(name, "reduce_to_");
-  reduce_meta(op, self, reduce::arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks));
+  const at::Tensor result =
+      reduce_meta(op, self, reduce::arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks));
+  reduce::check_out(op, out, self, result.sym_sizes(), result.scalar_type());
 }
 
 void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::string_view op) {

@@ -217,6 +217,14 @@ Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, a
   return {variant, dim, keepdim, dtype, block_size, num_blocks, &out};
 }
 
+void check_out(Op op, const at::Tensor& out, const at::Tensor& self, c10::SymIntArrayRef sizes, at::ScalarType type) {
+  TORCH_CHECK_VALUE(out.sym_sizes() == sizes && out.is_contiguous() && !is_lazy(out) && out.scalar_type() == type &&
+                        out.device() == self.device(),
+                    "treduce::", name_of(op), " writes to a contiguous tensor of shape ", sizes, ", dtype ", type,
+                    " and device ", self.device(), ", got shape ", out.sym_sizes(), ", strides ", out.sym_strides(),
+                    ", dtype ", out.scalar_type(), " and device ", out.device());
+}
+
 void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
                at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&)) {
   at::assert_no_overlap(out, self);
@@ -226,9 +234,7 @@ void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments a
   }
   arguments.out = nullptr;  // of a stand-in, whose result is converted
   const at::Tensor result = reduce(op, self, arguments);
-  TORCH_CHECK_VALUE(out.sizes() == result.sizes() && out.scalar_type() == result.scalar_type(),
-                    "treduce::", name_of(op), " writes to a tensor of shape ", result.sizes(), " and dtype ",
-                    result.scalar_type(), ", got shape ", out.sizes(), " and dtype ", out.scalar_type());
+  check_out(op, out, self, result.sym_sizes(), result.scalar_type());
   out.copy_(result);
 }
 
@@ -340,12 +346,7 @@ Reduction::Reduction(Op op, const at::Tensor& self, const Arguments& arguments)
   const auto sizes = call.result_sizes(self.sizes());
   if (arguments.out != nullptr) {
     output = *arguments.out;
-    TORCH_CHECK_VALUE(output.sizes() == at::IntArrayRef(sizes) && output.is_contiguous() &&
-                          output.scalar_type() == call.result_type && output.device() == self.device(),
-                      "treduce::", name_of(op), " writes to a contiguous tensor of shape ", at::IntArrayRef(sizes),
-                      ", dtype ", call.result_type, " and device ", self.device(), ", got shape ", output.sizes(),
-                      ", strides ", output.strides(), ", dtype ", output.scalar_type(), " and device ",
-                      output.device());
+    check_out(op, output, self, c10::fromIntArrayRefSlow(sizes), call.result_type);
   } else {
     output = at::empty(sizes, self.options().dtype(call.result_type).memory_format(std::nullopt));
   }

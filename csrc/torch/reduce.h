@@ -31,6 +31,9 @@ Op op_named(std::string_view name, const char* caller);
 Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, at::OptionalIntArrayRef dim,
                        bool keepdim, std::optional<int64_t> block_size, std::optional<int64_t> num_blocks);
 
+// ValueError unless `out` is what a reduction of `self` can write to.
+void check_out(Op op, const at::Tensor& out, const at::Tensor& self, c10::SymIntArrayRef sizes, at::ScalarType type);
+
 // reduce_to_ by `reduce`, the reduction of the device of `self`.
 void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
                at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&));
