@@ -82,6 +82,9 @@ ROWS |= {
     "conv_transpose2d of groups": lambda x, w: functional.conv_transpose2d(
         x[:, :4, :66].reshape(-1, 4, 6, 11), w[:4, :18].reshape(4, 3, 2, 3), stride=(1, 2), dilation=(2, 1), groups=2
     ),
+    "conv_transpose1d of spread windows": lambda x, w: functional.conv_transpose1d(
+        x, w[:5, :12].reshape(5, 4, 3), dilation=3, output_padding=2
+    ),
     "gather": lambda x, w: x.gather(2, torch.arange(30, device=x.device).remainder(7).expand(len(x), 5, 30)),
     "index of columns": lambda x, w: x[:, :, torch.tensor([3, 5, 3, 3, -1, 8, 5], device=x.device)],
 }

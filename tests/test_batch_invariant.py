@@ -194,6 +194,69 @@ def test_an_index_without_accumulate_is_torchs():
     assert x.tolist() == [0, 1, 1, 1, 0] and not any(op.ours for op in mode.report())
 
 
+@pytest.mark.cuda
+def test_an_index_and_a_value_of_the_host():
+    for index in (torch.tensor([1, 1, 0]), (torch.tensor([1, 1, 0]), torch.tensor([2, 2, 2]))):
+        x = torch.zeros(2, 3, device="cuda")
+        indices = index if isinstance(index, tuple) else (index,)
+        expected = x.cpu().index_put(indices, torch.tensor(1.0), accumulate=True)
+        with torch_reduce.batch_invariant(strict=True):
+            assert_same_bits(x.index_put_(indices, torch.tensor(1.0), accumulate=True).cpu(), expected)
+
+
+def test_what_torch_refuses_is_refused():
+    x, index = torch.zeros(3, 4), torch.tensor([[5], [0], [1]])
+    refused = [
+        (IndexError, lambda: x.scatter_add(1, index, torch.ones(3, 1))),
+        (IndexError, lambda: x.scatter_add(1, -index, torch.ones(3, 1))),
+        (ValueError, lambda: x.scatter_add(0, torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5))),
+        (TypeError, lambda: x.scatter_add(1, index - 2, torch.ones(3, 1).double())),
+        (IndexError, lambda: x.index_add(0, torch.tensor([-1]), torch.ones(1, 4))),
+        (IndexError, lambda: x.index_add(0, torch.tensor([3]), torch.ones(1, 4))),
+        (ValueError, lambda: x.index_add(0, torch.tensor([0, 1]), torch.ones(4, 2))),
+        (TypeError, lambda: x.index_put((torch.tensor([0]),), torch.ones(1, 4).double(), accumulate=True)),
+        (ValueError, lambda: torch.mm(torch.ones(2, 3, 4), torch.ones(4, 2))),
+        (ValueError, lambda: torch.bmm(torch.ones(1, 3, 4), torch.ones(5, 4, 2))),
+        (ValueError, lambda: torch.mv(torch.ones(3, 4), torch.ones(4, 1))),
+        (ValueError, lambda: torch.dot(torch.ones(2, 2), torch.ones(2))),
+        (ValueError, lambda: functional.nll_loss(torch.ones(2, 3, 4, 5), torch.ones(2, 4, 4, dtype=torch.long))),
+        (IndexError, lambda: torch.tensor(1.0).cumsum(1)),
+        (IndexError, lambda: torch.tensor(1.0).logsumexp((0, 1))),
+    ]
+    for error, call in refused:
+        with pytest.raises((RuntimeError, IndexError)):
+            call()
+        with torch_reduce.batch_invariant(), pytest.raises(error):
+            call()
+
+
+def test_numbers_and_nothing():
+    x, none = torch.zeros(3, 4), torch.zeros(0, dtype=torch.long)
+    calls = [
+        lambda: torch.tensor(2.0).var(0, correction=0),
+        lambda: torch.tensor(2.0).std(-1, correction=0),
+        lambda: torch.tensor(2.0).logsumexp(0),
+        lambda: x[:0].logsumexp(()),
+        lambda: x.index_add(0, none, torch.ones(0, 4)),
+        lambda: torch.tensor(1.0).index_add(0, torch.tensor(0), torch.tensor(2.0)),
+        lambda: x.scatter_add(0, none.view(0, 4), torch.ones(0, 4)),
+        lambda: functional.embedding(torch.tensor([1]), torch.ones(3, 0, requires_grad=True)).sum().backward(),
+    ]
+    for call in calls:
+        expected = call()
+        with torch_reduce.batch_invariant(strict=True):
+            torch.testing.assert_close(call(), expected, equal_nan=True)
+
+
+def test_exp2_is_exact_of_whole_numbers():
+    whole, x = torch.arange(-1074, 1024, dtype=torch.float64), torch.linspace(-160, 140, 4001)
+    with torch_reduce.batch_invariant():
+        assert torch.exp2(whole).tolist() == [2.0**n for n in whole.tolist()]
+        actual, special = torch.exp2(x), torch.exp2(torch.tensor([torch.inf, -torch.inf, torch.nan]))
+    torch.testing.assert_close(actual.double(), torch.exp2(x.double()).float().double(), rtol=2**-23, atol=2**-149)
+    assert special[:2].tolist() == [torch.inf, 0] and special[2].isnan()
+
+
 def test_infinities_as_torch_has_them():
     x = random(4, 9).float()
     x[0, :] = -torch.inf
@@ -285,15 +348,33 @@ def test_what_is_not_covered_warns_once_and_names_the_place():
     assert [op.uncovered for op in mode.report()] == [2]
 
 
+def backwards(device):
+    """An op that is not covered, and one that is on a CPU alone."""
+    x = torch.ones(1, 1, 3, 4, device=device, requires_grad=True)
+    yield functional.grid_sample(x, torch.zeros(1, 2, 2, 2, device=device), align_corners=False).sum()
+    yield functional.interpolate(x, scale_factor=2, mode="bilinear").sum()
+
+
 @pytest.mark.cuda
 def test_the_backward_of_a_gpu_is_strict_too():
-    x = torch.ones(1, 1, 3, 4, device="cuda", requires_grad=True)
-    y = functional.grid_sample(x, torch.zeros(1, 2, 2, 2, device="cuda"), align_corners=False).sum()
-    with (
-        torch_reduce.batch_invariant(strict=True),
-        pytest.raises(NotImplementedError, match="grid_sampler_2d_backward"),
-    ):
+    for y, op in zip(backwards("cuda"), ("grid_sampler_2d_backward", "upsample_bilinear2d_backward"), strict=True):
+        with torch_reduce.batch_invariant(strict=True), pytest.raises(NotImplementedError, match=op):
+            y.backward()
+
+
+def test_what_adds_atomically_on_a_gpu_is_covered_on_a_cpu():
+    _, y = backwards("cpu")
+    with torch_reduce.batch_invariant(strict=True) as mode:
         y.backward()
+    assert {op.name: op.torchs for op in mode.report()} == {"aten::upsample_bilinear2d_backward": 1}
+
+
+def test_put_is_covered_without_accumulate():
+    x, index = torch.zeros(4), torch.tensor([1, 1])
+    with torch_reduce.batch_invariant(strict=True):
+        x.put_(index, torch.ones(2))
+        with pytest.raises(NotImplementedError, match="put_"):
+            x.put_(index, torch.ones(2), accumulate=True)
 
 
 class Model(torch.nn.Module):

@@ -222,7 +222,7 @@ def layer_norm(
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dims, as `torch.nn.functional.layer_norm`.
 
     The variance is the mean of the squares of x - mean, from a second pass over the row. Under `torch.autocast` 16-bit
-    floats are cast to float32, and the result is as torch's: float32 on CUDA, on a CPU of the dtype of `input`.
+    floats are cast to float32, as by torch, and the result is float32 on CUDA, on a CPU of the dtype of `input`.
 
     Args:
         input: as for `softmax`; its last sizes are `normalized_shape`.

@@ -58,7 +58,7 @@ at::Tensor cast_attention(const at::Tensor& query, const at::Tensor& key, const 
                  is_causal, scale, enable_gqa);
 }
 
-// The result is float32 on CUDA and of the input's dtype on a CPU: torch's have these.
+// The result is float32 on CUDA and of the input's dtype on a CPU, as layer_norm's of torch.
 template <c10::DeviceType kDevice>
 at::Tensor rounded(const at::Tensor& result, const at::Tensor& input) {
   return kDevice == c10::DeviceType::CUDA ? result : result.to(input.scalar_type());

@@ -35,7 +35,7 @@ at::Tensor widened(const at::Tensor& x) { return x.to(accumulator(x.scalar_type(
 int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
   if (!dim.has_value() || dim->empty()) return x.numel();
   int64_t n = 1;
-  for (const int64_t d : *dim) n *= x.size(d);
+  for (const int64_t d : *dim) n *= x.dim() == 0 ? 1 : x.size(d);
   return n;
 }
 
@@ -56,10 +56,10 @@ at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& y, int
 }
 
 at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim) {
-  if (x.dim() == 0) return ours::logsumexp(x, 0, keepdim);
   if (dim.size() == 1) return ours::logsumexp(x, dim[0], keepdim);
   // Several dims as the last one.
-  const auto reduced = at::dim_list_to_bitset(dim, x.dim());
+  const auto reduced = at::dim_list_to_bitset(dim.empty() ? at::OptionalIntArrayRef() : dim, x.dim());
+  if (x.dim() == 0) return ours::logsumexp(x, 0, keepdim);
   std::vector<int64_t> order, last, sizes;
   for (int64_t d = 0; d < x.dim(); ++d) {
     (reduced[d] ? last : order).push_back(d);

@@ -68,6 +68,7 @@ struct Left {
 constexpr char kSelects[] = "selects or counts: no rounding";
 constexpr char kWindows[] = "adds each output's own window in one loop";
 constexpr char kElementwise[] = "elementwise";
+constexpr char kAtomics[] = "on a CPU each input's gradient is added in one loop";
 
 // The reducing ops that invariant_ops.cpp does not replace. Of integers, all are exact in any order.
 constexpr Left kLeft[] = {
@@ -103,6 +104,27 @@ constexpr Left kLeft[] = {
     {"_adaptive_avg_pool3d", kWindows},
     {"nll_loss_backward", kElementwise},
     {"nll_loss2d_backward", kElementwise},
+    // On CUDA they add atomically, unless torch.use_deterministic_algorithms finds them another kernel or refuses.
+    {"avg_pool3d_backward", kAtomics},
+    {"_adaptive_avg_pool2d_backward", kAtomics},
+    {"_adaptive_avg_pool3d_backward", kAtomics},
+    {"adaptive_max_pool2d_backward", kAtomics},
+    {"adaptive_max_pool3d_backward", kAtomics},
+    {"max_pool3d_with_indices_backward", kAtomics},
+    {"fractional_max_pool2d_backward", kAtomics},
+    {"fractional_max_pool3d_backward", kAtomics},
+    {"reflection_pad1d_backward", kAtomics},
+    {"reflection_pad2d_backward", kAtomics},
+    {"reflection_pad3d_backward", kAtomics},
+    {"replication_pad1d_backward", kAtomics},
+    {"replication_pad2d_backward", kAtomics},
+    {"replication_pad3d_backward", kAtomics},
+    {"upsample_linear1d_backward", kAtomics},
+    {"upsample_bilinear2d_backward", kAtomics},
+    {"upsample_bicubic2d_backward", kAtomics},
+    {"upsample_trilinear3d_backward", kAtomics},
+    {"_upsample_bilinear2d_aa_backward", kAtomics},
+    {"_upsample_bicubic2d_aa_backward", kAtomics},
     {"_logcumsumexp", nullptr},
     {"native_batch_norm", nullptr},
     {"native_batch_norm_backward", nullptr},
@@ -128,6 +150,12 @@ constexpr Left kLeft[] = {
     {"index_reduce", nullptr},
     {"index_reduce_", nullptr},
     {"segment_reduce", nullptr},
+    {"scatter.reduce", nullptr},
+    {"scatter.value_reduce", nullptr},
+    {"scatter_.reduce", nullptr},
+    {"scatter_.value_reduce", nullptr},
+    {"put", nullptr},
+    {"put_", nullptr},
     {"histc", kSelects},
     {"bincount", nullptr},
     {"_cdist_forward", nullptr},
@@ -138,8 +166,22 @@ constexpr Left kLeft[] = {
     {"_weight_norm_interface", nullptr},
     {"grid_sampler_2d_backward", nullptr},
     {"grid_sampler_3d_backward", nullptr},
+    {"mm.dtype", nullptr},
+    {"mm.dtype_out", nullptr},
+    {"bmm.dtype", nullptr},
+    {"bmm.dtype_out", nullptr},
+    {"addmm.dtype", nullptr},
+    {"addmm.dtype_out", nullptr},
+    {"baddbmm.dtype", nullptr},
+    {"baddbmm.dtype_out", nullptr},
+    {"_addmm_activation", nullptr},
+    {"linalg__powsum", nullptr},
+    {"_masked_softmax", nullptr},
+    {"_masked_softmax_backward", nullptr},
     {"_scaled_mm", nullptr},
+    {"_scaled_mm_v2", nullptr},
     {"_scaled_grouped_mm", nullptr},
+    {"_scaled_grouped_mm_v2", nullptr},
     {"_weight_int8pack_mm", nullptr},
     {"_weight_int4pack_mm", nullptr},
     {"_sparse_semi_structured_mm", nullptr},
@@ -174,15 +216,16 @@ constexpr Left kLeft[] = {
     {"cholesky_inverse", nullptr},
 };
 
-enum class Call { elsewhere, exact, rounds };
+enum class Call { elsewhere, exact, rounds, rounds_on_cuda };
 
-// Integers are exact in any order, and a batch norm in evaluation sums nothing.
+// Integers are exact in any order; a batch norm in evaluation sums nothing, nor does `put` without accumulate.
 Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
   const size_t first = stack.size() - schema.arguments().size();
-  bool here = false, floats = false, sums = true;
+  bool here = false, floats = false, sums = true, cuda = false;
   const auto look = [&](const at::Tensor& t) {
     if (!t.defined() || !(t.is_cpu() || t.is_cuda())) return;
     here = true;
+    cuda |= t.is_cuda();
     floats |= t.is_floating_point() || t.is_complex();
   };
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -192,9 +235,10 @@ Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
       for (const at::Tensor& t : value.toTensorList()) look(t);
     }
     const std::string& name = schema.arguments()[i].name();
-    if ((name == "training" || name == "train") && value.isBool()) sums = value.toBool();
+    if ((name == "training" || name == "train" || name == "accumulate") && value.isBool()) sums = value.toBool();
   }
-  return !here ? Call::elsewhere : floats && sums ? Call::rounds : Call::exact;
+  if (!here || !floats || !sums) return here ? Call::exact : Call::elsewhere;
+  return cuda ? Call::rounds_on_cuda : Call::rounds;
 }
 
 Entry& entry_of(const c10::OperatorHandle& op) {
@@ -210,7 +254,8 @@ void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
   if (!active()) return op.redispatchBoxed(keys & below(kKey), stack);
   Entry& entry = entry_of(op);
   const Call call = kind_of(op.schema(), *stack);
-  if (entry.kind == Kind::uncovered && call == Call::rounds) {
+  const bool uncovered = entry.kind == Kind::uncovered && (call == Call::rounds || call == Call::rounds_on_cuda);
+  if (uncovered || (entry.kind == Kind::atomics && call == Call::rounds_on_cuda)) {
     report_uncovered(entry);
   } else if (call != Call::elsewhere) {
     entry.torchs.fetch_add(1, std::memory_order_relaxed);
@@ -222,7 +267,8 @@ void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
 
 void leave_to_torch(torch::Library& m) {
   for (const Left& row : kLeft) {
-    add_entry(row.op, row.reason ? Kind::torchs : Kind::uncovered, row.reason ? row.reason : "");
+    const Kind kind = !row.reason ? Kind::uncovered : row.reason == kAtomics ? Kind::atomics : Kind::torchs;
+    add_entry(row.op, kind, row.reason ? row.reason : "");
     m.impl(row.op, torch::CppFunction::makeFromBoxedFunction<&left_to_torch>());
   }
 }

@@ -33,6 +33,7 @@ inline bool active() { return c10::impl::tls_local_dispatch_key_set().included_.
 enum class Kind {
   ours,       // computed here
   torchs,     // torch's kernel keeps the promise, for the given reason
+  atomics,    // likewise on a CPU; the one on CUDA adds atomically
   uncovered,  // reduces in an order that torch does not promise
 };
 

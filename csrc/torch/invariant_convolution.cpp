@@ -43,24 +43,29 @@ struct Windows {
   }
 };
 
-// (batch, groups, channels a group * window, places) of an input (batch, channels, ...).
-Tensor columns(const Tensor& input, at::IntArrayRef window, const Windows& w) {
+int64_t product_of(at::IntArrayRef sizes) {
+  int64_t n = 1;
+  for (const int64_t size : sizes) n *= size;
+  return n;
+}
+
+// (batch, groups, channels a group * window, places) of an input (batch, channels, ...). The input may have room for more places
+// than are asked for: what a transposed convolution adds as output_padding.
+Tensor columns(const Tensor& input, at::IntArrayRef window, at::IntArrayRef places, const Windows& w) {
   const int64_t dims = input.dim() - 2;
   Ints pads;
   for (int64_t d = dims - 1; d >= 0; --d) pads.insert(pads.end(), 2, w.padding[d]);
   Tensor x = at::constant_pad_nd(input, pads, 0);
   for (int64_t d = 0; d < dims; ++d) {
-    x = x.unfold(2 + d, (window[d] - 1) * w.dilation[d] + 1, w.stride[d]).slice(-1, 0, std::nullopt, w.dilation[d]);
+    x = x.unfold(2 + d, (window[d] - 1) * w.dilation[d] + 1, w.stride[d])
+            .narrow(2 + d, 0, places[d])
+            .slice(-1, 0, std::nullopt, w.dilation[d]);
   }
   Ints order{0, 1};
   for (int64_t d = 0; d < dims; ++d) order.push_back(2 + dims + d);
   for (int64_t d = 0; d < dims; ++d) order.push_back(2 + d);
-  int64_t places = 1, size = 1;
-  for (int64_t d = 0; d < dims; ++d) {
-    places *= x.size(2 + d);
-    size *= window[d];
-  }
-  return x.permute(order).reshape({input.size(0), w.groups, input.size(1) / w.groups * size, places});
+  return x.permute(order).reshape(
+      {input.size(0), w.groups, input.size(1) / w.groups * product_of(window), product_of(places)});
 }
 
 // The inverse, which adds: columns of windows at places (...) into (batch, channels, ...) of the given spatial sizes.
@@ -103,25 +108,16 @@ void for_batches(int64_t batches, int64_t each, Body body) {
   for (int64_t b = 0; b < batches; b += step) body(b, std::min(step, batches - b));
 }
 
-int64_t product_of(at::IntArrayRef sizes) {
-  int64_t n = 1;
-  for (const int64_t size : sizes) n *= size;
-  return n;
-}
-
 // weight (out channels, in channels a group, window ...).
-Tensor convolve(const Tensor& input, const Tensor& weight, const Windows& w) {
+Tensor convolve(const Tensor& input, const Tensor& weight, at::IntArrayRef places, const Windows& w) {
   const at::IntArrayRef window = weight.sizes().slice(2);
   Ints sizes{input.size(0), weight.size(0)};
-  for (size_t d = 0; d < window.size(); ++d) {
-    sizes.push_back((input.size(2 + d) + 2 * w.padding[d] - (window[d] - 1) * w.dilation[d] - 1) / w.stride[d] + 1);
-  }
+  sizes.insert(sizes.end(), places.begin(), places.end());
   const Tensor out = at::empty(sizes, input.options());
   if (out.numel() == 0) return out;
   const Tensor rows = weight.reshape({w.groups, weight.size(0) / w.groups, -1});
-  const int64_t places = product_of(out.sizes().slice(2));
-  for_batches(input.size(0), w.groups * rows.size(2) * places, [&](int64_t b, int64_t n) {
-    const Tensor product = ours::matmul(rows, columns(input.narrow(0, b, n), window, w));
+  for_batches(input.size(0), w.groups * rows.size(2) * product_of(places), [&](int64_t b, int64_t n) {
+    const Tensor product = ours::matmul(rows, columns(input.narrow(0, b, n), window, places, w));
     const Tensor part = out.narrow(0, b, n);
     part.copy_(product.reshape(part.sizes()));
   });
@@ -149,7 +145,7 @@ Tensor transposed(const Tensor& input, const Tensor& weight, at::IntArrayRef siz
 Tensor of_weight(const Tensor& input, const Tensor& grad, const Tensor& weight, const Windows& w) {
   if (input.numel() == 0 || grad.numel() == 0) return at::zeros(weight.sizes(), weight.options());
   const int64_t out = weight.size(0) / w.groups;
-  const Tensor all = columns(input, weight.sizes().slice(2), w);
+  const Tensor all = columns(input, weight.sizes().slice(2), grad.sizes().slice(2), w);
   const Tensor left =
       grad.reshape({grad.size(0), w.groups, out, -1}).permute({1, 2, 0, 3}).reshape({w.groups, out, -1});
   const Tensor right = all.permute({1, 0, 3, 2}).reshape({w.groups, -1, all.size(2)});
@@ -167,17 +163,13 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
   TORCH_CHECK_VALUE(input.size(1) == (is_transposed ? weight.size(0) : weight.size(1) * w.groups),
                     "convolution: ", input.size(1), " channels of the input do not fit a weight ", weight.sizes(),
                     " of ", w.groups, " groups");
-  Tensor out;
-  if (is_transposed) {
-    Ints sizes;
-    for (int64_t d = 0; d < dims; ++d) {
-      sizes.push_back((input.size(2 + d) - 1) * w.stride[d] - 2 * w.padding[d] +
-                      w.dilation[d] * (weight.size(2 + d) - 1) + w.output_padding[d] + 1);
-    }
-    out = transposed(input, weight, sizes, w);
-  } else {
-    out = convolve(input, weight, w);
+  Ints sizes;
+  for (int64_t d = 0; d < dims; ++d) {
+    const int64_t size = input.size(2 + d), window = (weight.size(2 + d) - 1) * w.dilation[d] + 1;
+    sizes.push_back(is_transposed ? (size - 1) * w.stride[d] - 2 * w.padding[d] + window + w.output_padding[d]
+                                  : (size + 2 * w.padding[d] - window) / w.stride[d] + 1);
   }
+  const Tensor out = is_transposed ? transposed(input, weight, sizes, w) : convolve(input, weight, sizes, w);
   if (!bias.has_value() || !bias->defined()) return out;
   Ints shape(out.dim(), 1);
   shape[1] = -1;
@@ -194,7 +186,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad, cons
   const Windows w(stride, padding, dilation, output_padding, groups, dims);
   Tensor dinput, dweight, dbias;
   if (wanted[0]) {
-    dinput = is_transposed ? convolve(grad, weight, w) : transposed(grad, weight, input.sizes().slice(2), w);
+    const at::IntArrayRef sizes = input.sizes().slice(2);
+    dinput = is_transposed ? convolve(grad, weight, sizes, w) : transposed(grad, weight, sizes, w);
   }
   if (wanted[1]) dweight = is_transposed ? of_weight(grad, input, weight, w) : of_weight(input, grad, weight, w);
   if (wanted[2]) {

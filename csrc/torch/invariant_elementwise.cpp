@@ -5,6 +5,8 @@
 
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/bitwise_left_shift.h>
+#include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
@@ -14,8 +16,10 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/round.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sqrt.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/where.h>
 
@@ -71,7 +75,15 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& self, std::string_view ap
 
 Tensor rsqrt(const Tensor& self) { return at::reciprocal(at::sqrt(wide(self))).to(self.scalar_type()); }
 
-Tensor exp2(const Tensor& self) { return at::exp(at::mul(wide(self), M_LN2)).to(self.scalar_type()); }
+// A power of two, made of its bits, times exp of what the exponent lacks to a whole number: exp of all of it would lose bits to
+// the product with ln 2. Two powers, because one may be subnormal or past the largest number where the result is not.
+Tensor exp2(const Tensor& self) {
+  const Tensor x = self.to(at::kDouble).clamp(-1100, 1100), whole = at::round(x);
+  const Tensor n = whole.to(at::kLong), half = at::bitwise_right_shift(n, 1);
+  const auto power = [](const Tensor& k) { return at::bitwise_left_shift(at::add(k, 1023), 52).view(at::kDouble); };
+  const Tensor mantissa = at::exp(at::mul(at::sub(x, whole), M_LN2));
+  return at::mul(at::mul(mantissa, power(half)), power(at::sub(n, half))).to(self.scalar_type());
+}
 
 Tensor softplus(const Tensor& self, const Scalar& beta, const Scalar& threshold) {
   const Tensor x = wide(self), scaled = at::mul(x, beta);

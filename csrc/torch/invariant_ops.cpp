@@ -27,6 +27,22 @@ Tensor defined(const OptionalTensor& tensor) { return tensor.value_or(Tensor());
 
 // ---- products
 
+// Our matmul takes ranks that these ops do not.
+void check_ranks(const char* op, const Tensor& a, int64_t rank_a, const Tensor& b, int64_t rank_b) {
+  TORCH_CHECK_VALUE(a.dim() == rank_a && b.dim() == rank_b, op, " takes tensors of ", rank_a, " and ", rank_b,
+                    " dims, got shapes ", a.sizes(), " and ", b.sizes());
+}
+Tensor product_of_batches(const char* op, const Tensor& a, const Tensor& b) {
+  check_ranks(op, a, 3, b, 3);
+  TORCH_CHECK_VALUE(a.size(0) == b.size(0), op, " takes batches of one size, got shapes ", a.sizes(), " and ",
+                    b.sizes());
+  return ours::matmul_of_lengths(a, b);
+}
+Tensor product_of(const char* op, const Tensor& a, int64_t rank_a, const Tensor& b, int64_t rank_b) {
+  check_ranks(op, a, rank_a, b, rank_b);
+  return ours::matmul(a, b);
+}
+
 bool is_one(const Scalar& s) { return s.equal(1); }
 
 // beta self + alpha product, in the dtype of the product; self is not read where beta is 0.
@@ -36,33 +52,34 @@ Tensor combined(const Tensor& self, Tensor product, const Scalar& beta, const Sc
   return at::add(product, is_one(beta) ? self : at::mul(self, beta));
 }
 
-Tensor mm(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
+Tensor mm(const Tensor& a, const Tensor& b) { return product_of("mm", a, 2, b, 2); }
 
 Tensor addmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  check_ranks("addmm", a, 2, b, 2);
   const bool bias = self.dim() == 1 && b.dim() == 2 && self.size(0) == b.size(1);
   if (bias && is_one(beta) && is_one(alpha)) return ours::linear(a, b.t(), self);
   return combined(self, ours::matmul(a, b), beta, alpha);
 }
 
 // In attention, k may be the length of a sequence.
-Tensor bmm(const Tensor& a, const Tensor& b) { return ours::matmul_of_lengths(a, b); }
+Tensor bmm(const Tensor& a, const Tensor& b) { return product_of_batches("bmm", a, b); }
 
 Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-  return combined(self, ours::matmul_of_lengths(a, b), beta, alpha);
+  return combined(self, product_of_batches("baddbmm", a, b), beta, alpha);
 }
 
 Tensor addbmm(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-  return combined(self, ours::sum(ours::matmul_of_lengths(a, b), 0, /*keepdim=*/false), beta, alpha);
+  return combined(self, ours::sum(product_of_batches("addbmm", a, b), 0, /*keepdim=*/false), beta, alpha);
 }
 
-Tensor mv(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
+Tensor mv(const Tensor& a, const Tensor& b) { return product_of("mv", a, 2, b, 1); }
 
 Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {
-  return combined(self, ours::matmul(a, b), beta, alpha);
+  return combined(self, product_of("addmv", a, 2, b, 1), beta, alpha);
 }
 
-Tensor dot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }
-Tensor vdot(const Tensor& a, const Tensor& b) { return ours::matmul(a, b); }  // of real numbers
+Tensor dot(const Tensor& a, const Tensor& b) { return product_of("dot", a, 1, b, 1); }
+Tensor vdot(const Tensor& a, const Tensor& b) { return product_of("vdot", a, 1, b, 1); }  // of real numbers
 
 // Mixture of experts: rows of `a`, columns of `b` or the inner dim are cut at `offs`, and each part is multiplied by a matrix of its
 // own. The ends are read on the host, which waits for the GPU.
@@ -320,6 +337,10 @@ std::tuple<Tensor, Tensor> nll_loss(const Tensor& self, const Tensor& target, co
 
 std::tuple<Tensor, Tensor> nll_loss2d(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
                                       int64_t reduction, c10::SymInt ignore_index) {
+  TORCH_CHECK_VALUE(self.dim() == 4 && target.dim() == 3 && target.size(0) == self.size(0) &&
+                        target.sizes().slice(1) == self.sizes().slice(2),
+                    "nll_loss2d takes a class for each place, got an input ", self.sizes(), " and a target ",
+                    target.sizes());
   const Tensor classes_last = self.permute({0, 2, 3, 1});
   auto [loss, weights] = composed::nll(classes_last.reshape({-1, self.size(1)}), target.reshape({-1}), defined(weight),
                                        ignore_index.guard_int(__FILE__, __LINE__));

@@ -49,8 +49,8 @@ template <class Combine>
 Tensor running(const Tensor& self, int64_t dim, OptionalType dtype, Combine combine) {
   const at::ScalarType type = dtype.value_or(self.scalar_type());
   Tensor x = widened(self, dtype).clone(at::MemoryFormat::Contiguous);
-  if (self.dim() == 0) return x.to(type);
   dim = at::maybe_wrap_dim(dim, self.dim());
+  if (self.dim() == 0) return x.to(type);
   const int64_t n = self.size(dim);
   for (int64_t step = 1; step < n; step *= 2) {
     const Tensor before = x.narrow(dim, 0, n - step).clone();

@@ -425,9 +425,6 @@ std::vector<py::dict> invariant_entries() {
   for (const invariant::Entry& entry : invariant::entries()) {
     py::dict d;
     d["op"] = entry.name;
-    d["kind"] = entry.kind == invariant::Kind::ours     ? "ours"
-                : entry.kind == invariant::Kind::torchs ? "torch's"
-                                                        : "uncovered";
     d["reason"] = entry.reason;
     d["ours"] = entry.ours.load();
     d["torchs"] = entry.torchs.load();

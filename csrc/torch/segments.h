@@ -22,6 +22,9 @@ inline Request request(const at::Tensor& out, const at::Tensor& index, const at:
                         index.sizes() == order.sizes() && index.size(0) == source.size(0),
                     "treduce::add_segments_ takes rows of one width and an index for each, got ", out.sizes(), ", ",
                     source.sizes(), " and ", index.sizes());
+  TORCH_CHECK_VALUE(index.device() == out.device() && order.device() == out.device() && source.device() == out.device(),
+                    "treduce::add_segments_ takes tensors on one device, got ", out.device(), ", ", index.device(),
+                    ", ", order.device(), " and ", source.device());
   TORCH_CHECK_VALUE(out.is_contiguous() && source.is_contiguous() && index.is_contiguous() && order.is_contiguous(),
                     "treduce::add_segments_ takes contiguous tensors");
   Request r;
