@@ -151,9 +151,9 @@ build/.way: $(ready) FORCE
 	@way="$(py) $$($(py) -c '$(versions)') cuda=$(or $(TORCH_REDUCE_CUDA),auto) $(TORCH_CUDA_ARCH_LIST) $(CUDA_HOME)"; \
 	  [ "$$way" = "$$(cat $@ 2>/dev/null)" ] || echo "$$way" > $@
 
-# The whole output goes to build/log.txt; tools/progress.py shows how far it is.
+# The whole output goes to build/log.txt; tools/progress.py shows how far it is. Behind a compiler's errors stands setup.py's traceback.
 build/.built: build/.way $(nvcc) $(sources)
 	@rm -f $@
 	@set -o pipefail; $(py) setup.py --quiet build_ext --inplace 2>&1 | $(py) tools/progress.py build/log.txt || \
-	  { tail -n 40 build/log.txt; exit 1; }
+	  { sed '/^Traceback/,$$d' build/log.txt | tail -n 40; exit 1; }
 	@touch $@

@@ -22,7 +22,13 @@ ROWS = {
     "addmm alpha beta": lambda x, w: torch.addmm(x[:, 1], x[:, 0], w, beta=0.5, alpha=2),
     "addmm_": lambda x, w: x[:, 1].clone().addmm_(x[:, 0], w),
     "linear": lambda x, w: functional.linear(x, w, w[1]),
+    "linear of one row": lambda x, w: functional.linear(x[:, -1:], w, w[1]),
+    "linear of columns": lambda x, w: functional.linear(x.transpose(0, 1).contiguous().transpose(0, 1), w, w[1]),
     "matmul": lambda x, w: x @ w,
+    "matmul of one row": lambda x, w: x[:, -1:] @ w,
+    "matmul by a vector": lambda x, w: x @ w[0],
+    "matmul of a matrix": lambda x, w: w[:4, :5] @ x,
+    "matmul of a vector": lambda x, w: w[0, :5] @ x,
     "bmm": lambda x, w: torch.bmm(x, x.mT),
     "baddbmm": lambda x, w: torch.baddbmm(x[:, :, :5], x, x.mT, beta=0.5, alpha=3),
     "mv": lambda x, w: torch.mv(x[:, 0], w[0]),
@@ -52,6 +58,9 @@ ROWS = {
     "group_norm": lambda x, w: functional.group_norm(x.mT, 1, w[0], w[1]),
     "cross_entropy": lambda x, w: functional.cross_entropy(x.mT, targets(5, 67, x).expand(len(x), 5), reduction="none"),
     "nll_loss": lambda x, w: functional.nll_loss(x[:, 0], targets(1, 67, x).expand(len(x)), reduction="none"),
+}
+# Left to torch on CUDA.
+ELEMENTWISE = {
     "silu": lambda x, w: functional.silu(x),
     "gelu": lambda x, w: functional.gelu(x),
     "gelu tanh": lambda x, w: functional.gelu(x, approximate="tanh"),
@@ -61,8 +70,23 @@ ROWS = {
     "elu": lambda x, w: functional.elu(x),
     "exp2": lambda x, w: torch.exp2(x),
     "rsqrt": lambda x, w: torch.rsqrt(x.abs() + 1),
+    "glu": lambda x, w: functional.glu(x[:, :4], dim=1),
+    "pow": lambda x, w: (x.abs() + 0.1) ** 1.7,
+    "pow of 16": lambda x, w: (x * 0.5) ** 4,
+    "pow of a number": lambda x, w: 2.5**x,
+    "pow of a tensor": lambda x, w: (x.abs() + 0.1) ** w[0],
+    "pow_": lambda x, w: (x.abs() + 0.1).pow_(-0.5),
+    "atan2": lambda x, w: torch.atan2(x, w[:5]),
+    "hypot": lambda x, w: torch.hypot(x, w[:5]),
+    "logaddexp": lambda x, w: torch.logaddexp(x, w[:5]),
+    "logaddexp2 out": lambda x, w: torch.logaddexp2(x, w[:5], out=x.new_empty(0)),
+    "sinh": lambda x, w: torch.sinh(x),
+    "cosh": lambda x, w: torch.cosh(x),
+    "atanh": lambda x, w: torch.atanh(x.clamp(-4, 4) / 5),
+    "logit": lambda x, w: torch.logit(x.clamp(-4, 4) / 10 + 0.5),
+    "i0e": lambda x, w: torch.special.i0e(x),
 }
-ROWS |= {
+ROWS |= ELEMENTWISE | {
     "prod": lambda x, w: (x[:, :, :11] + 1).prod(-1),
     "cumsum": lambda x, w: x.cumsum(-1),
     "cumsum of a middle dim": lambda x, w: x.cumsum(1),
@@ -84,6 +108,9 @@ ROWS |= {
     ),
     "conv_transpose1d of spread windows": lambda x, w: functional.conv_transpose1d(
         x, w[:5, :12].reshape(5, 4, 3), dilation=3, output_padding=2
+    ),
+    "batch norm, not training": lambda x, w: functional.batch_norm(
+        x, w[0, :5].detach(), w[1, :5].detach().abs() + 0.1, w[2, :5], w[3, :5]
     ),
     "gather": lambda x, w: x.gather(2, torch.arange(30, device=x.device).remainder(7).expand(len(x), 5, 30)),
     "index of columns": lambda x, w: x[:, :, torch.tensor([3, 5, 3, 3, -1, 8, 5], device=x.device)],

@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 import torch
-from aten_calls import BATCH, ROWS, random, targets
+from aten_calls import BATCH, ELEMENTWISE, ROWS, random, targets
 from bits import assert_same_bits
 from graphs import captured
 from torch.nn import functional
@@ -19,11 +19,9 @@ import torch_reduce
 from torch_reduce import _invariant
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
-# Elementwise: left to torch on CUDA.
-ELEMENTWISE = ("silu", "gelu", "gelu tanh", "sigmoid", "softplus", "mish", "elu", "exp2", "rsqrt")
 # Nothing is reduced.
 SELECTS = ("gather", "index of columns")
-NO_GRADIENT = ("mm out", "addmm_", "norm 0")
+NO_GRADIENT = ("mm out", "addmm_", "norm 0", "logaddexp2 out")
 every_row = pytest.mark.parametrize("name", ROWS)
 every_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d).removeprefix("torch."))
 
@@ -77,6 +75,8 @@ def test_a_row_alone_has_the_bits_that_it_has_in_the_batch(name, dtype, device):
         for rows in (slice(0, 1), slice(2, 3), slice(3, 6)):
             assert_same_bits(function(x[rows], w), actual[rows], f"{name}, rows {rows}")
         assert_same_bits(function(x[2:3].clone(), w), actual[2:3], name)
+        for strided in (functional.pad(x, (1, 2))[..., 1:-2], x.transpose(0, 1).contiguous().transpose(0, 1)):
+            assert_same_bits(function(strided, w), actual, f"{name}, strides {strided.stride()}")
     tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=4 * tolerance)
     left = device == "cuda" and name in ELEMENTWISE

@@ -18,7 +18,7 @@ from torch.nn.functional import nll_loss
 from . import _C
 from ._dims import wrapped_dims
 from ._names import RowName
-from .ops import amax, amin, mean, sum
+from .ops import amax, amin, mean, sum, vector_add
 
 # As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
@@ -405,7 +405,8 @@ def _root(x: Tensor) -> Tensor:
 
 def _variance(input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
     wide = _widened(input)
-    centred = wide - mean(wide, dim, True)
+    # Our sum is what vector_add makes of the gradient of the mean.
+    centred = vector_add(wide, -mean(wide, dim, True))
     squares = sum(centred * centred, dim, keepdim)
     count = wide.numel() // max(squares.numel(), 1)
     return _divided(squares, max(count - correction, 0))

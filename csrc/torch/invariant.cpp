@@ -17,6 +17,8 @@ void register_once() {
     replace_index(*m);
     replace_convolution(*m);
     replace_attention(*m);
+    replace_above_autograd(*m);
+    replace_whole_vectors(*m);
     return m;
   }();
   (void)library;
@@ -43,6 +45,15 @@ std::deque<Entry>& entries() {
 
 Entry& add_entry(const char* name, Kind kind, const char* reason) {
   return entries().emplace_back(std::string("aten::") + name, kind, reason);
+}
+
+Entry& entry_of(const c10::OperatorHandle& op) {
+  const std::string& overload = op.operator_name().overload_name;
+  const std::string name = overload.empty() ? op.operator_name().name : op.operator_name().name + "." + overload;
+  for (Entry& entry : entries()) {
+    if (entry.name == name) return entry;
+  }
+  TORCH_INTERNAL_ASSERT(false, name, " is not in the table");
 }
 
 void report_uncovered(Entry& entry) {
@@ -239,15 +250,6 @@ Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
   }
   if (!here || !floats || !sums) return here ? Call::exact : Call::elsewhere;
   return cuda ? Call::rounds_on_cuda : Call::rounds;
-}
-
-Entry& entry_of(const c10::OperatorHandle& op) {
-  const std::string& overload = op.operator_name().overload_name;
-  const std::string name = overload.empty() ? op.operator_name().name : op.operator_name().name + "." + overload;
-  for (Entry& entry : entries()) {
-    if (entry.name == name) return entry;
-  }
-  TORCH_INTERNAL_ASSERT(false, name, " is not in the table");
 }
 
 void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {

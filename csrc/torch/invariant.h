@@ -49,6 +49,7 @@ struct Entry {
       : name(std::move(name_)), kind(kind_), reason(std::move(reason_)) {}
 };
 std::deque<Entry>& entries();
+Entry& entry_of(const c10::OperatorHandle& op);  // which is there
 Entry& add_entry(const char* name, Kind kind, const char* reason);
 
 // Raises in the strict mode, else warns once for each op. Torch's warnings name the line of Python that made the call.
@@ -61,6 +62,8 @@ void replace_scans(torch::Library& m);
 void replace_index(torch::Library& m);
 void replace_convolution(torch::Library& m);
 void replace_attention(torch::Library& m);
+void replace_above_autograd(torch::Library& m);
+void replace_whole_vectors(torch::Library& m);
 void leave_to_torch(torch::Library& m);
 
 constexpr c10::DispatchKeySet below(c10::DispatchKey key) {

@@ -7,6 +7,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_left_shift.h>
 #include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/chunk.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
@@ -45,6 +47,20 @@ Tensor silu(const Tensor& self) {
 Tensor silu_backward(const Tensor& grad, const Tensor& self) {
   const Tensor x = wide(self), s = sigmoid_of(x);
   return at::mul(wide(grad), at::mul(at::mul(x, at::rsub(s, 1)).add_(1), s)).to(self.scalar_type());
+}
+
+// The first half along dim, times the sigmoid of the second.
+Tensor glu(const Tensor& self, int64_t dim) {
+  const std::vector<Tensor> halves = at::chunk(wide(self), 2, dim);
+  TORCH_CHECK(halves.size() == 2 && halves[0].size(dim) == halves[1].size(dim),
+              "Halving dimension must be even, but dimension ", dim, " is size ", self.size(dim));
+  return at::mul(halves[0], sigmoid_of(halves[1])).to(self.scalar_type());
+}
+Tensor glu_backward(const Tensor& grad, const Tensor& self, int64_t dim) {
+  const std::vector<Tensor> halves = at::chunk(wide(self), 2, dim);
+  const Tensor g = wide(grad), s = sigmoid_of(halves[1]);
+  const Tensor of_gate = at::mul(at::mul(at::mul(g, halves[0]), s), at::rsub(s, 1));
+  return at::cat({at::mul(g, s), of_gate}, dim).to(self.scalar_type());
 }
 
 constexpr double kInner = 0.044715;
@@ -131,6 +147,9 @@ void replace_elementwise(torch::Library& m) {
   replace<&Into<&silu>::out, FloatsOnCpu>(m, "silu.out", kCuda);
   replace<&Into<&silu>::self, FloatsOnCpu>(m, "silu_", kCuda);
   replace<&silu_backward, FloatsOnCpu>(m, "silu_backward", kCuda);
+  replace<&glu, FloatsOnCpu>(m, "glu", kCuda);
+  replace<&Into<&glu>::out, FloatsOnCpu>(m, "glu.out", kCuda);
+  replace<&glu_backward, FloatsOnCpu>(m, "glu_backward", kCuda);
   replace<&gelu, FloatsOnCpu>(m, "gelu", kCuda);
   replace<&Into<&gelu>::out, FloatsOnCpu>(m, "gelu.out", kCuda);
   replace<&Into<&gelu>::self, FloatsOnCpu>(m, "gelu_", kCuda);
