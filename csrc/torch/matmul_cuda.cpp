@@ -2,15 +2,11 @@
 #include <precompiled.h>
 
 #include <ATen/Context.h>
-#include <ATen/MemoryOverlap.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include "../matmul/launch.h"
 #include "cuda_device.h"
-#include "matmul.h"
-#include "matmul_composed.h"
+#include "matmul_ops.h"
 
 namespace treduce::matmul {
 namespace {
@@ -21,18 +17,8 @@ bool tfloat32_allowed() {
          at::Float32Precision::TF32;
 }
 
-// A B, and the bias in every row of it where that is defined: an element a column.
 at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Tensor& bias, std::string_view variant,
-                   std::optional<int64_t> tile_size, const at::Tensor* out = nullptr) {
-  if (composes(self)) {
-    const auto multiply = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
-      return product(a, b, c, variant, tile_size);
-    };
-    const at::Tensor result = composed_product(self, other, bias, variant, tile_size, multiply);
-    if (out == nullptr) return result;
-    check_out(*out, self, other, result.sym_sizes(), result.scalar_type());
-    return out->copy_(result);
-  }
+                   std::optional<int64_t> tile_size, const at::Tensor* out) {
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Chip& chip = chip_of(self.get_device());
@@ -60,31 +46,8 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   return r.result;
 }
 
-at::Tensor matmul_cuda(const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                       std::optional<int64_t> tile_size) {
-  return product(self, other, at::Tensor(), variant, tile_size);
-}
-
-void matmul_to_cuda(const at::Tensor& out, const at::Tensor& self, const at::Tensor& other, std::string_view variant,
-                    std::optional<int64_t> tile_size) {
-  at::assert_no_overlap(out, self);
-  at::assert_no_overlap(out, other);
-  product(self, other, at::Tensor(), variant, tile_size, &out);
-}
-
-at::Tensor linear_cuda(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                       std::string_view variant) {
-  checked_linear(input, weight, bias);
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return product(input, weight.t(), contiguous_bias(bias), variant, std::nullopt);
-}
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
-  m.impl("matmul", matmul_cuda);
-  m.impl("matmul_to_", matmul_to_cuda);
-  m.impl("linear", linear_cuda);
-}
+TORCH_LIBRARY_IMPL(treduce, CUDA, m) { Ops<&product>::implement(m); }
 
 }  // namespace treduce::matmul

@@ -7,47 +7,19 @@
 #include "elementwise.h"
 #include "lessons.h"
 #include "matmul.h"
-#include "reduce.h"
-#include "reduce_stand_in.h"
+#include "reduce_ops.h"
 
 namespace treduce {
 namespace {
 
 at::Tensor reduce_meta(reduce::Op op, const at::Tensor& self, const reduce::Arguments& arguments) {
-  if (dtype_of(self.scalar_type()) == std::nullopt) {
-    const reduce::StandIn stand_in(op, self, arguments);
-    if (stand_in.is_other()) return stand_in.finished(reduce_meta(op, stand_in.self(), stand_in.arguments()));
-  }
   const reduce::Checked call = reduce::check_call(op, self, arguments);
-  return at::empty_symint(call.result_sizes(self.sym_sizes()),
-                          self.options().dtype(call.result_type).memory_format(std::nullopt));
-}
-
-template <reduce::Op kOp>
-at::Tensor sum_meta(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                    std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
-                    std::optional<int64_t> num_blocks) {
-  return reduce_meta(kOp, self, {variant, dim, keepdim, dtype, block_size, num_blocks});
-}
-
-template <reduce::Op kOp>
-at::Tensor extremum_meta(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                         std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  return reduce_meta(kOp, self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
-}
-
-void reduce_to_meta(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
-                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
-                    std::optional<int64_t> num_blocks) {
-  const reduce::Op op = reduce::op_named(name, "reduce_to_");
-  const at::Tensor result =
-      reduce_meta(op, self, reduce::arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks));
-  reduce::check_out(op, out, self, result.sym_sizes(), result.scalar_type());
-}
-
-void reduce_ranks_meta(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
-  const reduce::RanksToOne call(out, op);
-  reduce::check_call(call.op, values, call.arguments);
+  const auto sizes = call.result_sizes(self.sym_sizes());
+  if (arguments.out == nullptr) {
+    return at::empty_symint(sizes, self.options().dtype(call.result_type).memory_format(std::nullopt));
+  }
+  reduce::check_out(op, *arguments.out, self, sizes, call.result_type);
+  return *arguments.out;
 }
 
 void sum_to_meta(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
@@ -101,12 +73,7 @@ void thread_indices_meta(const at::Tensor& out, at::IntArrayRef grid, at::IntArr
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, Meta, m) {
-  m.impl("sum", sum_meta<reduce::Op::sum>);
-  m.impl("mean", sum_meta<reduce::Op::mean>);
-  m.impl("amax", extremum_meta<reduce::Op::amax>);
-  m.impl("amin", extremum_meta<reduce::Op::amin>);
-  m.impl("reduce_to_", reduce_to_meta);
-  m.impl("reduce_ranks_", reduce_ranks_meta);
+  reduce::Ops<&reduce_meta>::implement(m);
   m.impl("sum_to_", sum_to_meta);
   m.impl("pack_parts_", pack_parts_meta);
   m.impl("fold_parts_", fold_parts_meta);

@@ -225,9 +225,8 @@ void check_out(Op op, const at::Tensor& out, const at::Tensor& self, c10::SymInt
                     ", dtype ", out.scalar_type(), " and device ", out.device());
 }
 
-void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
-               at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&)) {
-  at::assert_no_overlap(out, self);
+void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments, Reduce* reduce) {
+  if (!self.is_meta()) at::assert_no_overlap(out, self);
   if (dtype_of(self.scalar_type()).has_value()) {
     reduce(op, self, arguments);
     return;

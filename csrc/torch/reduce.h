@@ -34,9 +34,11 @@ Arguments arguments_to(const at::Tensor& out, Op op, std::string_view variant, a
 // ValueError unless `out` is what a reduction of `self` can write to.
 void check_out(Op op, const at::Tensor& out, const at::Tensor& self, c10::SymIntArrayRef sizes, at::ScalarType type);
 
-// reduce_to_ by `reduce`, the reduction of the device of `self`.
-void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments,
-               at::Tensor (*reduce)(Op, const at::Tensor&, const Arguments&));
+// What a backend computes: a new tensor, or arguments.out.
+using Reduce = at::Tensor(Op op, const at::Tensor& self, const Arguments& arguments);
+
+// reduce_to_ by `reduce`, that of the device of `self`.
+void reduce_to(const at::Tensor& out, const at::Tensor& self, Op op, Arguments arguments, Reduce* reduce);
 
 // reduce_ranks_: along dim 0 of `values`, to `out`.
 struct RanksToOne {

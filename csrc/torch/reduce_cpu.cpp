@@ -8,74 +8,34 @@
 #include "../reduce/exact_cpu.h"
 #include "../reduce/pairwise_cpu.h"
 #include "../reduce/plan_cpu.h"
-#include "reduce.h"
-#include "reduce_stand_in.h"
+#include "reduce_ops.h"
 
 namespace treduce::reduce {
 namespace {
 
-template <Op kOp>
-at::Tensor reduce_cpu(const at::Tensor& self, const Arguments& arguments) {
-  if (dtype_of(self.scalar_type()) == std::nullopt) {
-    const StandIn stand_in(kOp, self, arguments);
-    if (stand_in.is_other()) return stand_in.finished(reduce_cpu<kOp>(stand_in.self(), stand_in.arguments()));
-  }
-  Reduction reduction(kOp, self, arguments);
+at::Tensor reduce_cpu(Op op, const at::Tensor& self, const Arguments& arguments) {
+  Reduction reduction(op, self, arguments);
   if (reduction.finished) return reduction.output;
   const Request& r = reduction.request();
   // A rung refuses here what it refuses on a GPU; `auto` takes everything.
   if (r.row->schedule != nullptr) check_sentence(prepare(r, Chip()).refusal);
   const void* const input = reduction.input->const_data_ptr();
-  const Result result{reduction.output.mutable_data_ptr(), r.target, kOp == Op::mean, r.geometry.length};
+  const Result result{reduction.output.mutable_data_ptr(), r.target, op == Op::mean, r.geometry.length};
   if (!r.row->along_dims) {
     const Plan plan = make_plan(r.row->plan_order, r.dtype, r.geometry.length, r.block, r.num_blocks);
-    run_plan_on_cpu(kOp, r.dtype, input, plan, result);
+    run_plan_on_cpu(op, r.dtype, input, plan, result);
   } else if (r.arithmetic == Arithmetic::exact) {
-    reduce_exactly_on_cpu(kOp, r.dtype, r.target, r.converting, input, r.geometry, result);
+    reduce_exactly_on_cpu(op, r.dtype, r.target, r.converting, input, r.geometry, result);
   } else {
-    reduce_on_cpu(kOp, r.arithmetic, r.dtype, r.target, r.converting, input, r.geometry, result);
+    reduce_on_cpu(op, r.arithmetic, r.dtype, r.target, r.converting, input, r.geometry, result);
   }
   return std::move(reduction.output);
-}
-
-template <Op kOp>
-at::Tensor sum_cpu(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                   std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
-                   std::optional<int64_t> num_blocks) {
-  return reduce_cpu<kOp>(self, {variant, dim, keepdim, dtype, block_size, num_blocks});
-}
-
-template <Op kOp>
-at::Tensor extremum_cpu(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                        std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  return reduce_cpu<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
-}
-
-at::Tensor reduce_any_cpu(Op op, const at::Tensor& self, const Arguments& arguments) {
-  switch (op) {
-    case Op::sum: return reduce_cpu<Op::sum>(self, arguments);
-    case Op::mean: return reduce_cpu<Op::mean>(self, arguments);
-    case Op::amax: return reduce_cpu<Op::amax>(self, arguments);
-    default: return reduce_cpu<Op::amin>(self, arguments);
-  }
-}
-
-void reduce_to_cpu(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
-                   at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
-                   std::optional<int64_t> num_blocks) {
-  const Op op = op_named(name, "reduce_to_");
-  reduce_to(out, self, op, arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks), &reduce_any_cpu);
-}
-
-void reduce_ranks_cpu(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
-  const RanksToOne call(out, op);
-  reduce_any_cpu(call.op, values, call.arguments);
 }
 
 void sum_to_cpu(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
   const SumTo call(out, dim);
   if (second.has_value()) check_joined(first, *second, dim);
-  reduce_cpu<Op::sum>(second.has_value() ? at::cat({first, *second}) : first, call.arguments);
+  Ops<&reduce_cpu>::reduce(Op::sum, second.has_value() ? at::cat({first, *second}) : first, call.arguments);
 }
 
 void pack_parts_cpu(const at::Tensor& message, const at::Tensor& entries, at::IntArrayRef groups) {
@@ -103,12 +63,7 @@ void fold_parts_cpu(const at::Tensor& out, const at::Tensor& values, const at::T
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CPU, m) {
-  m.impl("sum", sum_cpu<Op::sum>);
-  m.impl("mean", sum_cpu<Op::mean>);
-  m.impl("amax", extremum_cpu<Op::amax>);
-  m.impl("amin", extremum_cpu<Op::amin>);
-  m.impl("reduce_to_", reduce_to_cpu);
-  m.impl("reduce_ranks_", reduce_ranks_cpu);
+  Ops<&reduce_cpu>::implement(m);
   m.impl("sum_to_", sum_to_cpu);
   m.impl("pack_parts_", pack_parts_cpu);
   m.impl("fold_parts_", fold_parts_cpu);

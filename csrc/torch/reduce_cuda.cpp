@@ -8,8 +8,7 @@
 
 #include "../reduce/launch.h"
 #include "cuda_device.h"
-#include "reduce.h"
-#include "reduce_stand_in.h"
+#include "reduce_ops.h"
 
 namespace treduce::reduce {
 namespace {
@@ -44,56 +43,17 @@ void run(Op op, const Reduction& reduction, const at::Tensor& self, cudaStream_t
   take_memory_and_launch(reduction, prepared, self, stream);
 }
 
-template <Op kOp>
-at::Tensor reduce_cuda(const at::Tensor& self, const Arguments& arguments) {
+at::Tensor reduce_cuda(Op op, const at::Tensor& self, const Arguments& arguments) {
   const CudaScope scope(self.device());
-  if (dtype_of(self.scalar_type()) == std::nullopt) {
-    const StandIn stand_in(kOp, self, arguments);
-    if (stand_in.is_other()) return stand_in.finished(reduce_cuda<kOp>(stand_in.self(), stand_in.arguments()));
-  }
-  Reduction reduction(kOp, self, arguments);
-  if (!reduction.finished) run(kOp, reduction, self, scope.stream());
+  Reduction reduction(op, self, arguments);
+  if (!reduction.finished) run(op, reduction, self, scope.stream());
   return std::move(reduction.output);
-}
-
-template <Op kOp>
-at::Tensor sum_cuda(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                    std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
-                    std::optional<int64_t> num_blocks) {
-  return reduce_cuda<kOp>(self, {variant, dim, keepdim, dtype, block_size, num_blocks});
-}
-
-template <Op kOp>
-at::Tensor extremum_cuda(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
-                         std::optional<int64_t> block_size, std::optional<int64_t> num_blocks) {
-  return reduce_cuda<kOp>(self, {variant, dim, keepdim, std::nullopt, block_size, num_blocks});
-}
-
-at::Tensor reduce_any_cuda(Op op, const at::Tensor& self, const Arguments& arguments) {
-  switch (op) {
-    case Op::sum: return reduce_cuda<Op::sum>(self, arguments);
-    case Op::mean: return reduce_cuda<Op::mean>(self, arguments);
-    case Op::amax: return reduce_cuda<Op::amax>(self, arguments);
-    default: return reduce_cuda<Op::amin>(self, arguments);
-  }
-}
-
-void reduce_to_cuda(const at::Tensor& out, const at::Tensor& self, std::string_view name, std::string_view variant,
-                    at::OptionalIntArrayRef dim, bool keepdim, std::optional<int64_t> block_size,
-                    std::optional<int64_t> num_blocks) {
-  const Op op = op_named(name, "reduce_to_");
-  reduce_to(out, self, op, arguments_to(out, op, variant, dim, keepdim, block_size, num_blocks), &reduce_any_cuda);
-}
-
-void reduce_ranks_cuda(const at::Tensor& out, const at::Tensor& values, std::string_view op) {
-  const RanksToOne call(out, op);
-  reduce_any_cuda(call.op, values, call.arguments);
 }
 
 void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::optional<at::Tensor>& second, int64_t dim) {
   const SumTo call(out, dim);
   if (!second.has_value()) {
-    reduce_cuda<Op::sum>(first, call.arguments);
+    Ops<&reduce_cuda>::reduce(Op::sum, first, call.arguments);
     return;
   }
   check_joined(first, *second, dim);
@@ -108,7 +68,7 @@ void sum_to_cuda(const at::Tensor& out, const at::Tensor& first, const std::opti
   if (reduction.join(*second)) {
     run(Op::sum, reduction, first, scope.stream());
   } else {
-    reduce_cuda<Op::sum>(at::cat({first, *second}), call.arguments);
+    Ops<&reduce_cuda>::reduce(Op::sum, at::cat({first, *second}), call.arguments);
   }
 }
 
@@ -136,12 +96,7 @@ void fold_parts_cuda(const at::Tensor& out, const at::Tensor& values, const at::
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, CUDA, m) {
-  m.impl("sum", sum_cuda<Op::sum>);
-  m.impl("mean", sum_cuda<Op::mean>);
-  m.impl("amax", extremum_cuda<Op::amax>);
-  m.impl("amin", extremum_cuda<Op::amin>);
-  m.impl("reduce_to_", reduce_to_cuda);
-  m.impl("reduce_ranks_", reduce_ranks_cuda);
+  Ops<&reduce_cuda>::implement(m);
   m.impl("sum_to_", sum_to_cuda);
   m.impl("pack_parts_", pack_parts_cuda);
   m.impl("fold_parts_", fold_parts_cuda);
