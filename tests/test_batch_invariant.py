@@ -215,6 +215,7 @@ def test_what_torch_refuses_is_refused():
         (IndexError, lambda: x.index_add(0, torch.tensor([3]), torch.ones(1, 4))),
         (ValueError, lambda: x.index_add(0, torch.tensor([0, 1]), torch.ones(4, 2))),
         (TypeError, lambda: x.index_put((torch.tensor([0]),), torch.ones(1, 4).double(), accumulate=True)),
+        (RuntimeError, lambda: torch.ones(4).pow_(x)),
         (ValueError, lambda: torch.mm(torch.ones(2, 3, 4), torch.ones(4, 2))),
         (ValueError, lambda: torch.bmm(torch.ones(1, 3, 4), torch.ones(5, 4, 2))),
         (ValueError, lambda: torch.mv(torch.ones(3, 4), torch.ones(4, 1))),

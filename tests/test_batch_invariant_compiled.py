@@ -51,6 +51,39 @@ def test_the_bits_of_eager(name, device):
         assert_same_bits(torch.compile(ROWS[name])(x, w), ROWS[name](x, w))
 
 
+def channels_last(x):
+    return x[:, :4, :64].reshape(BATCH, 4, 8, 8).contiguous(memory_format=torch.channels_last)
+
+
+# Results whose layout a caller may count on: x is (BATCH, 5, 67), with any strides.
+LAID_OUT = {
+    "conv2d": lambda x, w: functional.conv2d(channels_last(x), w[:8, :36].reshape(8, 4, 3, 3)),
+    "conv_transpose2d": lambda x, w: functional.conv_transpose2d(channels_last(x), w[:4, :36].reshape(4, 4, 3, 3)),
+    "group_norm": lambda x, w: functional.group_norm(channels_last(x), 2),
+    "batch norm, not training": lambda x, w: functional.batch_norm(x, w[0, :5], w[1, :5].abs()),
+    "index_add": lambda x, w: x.index_add(1, torch.tensor([0, 0, 1], device=x.device), x[:, :3]),
+    "index_put": lambda x, w: x.index_put((torch.tensor([0, 0], device=x.device),), x[:2], accumulate=True),
+    "pow": lambda x, w: x.abs() ** 2.5,
+    "cosh": lambda x, w: x.cosh(),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_layouts_are_torchs(name, device):
+    """Inductor asks that results have the strides that torch gives them; so may a view."""
+    w = random(67, 67).to(device, torch.float32)
+    for order in ((0, 1, 2), (0, 2, 1), (2, 1, 0)):
+        x = random(BATCH, 5, 67).to(device, torch.float32).permute(order).contiguous().permute(order)
+        expected = LAID_OUT[name](x, w)
+        with torch_reduce.batch_invariant(strict=True):
+            result = LAID_OUT[name](x, w)
+            if device == "cpu":
+                assert result.stride() == expected.stride()
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda x, w: (LAID_OUT[name](x, w) * 2 + 1) * 3)
+            assert_same_bits(compiled(x, w), (result * 2 + 1) * 3)
+
+
 def wide(shape, dtype, device):
     """Subnormal numbers, both zeros, infinities and what lies between; sums and products of them overflow or vanish."""
     g = torch.Generator().manual_seed(1)

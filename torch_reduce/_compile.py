@@ -88,7 +88,7 @@ def _fused(part: fx.GraphModule) -> Callable[..., Any]:
     output.meta["user_visible_output_idxs"] = list(range(len(found)))
     output.meta["original_output_strides"] = [tuple(x.stride()) for x in found]
     context = TracingContext.try_get()
-    strides = context.output_strides if context else None
+    of_graph = context.output_strides if context else None
     try:
         if context:
             context.output_strides = None  # those of the whole graph
@@ -100,8 +100,21 @@ def _fused(part: fx.GraphModule) -> Callable[..., Any]:
         return lambda *args: part(*args)  # a node of a graph calls functions
     finally:
         if context:
-            context.output_strides = strides
-    return (lambda *args: kernels(list(args))) if several else (lambda *args: kernels(list(args))[0])
+            context.output_strides = of_graph
+    strides = [x.stride() if isinstance(x, Tensor) else None for x in inputs]
+
+    def run(*args: Any) -> Any:
+        results = kernels([_laid_out(x, s) for x, s in zip(args, strides, strict=True)])
+        return results if several else results[0]
+
+    return run
+
+
+def _laid_out(x: Any, strides: Sequence[Any] | None) -> Any:
+    """An op of ours may lay its result out otherwise than torch's, whose strides the kernels were compiled for."""
+    if strides is None or x.stride() == strides or not all(isinstance(s, int) for s in strides):
+        return x
+    return x.new_empty_strided(x.shape, strides).copy_(x)
 
 
 def _compile(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const Optio
   if (is_there(weight)) scale = at::mul(scale, of_channels(*weight));
   Tensor shift = at::neg(at::mul(of_channels(*mean), scale));
   if (is_there(bias)) shift = at::add(shift, of_channels(*bias));
-  return at::addcmul(shift, input.to(type), scale).to(input.scalar_type());
+  return at::addcmul(shift, input.to(type), scale).to(input.scalar_type()).contiguous(input.suggest_memory_format());
 }
 
 struct Dense {

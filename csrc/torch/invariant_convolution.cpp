@@ -101,6 +101,13 @@ Tensor folded(const Tensor& columns, at::IntArrayRef sizes, at::IntArrayRef plac
   return result.to(columns.scalar_type());
 }
 
+// Channels lie last where those of the input or of the weight do, as torch's.
+Tensor empty_result(at::IntArrayRef sizes, const Tensor& input, const Tensor& weight) {
+  const at::MemoryFormat format = input.suggest_memory_format();
+  const bool own = format != at::MemoryFormat::Contiguous;
+  return at::empty(sizes, input.options().memory_format(own ? format : weight.suggest_memory_format()));
+}
+
 // How many batches are written out at a time, where the columns of each are `each` elements.
 template <class Body>
 void for_batches(int64_t batches, int64_t each, Body body) {
@@ -113,7 +120,7 @@ Tensor convolve(const Tensor& input, const Tensor& weight, at::IntArrayRef place
   const at::IntArrayRef window = weight.sizes().slice(2);
   Ints sizes{input.size(0), weight.size(0)};
   sizes.insert(sizes.end(), places.begin(), places.end());
-  const Tensor out = at::empty(sizes, input.options());
+  const Tensor out = empty_result(sizes, input, weight);
   if (out.numel() == 0) return out;
   const Tensor rows = weight.reshape({w.groups, weight.size(0) / w.groups, -1});
   for_batches(input.size(0), w.groups * rows.size(2) * product_of(places), [&](int64_t b, int64_t n) {
@@ -130,7 +137,7 @@ Tensor transposed(const Tensor& input, const Tensor& weight, at::IntArrayRef siz
   const int64_t channels = weight.size(1) * w.groups;
   Ints shape{input.size(0), channels};
   shape.insert(shape.end(), sizes.begin(), sizes.end());
-  const Tensor out = at::empty(shape, input.options());
+  const Tensor out = empty_result(shape, input, weight);
   if (out.numel() == 0) return out;
   if (input.numel() == 0) return out.zero_();
   const Tensor rows = weight.reshape({w.groups, weight.size(0) / w.groups, -1}).mT();

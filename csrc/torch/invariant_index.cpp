@@ -5,6 +5,7 @@
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/logical_and.h>
@@ -62,11 +63,11 @@ Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Ten
                     at::IntArrayRef(shape), " for ", index.numel(), " indices, got ", source.sizes());
   check_types("index_add", self, source);
   Tensor out = self.movedim(dim, 0).clone(at::MemoryFormat::Contiguous);
-  if (source.numel() == 0) return out.movedim(0, dim);
+  if (source.numel() == 0) return out.movedim(0, dim).contiguous();
   Tensor rows = source.movedim(dim, 0).reshape({index.numel(), -1});
   if (!alpha.equal(1)) rows = at::mul(rows, alpha);
   add_rows(out.view({self.size(dim), -1}), index.reshape({-1}).to(at::kLong), rows);
-  return out.movedim(0, dim);
+  return out.movedim(0, dim).contiguous();
 }
 
 // An index past the end of a dim would be a place of another row.
@@ -102,6 +103,12 @@ Tensor scatter_add(const Tensor& self, int64_t dim, const Tensor& index, const T
   return out;
 }
 
+// A result in self's layout, as torch's.
+Tensor laid_out_as(const Tensor& self, const Tensor& result) {
+  const Tensor like = at::empty_like(self);
+  return like.strides() == result.strides() ? result : like.copy_(result);
+}
+
 // Indices, and a single value, may lie on a CPU beside a tensor on a GPU.
 Tensor index_put(const Tensor& self, const Indices& indices, const Tensor& given, bool /*accumulate*/) {
   check_types("index_put", self, given);
@@ -112,15 +119,15 @@ Tensor index_put(const Tensor& self, const Indices& indices, const Tensor& given
       first->scalar_type() != at::kByte) {  // whole rows
     std::vector<int64_t> shape = first->sizes().vec();
     for (int64_t d = 1; d < self.dim(); ++d) shape.push_back(self.size(d));
-    if (out.numel() == 0 || first->numel() == 0) return out;
+    if (out.numel() == 0 || first->numel() == 0) return laid_out_as(self, out);
     add_rows(out.view({self.size(0), -1}), wrapped(first->reshape({-1}), self.size(0), self.device()),
              values.expand(shape).reshape({first->numel(), -1}));
-    return out;
+    return laid_out_as(self, out);
   }
   const Tensor places = at::arange(self.numel(), self.options().dtype(at::kLong)).reshape(self.sizes());
   const Tensor place = at::index(places, indices);
   add_rows(out.view({-1, 1}), place.reshape({-1}), values.expand(place.sizes()).reshape({-1, 1}));
-  return out;
+  return laid_out_as(self, out);
 }
 
 Tensor& index_put_(Tensor& self, const Indices& indices, const Tensor& values, bool accumulate) {

@@ -285,8 +285,8 @@ std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& input, const Optiona
   if (defined(weight).defined()) y = at::mul(y, weight->reshape({1, -1, 1}));
   if (defined(bias).defined()) y = at::add(y, bias->reshape({1, -1, 1}));
   const at::ScalarType type = stats_type(input, defined(weight));
-  return {y.to(input.scalar_type()).reshape(input.sizes()), mean.reshape({groups.n, group}).to(type),
-          rstd.reshape({groups.n, group}).to(type)};
+  y = y.to(input.scalar_type()).reshape(input.sizes()).contiguous(input.suggest_memory_format());
+  return {y, mean.reshape({groups.n, group}).to(type), rstd.reshape({groups.n, group}).to(type)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> group_norm_backward(const Tensor& grad, const Tensor& input, const Tensor& mean,

@@ -5,6 +5,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
@@ -71,7 +72,7 @@ constexpr int64_t kBlock =
 class WholeVectors {
  public:
   WholeVectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> given)
-      : op_(op), keys_(keys), arguments_(given.vec()) {
+      : op_(op), keys_(keys), arguments_(given.vec()), like_(without_data()) {
     const auto& schema = op.schema().arguments();
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (!arguments_[i].isTensor()) continue;
@@ -114,6 +115,19 @@ class WholeVectors {
   }
 
  private:
+  // Torch's result without its data: its checks, its strides.
+  Tensor without_data() const {
+    c10::Stack stack;
+    for (const c10::IValue& value : arguments_) {
+      stack.push_back(value);
+      if (!value.isTensor()) continue;
+      const Tensor& t = value.toTensor();
+      stack.back() = at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
+    }
+    op_.callBoxed(&stack);
+    return stack.back().toTensor();
+  }
+
   Tensor block(int64_t begin, int64_t count) const {
     c10::Stack stack;
     for (size_t i = 0; i < arguments_.size(); ++i) {
@@ -125,7 +139,7 @@ class WholeVectors {
 
   Tensor finished(const Tensor& whole) const {
     const Tensor result = whole.narrow(0, 0, count_).view(shape_);
-    if (to_ < 0) return result.clone();
+    if (to_ < 0) return at::empty_strided(like_.sizes(), like_.strides(), whole.options()).copy_(result);
     Tensor out = arguments_[to_].toTensor();
     return put(result, out);
   }
@@ -133,6 +147,7 @@ class WholeVectors {
   const c10::OperatorHandle& op_;
   c10::DispatchKeySet keys_;
   std::vector<c10::IValue> arguments_;
+  Tensor like_;
   std::vector<Tensor> arrays_;
   std::vector<int64_t> shape_;
   int64_t to_ = -1;  // the argument that is written
