@@ -318,6 +318,16 @@ def test_as_a_decorator():
 
     assert decorated() and decorated.__doc__ == "Its words." and not inside()
 
+    def generator():
+        yield inside()
+
+    async def coroutine():
+        return inside()
+
+    for pauses in (generator, coroutine):
+        with pytest.raises(TypeError, match=f"{pauses.__name__} pauses"):
+            torch_reduce.batch_invariant()(pauses)
+
 
 def test_enable_and_disable():
     torch_reduce.enable_batch_invariant()

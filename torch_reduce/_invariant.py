@@ -1,6 +1,7 @@
 """The batch-invariant mode: inside it, what torch reduces is reduced here, and a model needs no change."""
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -128,6 +129,10 @@ def _backend(graph: Any, inputs: Any) -> Any:
     return backend(graph, inputs)
 
 
+# Their bodies run after the call has returned.
+_PAUSING = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+
+
 class batch_invariant:
     """Inside it, a result is a function of its values: not of the batch or the run. No model need change.
 
@@ -150,6 +155,7 @@ class batch_invariant:
 
     Raises:
         NotImplementedError: in the strict mode, as above.
+        TypeError: as a decorator, of a generator or a coroutine.
 
     Determinism:
         A row of a result has the same bits alone and in any batch, and on every run. Gradients of weights are sums over
@@ -174,6 +180,9 @@ class batch_invariant:
         _compiled.leave()
 
     def __call__(self, function: _F) -> _F:
+        if any(is_one(function) for is_one in _PAUSING):
+            raise TypeError(f"{function.__name__} pauses, and others run meanwhile: enter batch_invariant inside it")
+
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
             with batch_invariant(strict=self.strict):
