@@ -82,10 +82,29 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
 
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():
-    names = [launch.kernel for launch in plan("matmul", (64, 65536), (65536, 64)).launches]
-    assert names[-3:-1] == ["split into parts", "multiply parts, 64 x 16 tiles"]
-    names = [launch.kernel for launch in plan("matmul", (64, 8192), (8192, 64), variant="split_fp16").launches]
-    assert "split into parts" not in names
+    for k, late in ((65536, True), (8192, False)):
+        names = [launch.kernel for launch in plan("matmul", (64, k), (k, 300), variant="split_fp16").launches]
+        assert names[-2].startswith("multiply parts") and ("split into parts" in names) == late
+
+
+def test_both_operands_are_split_as_they_are_read():
+    """Where outputs are few and k is long: by runs of segments that fill the chip, or by groups."""
+    p = plan("matmul", (64, 65536), (65536, 64))
+    assert p.reads == ("split as it is read",) * 2 and (p.tile, p.groups, p.groups_apart) == ((64, 64), 32, True)
+    kernels = [
+        "split, multiply 64 x 64 tiles",
+        "split, multiply parts, 64 x 64 tiles",
+        "add segments and groups",
+        "finish",
+    ]
+    assert [launch.kernel for launch in p.launches] == kernels and p.launches[0].grid[0] == 128
+    assert "sums of segments" in {r.name for r in p.regions}
+    p = plan("matmul", (40, 64, 4500), (40, 4500, 64))
+    assert [launch.kernel for launch in p.launches] == [*kernels[:2], "add groups of k, finish"]
+    assert p.launches[0].grid[0] == 40 * 3 and "sums of segments" not in {r.name for r in p.regions}
+    # Not of one group of k; not where the copy engine reads one of them not; not of more lines.
+    for m, n, k in ((64, 64, 2048), (64, 65, 4096), (64, 132, 4096), (8, 64, 4096)):
+        assert plan("matmul", (m, k), (k, n), variant="split_fp16").reads != ("split as it is read",) * 2
 
 
 def test_few_outputs_of_a_long_k_have_several_blocks_a_group():

@@ -849,6 +849,42 @@ def test_many_tiles_have_the_bits_of_few():
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("benign", [True, False], ids=["normal", "every kind"])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch"),
+    [
+        (64, 64, 2112, ()),
+        (9, 20, 2052, ()),
+        (64, 36, 65536, ()),
+        (100, 128, 9000, ()),
+        (40, 16, 150_000, ()),
+        (64, 68, 4500, (2,)),
+        (64, 64, 4500, (40,)),  # a block a group
+        (128, 124, 40_000, (3,)),
+    ],
+)
+def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, layout, poison):
+    """Where both operands are split as they are read, in runs of segments or in groups."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+
+    def lines(count, benign):
+        x = torch.randn(*batch, count, k, generator=g, device="cuda")
+        return x if benign else lines_of_every_kind(x.numel() // k, k, g)[0].view_as(x)
+
+    a, b = in_layout(lines(m, benign), layout[0]), in_layout(lines(n, benign).mT.contiguous(), layout[1])
+    beside = lines(130, True)  # so many that one operand is split before
+    for more_a, more_b in ((torch.cat([a, beside], -2), b), (a, torch.cat([b, beside.mT], -1))):
+        whole = product(more_a, more_b, SPLIT)[..., :m, :n].contiguous()
+        for _ in range(2):
+            assert_same_bits(product(a, b, SPLIT), whole)
+    if benign and not batch:
+        bias = torch.randn(n, generator=g, device="cuda")
+        assert_same_bits(torch.ops.treduce.linear(a, b.T, bias, SPLIT.name), whole + bias)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["normal", "some wide"])
 @pytest.mark.parametrize("layout", ["NN", "TT", "UU"])
 def test_a_batch_has_the_bits_of_its_matrices(layout, kind, poisoned):

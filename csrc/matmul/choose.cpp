@@ -505,4 +505,26 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
 
 }  // namespace split_rows
 
+namespace split_both {
+
+std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
+  constexpr int64_t kFewest = split_warps::kRows + 1, kMost = 128, kMostBytes = 32 << 20;  // sums that the L2 holds
+  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), groups = groups_of(p.k);
+  if (!boxes || groups == 1 || fewer < kFewest || more > kMost) return std::nullopt;
+  const int64_t tiles = tiles_of(p, kTile, kTile), segments = ceil_div(p.k, int64_t(kSegment));
+  // Of more tiles, operands that several tiles read are better split once.
+  if (tiles * groups > 2 * int64_t(chip.multiprocessors)) return std::nullopt;
+  Choice choice = {kGroupSegments, false};
+  const int64_t runs = chip.multiprocessors / tiles;
+  if (runs == 0 || segments * tiles * kTile * kTile * 4 > kMostBytes) return choice;
+  // In what a block takes for a segment: what begins and ends it, and the launch that adds. Not measured by themselves.
+  constexpr int64_t kStart = 4, kAdding = 6;
+  const int64_t length = ceil_div(segments, runs);
+  const int64_t whole = ceil_div(tiles * groups, int64_t(chip.multiprocessors)) * (kGroupSegments + kStart);
+  if (length + kStart + kAdding < whole) choice = {static_cast<int>(length), true};
+  return choice;
+}
+
+}  // namespace split_both
+
 }  // namespace treduce::matmul

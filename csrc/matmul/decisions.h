@@ -44,6 +44,9 @@ struct Decisions {
   int64_t groups = 1, groups_at_once = 1;
   bool apart = false;
   int parts_shape = 0;
+  // Where both operands are split as they are read: the segments of a block, and whether their sums are added by another launch.
+  int block_segments = 0;
+  bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0;  // an offset
 };

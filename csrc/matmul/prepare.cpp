@@ -211,9 +211,37 @@ void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
   }
 }
 
+// The launches of split_both, but for the last.
+void add_split_both(const split_both::Choice& choice, Prepared& out) {
+  using namespace split_both;
+  const Halves& shape = out.split_a.shape;
+  out.block_segments = choice.length;
+  out.segment_sums = choice.sums;
+  out.tile_m = out.tile_n = kTile;
+  out.stages = kStages;
+  const int64_t tiles = tiles_of(out.problem, kTile, kTile);
+  if (choice.sums) {
+    out.split_a.halves = out.workspace.add("sums of segments", shape.segments() * tiles * kTile * kTile * 4);
+    out.split_a.units = out.workspace.add("units of groups", out.groups * tiles * 2 * kTile * 4);
+  }
+  const int64_t runs = ceil_div(shape.segments(), int64_t(choice.length)), blocks = tiles * runs;
+  out.split_a.facts = out.workspace.add("facts of runs", tiles * 2 * kTile * runs * sizeof(Facts));
+  out.split_b.facts = out.workspace.add("lines for parts", blocks * kSplitWarps);
+  for (const char* const name : {"split, multiply 64 x 64 tiles", "split, multiply parts, 64 x 64 tiles"}) {
+    LaunchShape launch;
+    launch.kernel = name;
+    launch.block = kThreads;
+    launch.grid = grid_of(blocks);
+    launch.shared_bytes = kSharedBytes;
+    launch.overlapping = out.launches.size() > 0;
+    out.launches.add(launch);
+  }
+  if (choice.sums) add_blocks("add segments and groups", tiles * (kTile * kTile / 4 / kAddQuads), out, kAddThreads);
+}
+
 void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
   const int64_t tiles = tiles_of(p, split::kFinishTile, split::kFinishTile);
-  if (out.apart) {
+  if (out.apart && !out.segment_sums) {
     // Of few tiles a block for a part of each.
     const int64_t shares = ceil_div(std::min<int64_t>(p.m, split::kFinishTile), split::kFinishRows);
     add_blocks("add groups of k, finish", tiles * shares <= 8 * chip.multiprocessors ? tiles * shares : tiles, out);
@@ -424,13 +452,17 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const Operand operands[] = {operand_a(p, r.a, 4), operand_b(p, r.b, 4)};
   const auto& [a, b] = operands;
   SplitRegions* const splits[] = {&out.split_a, &out.split_b};
-  const AsRead as_read = split_fp16::split_as_read(p);
+  out.view_a = view_of(a, true);
+  out.view_b = view_of(b, true);
+  const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
+  const auto both = split_both::choose(p, boxes, chip);
+  const AsRead as_read = both ? AsRead::both : split_fp16::split_as_read(p);
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = split_fp16::groups_apart(p, chip);
   for (int i = 0; i < 2; ++i) {
     SplitRegions& s = *splits[i];
-    s.as_read = as_read == (i == 0 ? AsRead::a : AsRead::b);
+    s.as_read = both || as_read == (i == 0 ? AsRead::a : AsRead::b);
     s.has_halves = s.has_parts = !s.as_read;
     s.knows_codes = true;
     // Of few tiles, not many can be spared by that.
@@ -454,9 +486,13 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     out.split_b.halves = out.split_a.halves + halves_a;
     out.split_b.parts = out.split_a.parts + parts_a;
   }
-  if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
+  if (out.apart && !(both && both->sums)) {
+    out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
+  }
 
-  if (out.few) {
+  if (both) {
+    add_split_both(*both, out);
+  } else if (out.few) {
     const bool of_a = as_read == AsRead::a;
     // A cluster for each line of X; and, to begin what is known of W, some more where that has many.
     constexpr int64_t kLinesBegun = 4096;
@@ -467,8 +503,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
         std::max(x_shape.matrices * x_shape.lines,
                  ceil_div(w_shape.all_lines(), kLinesBegun * lines.threads / split::kLineThreads * lines.blocks));
     add_blocks(of_a ? "split B" : "split A", clusters * lines.blocks, out, lines.threads, lines.blocks);
-    View& view = of_a ? out.view_a : out.view_b;
-    view = view_of(of_a ? a : b, true);
+    const View& view = of_a ? out.view_a : out.view_b;
     const int64_t w_lines = of_a ? p.m : p.n, x_lines = of_a ? p.n : p.m;
     const split_rows::Choice choice = split_rows::choose(p, w_lines, x_lines, view.reading == Reading::direct, chip);
     out.shape = choice.index;
@@ -565,7 +600,7 @@ bool operator==(const Prepared& a, const Prepared& b) {
   const auto decided = [](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
                            p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
-                           p.groups_at_once, p.apart, p.parts_shape,
+                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
 
                            p.operations, p.bytes_read, p.bytes_written);
   };

@@ -177,8 +177,8 @@ inline Halves halves_of(const Operand& o) {
   return h;
 }
 
-// Which operand is split as it is read; then the other has few lines.
-enum class AsRead { neither, a, b };
+// Which operand is split as it is read; if one is, the other has few lines.
+enum class AsRead { neither, a, b, both };
 
 namespace split {
 

@@ -59,4 +59,21 @@ constexpr int shared_bytes_of(int64_t x_lines) {
 
 }  // namespace split_warps
 
+// Few rows and columns, and long k: both operands are split as they are read.
+namespace split_both {
+
+// Outputs each way. Warps: those who multiply, those who split, and a warp group of which a thread copies. Two warp groups that multiply
+// half of the columns each were slower: the instructions bound this kernel.
+constexpr int kTile = 64, kMultiplyWarps = 4, kSplitWarps = 16, kThreads = (kMultiplyWarps + kSplitWarps + 4) * 32;
+// Rings: of both operands as they are in memory, and of both split.
+constexpr int kStages = 4, kSplitStages = 2, kWholeBytes = 2 * kTile * kSegment * 4;
+constexpr int kSharedBytes = kStages * kWholeBytes + kSplitStages * 2 * kParts * kTile * 128 + hopper::kTileAlignment;
+// Of a thread: all at first, then those who copy, split and multiply.
+constexpr int kRegisters = 65536 / kThreads / 8 * 8, kCopying = 32, kSplitting = 80;
+constexpr int kMultiplying = 6 * kRegisters - kCopying - 4 * kSplitting;
+// Of the launch that adds: quads of outputs of a block, and groups that it adds at once.
+constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGroupsAtOnce;
+
+}  // namespace split_both
+
 }  // namespace treduce::matmul

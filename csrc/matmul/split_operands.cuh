@@ -16,6 +16,21 @@ constexpr int kNumbers = kSegment / kLanes, kRun = 8;
 // Where a lane's run begins in its segment, if its first number is the lane's `i`th.
 TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(threadIdx.x) % kLanes * kRun; }
 
+// Of the first numbers of a group, those of a lane.
+struct Sampled {
+  float numbers[kSampled / kLanes];
+
+  // The largest of a line's magnitudes, as bits without the sign. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE uint32_t most() const {
+    uint32_t most = 0;
+#pragma unroll
+    for (const float number : numbers) most = max(most, __float_as_uint(number) << 1);
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
+    return most;
+  }
+};
+
 // What is read: an operand's lines.
 struct Source {
   const float* data;
@@ -32,8 +47,21 @@ struct Source {
   // first numbers of the group; where these are zero, from the next ones.
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
+    return unit(there, line, segment, first_of_group(there, line, segment));
+  }
+  TREDUCE_DEVICE Sampled first_of_group(bool there, const float* line, uint32_t segment) const {
     const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
-    uint32_t most = sample<kSampled>(there, line, begin);
+    Sampled sampled;
+#pragma unroll
+    for (int i = 0; i < kSampled / kLanes; ++i) {
+      const int64_t k = begin + i * kLanes + threadIdx.x % kLanes;
+      sampled.numbers[i] = there && k < depth ? __ldg(line + k * depth_stride) : 0.0f;
+    }
+    return sampled;
+  }
+  TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment, const Sampled& sampled) const {
+    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
+    uint32_t most = sampled.most();
 #pragma unroll 1
     for (int first = kSampled; first < kMostSampled && __any_sync(~0u, there && most == 0); first += kSegment) {
       const uint32_t next = sample<kSegment>(there && most == 0, line, begin + first);

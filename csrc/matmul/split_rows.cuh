@@ -121,12 +121,15 @@ TREDUCE_DEVICE void read_numbers(const float* line, int64_t stride, int present,
 }
 
 // Stores the pairs that a warp's lanes have of a set of lines, in a tile of swizzled 128-byte rows, a row a line: eight lines and
-// eight steps of k are a matrix.
-TREDUCE_DEVICE void store_pairs(char* tile, int first_line, const uint32_t (&pairs)[8]) {
+// eight steps of k are a matrix. `half`: of the 64 steps.
+TREDUCE_DEVICE void store_half(char* tile, int first_line, int half, const uint32_t* pairs) {
   const int lane = threadIdx.x % 32, line = line_in_set(lane % 8), chunk = (lane / 8 ^ line) * 16;
   char* const row = tile + (first_line + line) * kRowBytes;
-  ptx::store_matrices(row + chunk, {pairs[0], pairs[1], pairs[2], pairs[3]});
-  ptx::store_matrices(row + (chunk ^ 64), {pairs[4], pairs[5], pairs[6], pairs[7]});
+  ptx::store_matrices(row + (chunk ^ half * 64), {pairs[0], pairs[1], pairs[2], pairs[3]});
+}
+TREDUCE_DEVICE void store_pairs(char* tile, int first_line, const uint32_t (&pairs)[8]) {
+  store_half(tile, first_line, 0, pairs);
+  store_half(tile, first_line, 1, pairs + 4);
 }
 
 struct Work {

@@ -14,6 +14,7 @@
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
+#include "../split_both.cuh"
 #include "../split_finish.cuh"
 #include "../split_operands.cuh"
 #include "../split_parts.cuh"
@@ -272,9 +273,11 @@ cudaError_t launch_one(const Call& call) {
   const Operand a = operand_a(call.problem, call.a, 4), b = operand_b(call.problem, call.b, 4);
   const SplitRegions &regions_a = prepared.split_a, &regions_b = prepared.split_b;
   const Operand16 split_a = split::place(call, regions_a), split_b = split::place(call, regions_b);
-  float* const partials = prepared.apart ? call.region<float>(prepared.partials) : nullptr;
+  float* const partials = prepared.apart && !prepared.segment_sums ? call.region<float>(prepared.partials) : nullptr;
   cudaError_t error;
-  if (prepared.few) {
+  if (regions_a.as_read && regions_b.as_read) {
+    error = split_both::run(call, a, b, split_a, split_b, partials);
+  } else if (prepared.few) {
     const bool of_a = regions_a.as_read;
     const Operand &w = of_a ? a : b, &x = of_a ? b : a;
     const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;

@@ -1,0 +1,466 @@
+// split_fp16 for up to 128 rows and columns of C and long k, where both operands are most of the memory: both are split on their way
+// through shared memory, as split_rows splits one. A block has 64 x 64 outputs and a run of segments of k: a group, or where these are
+// fewer than the multiprocessors, any run, whose sums it leaves to a launch that adds those of a group in their order, then the groups.
+// What pairs do not suit is multiplied once more, by parts, in a second launch.
+#pragma once
+
+#include "split_rows.cuh"
+
+namespace treduce::matmul::split_both {
+
+using namespace hopper;
+using split::Operand16;
+using split_rows::Pass;
+using split_rows::ReadW;
+
+// One operand.
+struct Side {
+  bool along_k;  // how boxes lie
+  Broadcast box;
+  split::Matrices matrices;
+  split::Source source;
+  Facts* facts;  // of lines
+  int64_t lines, lines_padded;
+
+  TREDUCE_DEVICE Facts* facts_of(int2 batch, int64_t line) const {
+    return facts + matrices.of(batch.x, batch.y) * lines_padded + line;
+  }
+};
+
+struct Work {
+  Side sides[2];  // A, B
+  int steps, down, across, batches, inner_batches, groups;
+  int length, runs;  // segments of a block, of a group where there are no `sums`; and blocks of a tile
+  int64_t outputs;   // from the results of one group of k to those of the next
+  // The sums of segments, four of a thread at a time, [segment][tile][quad][thread]; and exponents of the units of the lines,
+  // [group][tile][of A, then of B].
+  float4* sums;
+  int* units;
+  // What the blocks of the first pass have found out: of each line, [tile][line][run]; and whether pairs do not suit it, [run][tile], a
+  // byte for each warp that splits. Many blocks joining what they know of the same lines would wait for each other.
+  Facts* known;
+  uint4* unsuited;
+  // Whether there are lines that pairs do not suit; and outputs that are left to the last launch.
+  uint32_t *some_parts, *some_plain;
+
+  TREDUCE_DEVICE int tiles() const { return down * across * batches; }
+  TREDUCE_DEVICE float4* sums_of(int step, int tile) const {
+    return sums + (int64_t(step) * tiles() + tile) * (kTile * kTile / 4);
+  }
+  TREDUCE_DEVICE int* units_of(int group, int tile) const {
+    return units + (int64_t(group) * tiles() + tile) * 2 * kTile;
+  }
+};
+
+// Where a tile lies: its first output, of which matrix.
+struct Place {
+  int tile, row, column, matrix;
+  int2 batch;
+
+  TREDUCE_DEVICE Place(const Work& work, int index) {
+    tile = index;
+    column = index % work.across * kTile;
+    index /= work.across;
+    row = index % work.down * kTile;
+    matrix = index / work.down;
+    batch = {matrix / work.inner_batches, matrix % work.inner_batches};
+  }
+  TREDUCE_DEVICE int first(bool of_b) const { return of_b ? column : row; }
+};
+
+// What is known of a tile's lines: rows, then columns.
+struct TileFacts {
+  Facts of[2 * kTile];
+
+  // Who calls: all threads of a block, before a barrier. Returns whether pairs do not suit a line, at least.
+  TREDUCE_DEVICE bool read(const Work& work, const Place& at) {
+    uint32_t some = 0;
+    for (int run = threadIdx.x; run < work.runs; run += kThreads) {
+      const uint4 found = work.unsuited[int64_t(run) * work.tiles() + at.tile];
+      some |= found.x | found.y | found.z | found.w;
+    }
+    if (__syncthreads_or(some != 0) == 0) return false;
+    constexpr int kLanes = 4;
+    const int line = threadIdx.x / kLanes;
+    if (line < 2 * kTile) {
+      const Facts* const from = work.known + (int64_t(at.tile) * 2 * kTile + line) * work.runs;
+      Facts facts = kNoFacts;
+      for (int run = threadIdx.x % kLanes; run < work.runs; run += kLanes) facts = join(facts, from[run]);
+#pragma unroll
+      for (int d = 1; d < kLanes; d *= 2) facts = join(facts, __shfl_xor_sync(~0u, facts, d));
+      if (threadIdx.x % kLanes == 0) of[line] = facts;
+    }
+    return true;
+  }
+  TREDUCE_DEVICE Arithmetic at(int row, int column) const {
+    return arithmetic_of(code_of(of[row]), code_of(of[kTile + column]));
+  }
+};
+
+struct Shared {
+  Ring<kStages> whole;        // as they are in memory: A, then B
+  Ring<kSplitStages> pieces;  // halves and scales, or parts
+  int unit[2 * kTile];        // exponents of the lines' units, of A, then of B
+  TileFacts facts;
+};
+
+template <Pass kPass>
+__global__ void __launch_bounds__(kThreads, 1)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
+           TREDUCE_GRID_CONSTANT Work work, float* c) {
+#ifdef TREDUCE_SM90A
+  constexpr bool kFirst = kPass == Pass::first;
+  constexpr int kPieces = kFirst ? 2 : kParts, kBytes = kTile * kRowBytes;  // of a piece of one operand
+  constexpr int kStageBytes = 2 * kPieces * kBytes + (kFirst ? kTileAlignment : 0);
+  static_assert(kStages * kWholeBytes + kSplitStages * kStageBytes + kTileAlignment <= kSharedBytes);
+  static_assert(2 * kTile * 4 <= kTileAlignment);
+  using Piece = std::conditional_t<kFirst, float16, bfloat16>;
+  ptx::allow_launch_after();
+  __shared__ Shared shared;
+  char* const tiles = aligned_tiles(dynamic_shared<char>());
+  char* const tiles_split = tiles + kStages * kWholeBytes;
+  const Place at(work, blockIdx.x % work.tiles());
+  const int begin = static_cast<int>(blockIdx.x) / work.tiles() * work.length,
+            end = min(work.steps, begin + work.length);
+  if constexpr (!kFirst) {
+    // Of most data, no line needs this launch.
+    ptx::wait_for_launch_before();
+    if (!shared.facts.read(work, at)) return;
+    __syncthreads();
+    if (begin == 0) {
+      for (int i = threadIdx.x; i < 2 * kTile; i += kThreads) {
+        const Side& side = work.sides[i / kTile];
+        const int64_t line = at.first(i >= kTile) + i % kTile;
+        if (line < side.lines) *side.facts_of(at.batch, line) = shared.facts.of[i];
+      }
+      if (threadIdx.x == 0) atomicOr(work.some_parts, ~0u);
+    }
+    bool parts = false, plain = false;
+    for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
+      const int row = i / kTile, column = i % kTile;
+      if (at.row + row >= work.sides[0].lines || at.column + column >= work.sides[1].lines) continue;
+      const Arithmetic arithmetic = shared.facts.at(row, column);
+      parts |= by_parts(arithmetic);
+      plain |= at_last(arithmetic);
+    }
+    if (__any_sync(~0u, plain) && threadIdx.x % 32 == 0) atomicOr(work.some_plain, ~0u);
+    if (__syncthreads_or(parts) == 0) return;
+  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
+    *work.some_parts = *work.some_plain = 0;
+  }
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_a);
+    ptx::prefetch_tensor_map(&map_b);
+    shared.whole.init(kSplitWarps);
+    shared.pieces.init(kMultiplyWarps, kSplitStages, kSplitWarps);
+  }
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  // Of a warp that splits eight lines of one operand.
+  const int splitter = warp - kMultiplyWarps, of_b = splitter / (kSplitWarps / 2);
+  const int set = splitter % (kSplitWarps / 2) * split_rows::kSetLines;
+  const int own_line = set + split_rows::line_in_set(lane / split::kLanes);  // of the tile
+  const bool splits = splitter >= 0 && splitter < kSplitWarps;
+  const int64_t own = at.first(of_b) + own_line;
+  const Side& side = work.sides[splits ? of_b : 0];
+  const bool exists = splits && own < side.lines;
+  const float* const line = side.source.line(static_cast<uint32_t>(side.matrices.of(at.batch.x, at.batch.y)),
+                                             static_cast<uint32_t>(exists ? own : 0));
+  // The numbers that give the first unit. Asked for later, they would wait behind the first copies.
+  [[maybe_unused]] split::Sampled sampled;
+  if constexpr (kFirst) {
+    if (splits) sampled = side.source.first_of_group(exists, line, begin);
+  }
+  __syncthreads();
+
+  // ---- who copies ----
+  if (warp >= kMultiplyWarps + kSplitWarps) {
+    ptx::set_registers<kCopying, kRegisters>();
+    if (warp > kMultiplyWarps + kSplitWarps || lane != 0) return;
+    const int2 batch_a = work.sides[0].box.of(at.batch), batch_b = work.sides[1].box.of(at.batch);
+    const bool a_along_k = work.sides[0].along_k, b_along_k = work.sides[1].along_k;
+    RingPosition<kStages> position;
+    for (int step = begin; step < end; ++step, position.next()) {
+      wait_to_overwrite(shared.whole.empty + position.stage, position.parity ^ 1);
+      uint64_t* const full = shared.whole.full + position.stage;
+      char* const to = tiles + position.stage * kWholeBytes;
+      ptx::mbarrier_arrive_expect(full, kWholeBytes);
+      const auto load = [&](char* to, const CUtensorMap* map, bool along_k, int first, int2 batch) {
+#pragma unroll
+        for (int box = 0; box < 2; ++box) {
+          const int x = (along_k ? step * kSegment : first) + box * 32, y = along_k ? first : step * kSegment;
+          ptx::load_box(to + box * (kWholeBytes / 4), map, {x, y, batch.y, batch.x}, full);
+        }
+      };
+      load(to, &map_a, a_along_k, at.row, batch_a);
+      load(to + kWholeBytes / 2, &map_b, b_along_k, at.column, batch_b);
+    }
+    return;
+  }
+
+  // ---- who split: eight lines of one operand ----
+  if (warp >= kMultiplyWarps) {
+    ptx::set_registers<kSplitting, kRegisters>();
+    const bool first_lane = lane % split::kLanes == 0, along_k = side.along_k;
+    const int mine = own_line;
+    const char* const whole = tiles + of_b * (kWholeBytes / 2);
+    char* const split_to = tiles_split + of_b * kPieces * kBytes;
+    int unit = 0;
+    if constexpr (!kFirst) {
+      if (exists) unit = -parts_exponent(shared.facts.of[of_b * kTile + mine]);
+      if (first_lane) shared.unit[of_b * kTile + mine] = unit;
+    }
+    unsigned flags = 0xff;
+    split::Extremes extremes;
+    RingPosition<kStages> from;
+    RingPosition<kSplitStages> to;
+    for (int step = begin; step < end; ++step, from.next(), to.next()) {
+      if constexpr (kFirst) {
+        // A group begins, or the block does.
+        if (step == begin || step % kGroupSegments == 0) {
+          if (step > begin) sampled = side.source.first_of_group(exists, line, step);
+          unit = side.source.unit(exists, line, step, sampled);
+          if (first_lane) {
+            if (work.sums != nullptr) {
+              // All blocks of the group write the same.
+              work.units_of(step / kGroupSegments, at.tile)[of_b * kTile + mine] = unit;
+            } else {
+              shared.unit[of_b * kTile + mine] = unit;
+            }
+          }
+        }
+      }
+      ptx::mbarrier_wait(shared.whole.full + from.stage, from.parity);
+      float numbers[16];
+      const char* const tile = whole + from.stage * kWholeBytes;
+      if (along_k) {
+        split_rows::read_line<ReadW::along_k>(tile, mine, numbers);
+      } else {
+        split_rows::read_line<ReadW::along_lines>(tile, mine, numbers);
+      }
+      ptx::mbarrier_wait(shared.pieces.empty + to.stage, to.parity ^ 1);
+      char* const pieces = split_to + to.stage * kStageBytes;
+      if constexpr (kFirst) {
+        uint32_t high[8], low[8];
+        int exponent;
+        unsigned found;
+        const int present = static_cast<int>(min(int64_t(kSegment), side.source.depth - int64_t(step) * kSegment));
+        extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
+        flags &= found;
+        split_rows::store_pairs(pieces, set, high);
+        split_rows::store_pairs(pieces + kBytes, set, low);
+        if (first_lane) {
+          float* const scales = reinterpret_cast<float*>(tiles_split + to.stage * kStageBytes + 2 * kPieces * kBytes);
+          scales[of_b * kTile + mine] = split::power_of_two(exponent - unit);
+        }
+      } else {
+        const float factor = split::power_of_two(-unit);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint32_t parts[kParts][4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            uint32_t both[kParts];
+            const int at = half * 8 + i * 2;
+            split::split_parts(numbers[at] * factor, numbers[at + 1] * factor, both);
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) parts[part][i] = both[part];
+          }
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            split_rows::store_half(pieces + part * kBytes, set, half, parts[part]);
+          }
+        }
+      }
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) {
+        ptx::mbarrier_arrive(shared.whole.empty + from.stage);
+        ptx::mbarrier_arrive(shared.pieces.full + to.stage);
+      }
+    }
+    if constexpr (kFirst) {
+      const Facts known = exists ? extremes.facts(flags) : kPlainestFacts;
+      if (first_lane) {
+        work.known[(int64_t(at.tile) * 2 * kTile + of_b * kTile + mine) * work.runs + begin / work.length] = known;
+        if (begin == 0 && exists)
+          *side.facts_of(at.batch, own) = kPlainestFacts;  // unless the next launch knows better
+      }
+      const bool unsuited = __any_sync(~0u, !suits_pairs(known));
+      if (lane == 0) reinterpret_cast<unsigned char*>(work.unsuited + blockIdx.x)[splitter] = unsuited;
+    }
+    return;
+  }
+
+  // ---- who multiply: a segment, and add its sums to the group's, or leave them ----
+  ptx::set_registers<kMultiplying, kRegisters>();
+  const int mine = warp * 16 + lane / 4;  // this lane has this row of the tile, and the one eight further
+  const auto column_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
+  // Of this lane's outputs: those of this pass.
+  uint32_t wanted = ~0u;
+  if constexpr (!kFirst) {
+#pragma unroll 1  // else each is kept in a register of its own
+    for (int i = 0; i < kTile / 2; ++i) {
+      if (!by_parts(shared.facts.at(mine + i / 2 % 2 * 8, column_of(i)))) wanted &= ~(1u << i);
+    }
+  }
+  float acc[kTile / 2] = {};
+  RingPosition<kSplitStages> position;
+  for (int step = begin; step < end; ++step, position.next()) {
+    ptx::mbarrier_wait(shared.pieces.full + position.stage, position.parity);
+    const char* const a = tiles_split + position.stage * kStageBytes;
+    const char* const b = a + kPieces * kBytes;
+    float high[kTile / 2], rest[kTile / 2];
+    split_rows::start_segment<Piece, kPieces, kTile>(high, rest, a, kBytes, b, kBytes, true);
+    float scale[2];
+    const float* const scales = reinterpret_cast<const float*>(b + kPieces * kBytes);
+    if constexpr (kFirst) scale[0] = scales[mine], scale[1] = scales[mine + 8];
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_touch(high);
+    ptx::wgmma_touch(rest);
+#pragma unroll
+    for (int i = 0; i < kTile / 8; ++i) {
+      if constexpr (kFirst) {
+        const float2 of_columns = *reinterpret_cast<const float2*>(scales + kTile + column_of(i * 4));
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          split::add_segment(acc[i * 4 + j], high[i * 4 + j], rest[i * 4 + j],
+                             scale[j / 2] * (j % 2 == 0 ? of_columns.x : of_columns.y));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) split::add_parts(acc[i * 4 + j], high[i * 4 + j], rest[i * 4 + j]);
+      }
+    }
+    __syncwarp();  // every lane has read its scales
+    if (lane == 0) ptx::mbarrier_arrive(shared.pieces.empty + position.stage);
+    if (work.sums != nullptr) {
+      float4* const to = work.sums_of(step, at.tile) + threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kTile / 8; ++i) {
+        float4* const place = to + i * kWarpGroup;
+        float4 sums = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
+        const uint32_t four = wanted >> i * 4 & 15;
+        if (!kFirst && four != 15) {
+          const float4 there = *place;
+          sums = {(four & 1) != 0 ? sums.x : there.x, (four & 2) != 0 ? sums.y : there.y,
+                  (four & 4) != 0 ? sums.z : there.z, (four & 8) != 0 ? sums.w : there.w};
+        }
+        *place = sums;
+        acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
+      }
+    }
+  }
+  if (work.sums != nullptr) return;
+  const int64_t m = work.sides[0].lines, n = work.sides[1].lines;
+  float* const to = c + begin / kGroupSegments * work.outputs + at.matrix * (m * n);
+#pragma unroll
+  for (int i = 0; i < kTile / 2; ++i) {
+    const int row = mine + i / 2 % 2 * 8, column = column_of(i);
+    const int64_t r = at.row + row, j = at.column + column;
+    if (r >= m || j >= n || (wanted >> i & 1) == 0) continue;
+    to[r * n + j] = split::from_units(acc[i], split::power_of_two(shared.unit[row]),
+                                      split::power_of_two(shared.unit[kTile + column]));
+  }
+#endif
+}
+
+// Adds the sums of the segments of each group in their order, then the groups: a thread four outputs and a group, of as many groups at
+// a time as the block has threads for.
+static __global__ void __launch_bounds__(kAddThreads)
+    add_segments(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
+  __shared__ float of_groups[kGroupsAtOnce][4 * kAddQuads];
+  const int lane = threadIdx.x % kAddQuads, slot = threadIdx.x / kAddQuads;
+  constexpr int kQuads = kTile * kTile / 4;
+  const int first = static_cast<int>(blockIdx.x) % (kQuads / kAddQuads) * kAddQuads;
+  const Place at(work, blockIdx.x / (kQuads / kAddQuads));
+  // The place in the tile of an output of a quad, as the kernel above leaves them.
+  const auto row_of = [](int quad, int i) { return quad % kWarpGroup / 32 * 16 + quad % 32 / 4 + i / 2 * 8; };
+  const auto column_of = [](int quad, int i) { return quad / kWarpGroup * 8 + quad % 4 * 2 + i % 2; };
+  const int64_t m = work.sides[0].lines, n = work.sides[1].lines, step = int64_t(work.tiles()) * kQuads;
+  const bool some_parts = *work.some_parts != 0;
+  float total = 0;
+  for (int begin = 0; begin < work.groups; begin += kGroupsAtOnce) {
+    const int group = begin + slot, quad = first + lane;
+    if (group < work.groups) {
+      const int* const units = work.units_of(group, at.tile);
+      const int count = min(work.steps - group * kGroupSegments, kGroupSegments);
+      const float4* const from = work.sums_of(group * kGroupSegments, at.tile) + quad;
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll 16
+      for (int i = 0; i < count; ++i) {
+        const float4 more = from[i * step];
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      }
+      const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = row_of(quad, i), column = column_of(quad, i);
+        int unit_a = units[row], unit_b = units[kTile + column];
+        if (some_parts && at.row + row < m && at.column + column < n) {
+          const Facts a = *work.sides[0].facts_of(at.batch, at.row + row);
+          const Facts b = *work.sides[1].facts_of(at.batch, at.column + column);
+          if (by_parts(arithmetic_of(code_of(a), code_of(b)))) unit_a = -parts_exponent(a), unit_b = -parts_exponent(b);
+        }
+        of_groups[slot][lane * 4 + i] =
+            split::from_units(sums[i], split::power_of_two(unit_a), split::power_of_two(unit_b));
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < 4 * kAddQuads) {
+      const int count = min(work.groups - begin, kGroupsAtOnce);
+      if (begin == 0) total = of_groups[0][threadIdx.x];
+      for (int i = begin == 0; i < count; ++i) total += of_groups[i][threadIdx.x];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x >= 4 * kAddQuads) return;
+  const int quad = first + threadIdx.x / 4, i = threadIdx.x % 4;
+  const int64_t r = at.row + row_of(quad, i), j = at.column + column_of(quad, i);
+  if (r >= m || j >= n) return;
+  c[at.matrix * (m * n) + r * n + j] = bias == nullptr ? total : canonical(total + __ldg(bias + j));
+}
+
+inline cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
+                       const Operand16& split_b, float* partials) {
+  const Problem& p = call.problem;
+  const Decisions& prepared = call.prepared;
+  CUtensorMap maps[2];
+  Work work;
+  const auto fill = [&](Side& side, CUtensorMap* map, const View& view, const Operand& o, const Operand16& split) {
+    Boxes boxes = view.boxes;
+    boxes.data = o.data;
+    side = {boxes.along_k, broadcast_of(boxes),     split::matrices_of(o), split::source_of(o), split.line_facts,
+            o.lines,       split.shape.lines_padded};
+    return encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, boxes.along_k ? kTile : kSegment, map);
+  };
+  cudaError_t error = fill(work.sides[0], maps, prepared.view_a, a, split_a);
+  if (error == cudaSuccess) error = fill(work.sides[1], maps + 1, prepared.view_b, b, split_b);
+  if (error != cudaSuccess) return error;
+  work.steps = static_cast<int>(split_a.shape.segments());
+  work.down = static_cast<int>(ceil_div(p.m, int64_t(kTile)));
+  work.across = static_cast<int>(ceil_div(p.n, int64_t(kTile)));
+  work.batches = static_cast<int>(p.batches);
+  work.inner_batches = static_cast<int>(inner_batches_of(p));
+  work.groups = static_cast<int>(prepared.groups);
+  work.length = prepared.block_segments;
+  work.runs = static_cast<int>(ceil_div(int64_t(work.steps), int64_t(work.length)));
+  work.outputs = p.batches * p.m * p.n;
+  const bool adds = prepared.segment_sums;
+  work.sums = adds ? call.region<float4>(prepared.split_a.halves) : nullptr;
+  work.units = adds ? call.region<int>(prepared.split_a.units) : nullptr;
+  work.known = call.region<Facts>(prepared.split_a.facts);
+  work.unsuited = call.region<uint4>(prepared.split_b.facts);
+  work.some_parts = split_a.codes;
+  work.some_plain = split_b.codes;
+  error = launch(&kernel<Pass::first>, call.step(0), maps[0], maps[1], work, partials);
+  if (error == cudaSuccess) error = launch(&kernel<Pass::rest>, call.step(1), maps[0], maps[1], work, partials);
+  if (error == cudaSuccess && adds) {
+    error =
+        launch(&add_segments, call.step(2), work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  }
+  return error;
+}
+
+}  // namespace treduce::matmul::split_both
