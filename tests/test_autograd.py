@@ -425,3 +425,14 @@ def test_training_steps_match_torchs(device):
     ours = train(torch.ops.treduce.matmul, torch.ops.treduce.mean)
     theirs = train(torch.matmul, torch.mean)
     assert ours == pytest.approx(theirs, rel=1e-9) and ours[-1] < ours[0]
+
+
+def test_gradients_of_what_was_broadcast_are_our_sums(device):
+    a, b = torch.randn(300, 1, 70, device=device), torch.randn(5, 70, device=device, requires_grad=True)
+    g = torch.randn(300, 5, 70, device=device)
+    (of_b,) = torch.autograd.grad(torch_reduce.vector_add(a, b), b, g)
+    assert_same_bits(of_b, torch_reduce.sum(g, 0))
+    w = torch.randn(1, 70, 6, device=device, requires_grad=True)
+    x = torch.randn(40, 5, 70, device=device)
+    (of_w,) = torch.autograd.grad(torch_reduce.matmul(x, w), w, g[:40, :, :6].contiguous())
+    assert_same_bits(of_w, torch_reduce.sum(torch_reduce.matmul(x.mT, g[:40, :, :6].contiguous()), 0, keepdim=True))

@@ -2,13 +2,13 @@
 // Python registration both cost more for each call. The backward formulas are differentiable ops, so double backward works.
 #include <precompiled.h>
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/ops/real.h>
 
 #include "attention.h"
 #include "attention_formula.h"
 #include "autograd_nodes.h"
 #include "matmul_schema.h"
+#include "ours.h"
 #include "reduce_dims.h"
 #include "reduce_schema.h"
 
@@ -130,7 +130,7 @@ struct MatmulBackward : Node {
     variable_list result(2);
     if (task_should_compute_output(0)) {
       const at::Tensor grad = op.call(g, b2.mT().conj(), variant, tile_size);
-      result[0] = at::sum_to(grad, a2.sym_sizes()).view_symint(a.sym_sizes());
+      result[0] = ours::sum_to(grad, a2.sym_sizes()).view_symint(a.sym_sizes());
     }
     if (task_should_compute_output(1)) {
       // A weight shared by a batch: one product over the folded batch, not a product a batch and a sum.
@@ -138,7 +138,7 @@ struct MatmulBackward : Node {
       const at::Tensor left = fold ? as_rows(a2) : a2;
       const at::Tensor right = fold ? as_rows(g) : g;
       const at::Tensor grad = op.call(left.mT().conj(), right, variant, tile_size);
-      result[1] = at::sum_to(grad, b2.sym_sizes()).view_symint(b.sym_sizes());
+      result[1] = ours::sum_to(grad, b2.sym_sizes()).view_symint(b.sym_sizes());
     }
     return result;
   }
@@ -197,8 +197,8 @@ struct AddBackward : Node {
   variable_list apply(variable_list&& grads) override {
     if (!grads[0].defined()) return {at::Tensor(), at::Tensor()};
     variable_list result(2);
-    if (task_should_compute_output(0)) result[0] = at::sum_to(grads[0], self_sizes);
-    if (task_should_compute_output(1)) result[1] = at::sum_to(grads[0], other_sizes);
+    if (task_should_compute_output(0)) result[0] = ours::sum_to(grads[0], self_sizes);
+    if (task_should_compute_output(1)) result[1] = ours::sum_to(grads[0], other_sizes);
     return result;
   }
   std::string name() const override { return "TreduceVectorAddBackward"; }

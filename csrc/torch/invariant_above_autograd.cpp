@@ -100,7 +100,9 @@ struct AboveAutograd<kKernel, kTorchs> {
     if (!active()) return kTorchs(args...);
     Seen seen;
     (seen.look(args), ...);
-    return Dense::judge(seen, args...) == Verdict::ours ? kKernel(args...) : kTorchs(args...);
+    if (Dense::judge(seen, args...) != Verdict::ours) return kTorchs(args...);
+    Replaced<kKernel, Dense>::entry->ours.fetch_add(1, std::memory_order_relaxed);
+    return kKernel(args...);
   }
 };
 

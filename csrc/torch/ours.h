@@ -14,6 +14,16 @@ inline at::Tensor sum(const at::Tensor& x, at::OptionalIntArrayRef dim, bool kee
   return op.call(x, "auto", dim, keepdim, dtype, std::nullopt, std::nullopt);
 }
 
+// Over the dims along which a tensor of these sizes was broadcast.
+inline at::Tensor sum_to(const at::Tensor& x, c10::SymIntArrayRef sizes) {
+  const int64_t more = x.dim() - static_cast<int64_t>(sizes.size());
+  at::DimVector dims;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (d < more || (sizes[d - more] == 1 && x.sym_size(d) != 1)) dims.push_back(d);
+  }
+  return dims.empty() ? x : ours::sum(x, at::IntArrayRef(dims), /*keepdim=*/true).reshape_symint(sizes);
+}
+
 inline at::Tensor mean(const at::Tensor& x, at::OptionalIntArrayRef dim, bool keepdim,
                        std::optional<at::ScalarType> dtype = std::nullopt) {
   static const auto op = reduce::find_op<reduce::SumSchema>("treduce::mean");
