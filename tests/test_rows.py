@@ -522,6 +522,8 @@ def test_what_is_refused():
         torch_reduce.layer_norm(x, [4], torch.ones(3))
     with pytest.raises(TypeError, match="weight"):
         torch_reduce.rms_norm(x, [4], torch.ones(4).half())
+    with pytest.raises(ValueError, match="got a number"):
+        torch_reduce.cross_entropy(x[0, 0], torch.tensor(0))
     with pytest.raises(NotImplementedError, match="dense"):
         torch_reduce.softmax(x.to_sparse(), 1)
     with pytest.raises(ValueError, match="one shape"):

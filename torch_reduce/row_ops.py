@@ -176,6 +176,8 @@ def cross_entropy(
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    if input.dim() == 0:
+        raise ValueError("cross_entropy takes logits of shape (classes) or (rows, classes, ...), got a number")
     of_classes = 0 if input.dim() == 1 else 1
     classes = input.shape[of_classes]
     log_p = log_softmax(input, of_classes, variant=variant)
