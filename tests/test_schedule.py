@@ -78,7 +78,10 @@ def covers(p):
         case "row_tile":
             return fit(s.tiles, s.span * s.tile, outputs)
         case "row_lanes" if s.vectors and 1 < n < 16 // size and 16 // size % n == 0 and s.span == 1:
-            return fit(s.tiles, 16 * 4 * s.block[0], outputs * n * size)
+            # Sums of integers: two rows a vector, two vectors a thread.
+            wide = p.input_dtype in ("int8", "int16", "int32", "uint8", "bool")
+            of_thread = 2 * min(2 * n, 16 // size) if wide else 4 * 16 // size
+            return fit(s.tiles, of_thread * s.block[0], outputs * n)
         case "row_lanes":
             at_once = s.vectors and n > LANES and len(p.reduced) <= 1  # four stripes of a row in flight
             two = n <= 2 * LANES and p.input_dtype in ("float32", "float64", "float16", "bfloat16")  # stripes

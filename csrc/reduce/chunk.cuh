@@ -32,8 +32,12 @@ struct Team {
   // loads in flight. More than loads and a few additions needs more registers, hence fewer blocks.
   template <class Layout>
   static constexpr int kResident =
-      Layout::kHow == Walk::even && !kShifted && kSize > 1 && (OwnLanes::kOne || (sizeof(Acc) == 4 && kSize <= 8)) ? 4
-                                                                                                                   : 3;
+      !kShifted && kSize > 1 &&
+              (Layout::kHow == Walk::even  ? OwnLanes::kOne || (sizeof(Acc) == 4 && kSize <= 8)
+               : Layout::kHow == Walk::two ? sizeof(Acc) == 4 && kSize <= 4
+                                           : false)
+          ? 4
+          : 3;
 
   // The node over the chunk that begins at element `begin` of a row of `length`; less where the row ends.
   // Who calls: whole warps, each team of kThreads with its own chunk (and thread number). Valid in: every thread.
@@ -84,6 +88,7 @@ struct Team {
   TREDUCE_DEVICE static void full(const Source& x, const Layout& layout, int64_t row, int64_t first,
                                   OwnLanes (&lanes)[kPacks]) {
     Walker<kStep, kSize, Layout::kHow> walker(layout, first);
+    row += walker.begin();
 #pragma unroll
     for (int s = 0; s < Pairwise::kStripes; s += kAhead) {
       Pack<Raw, kSize> pack[kAhead][kPacks];
@@ -111,6 +116,7 @@ struct Team {
   TREDUCE_DEVICE static void ragged(const Source& x, const Layout& layout, int64_t row, int64_t first, int rest,
                                     OwnLanes (&lanes)[kPacks]) {
     Walker<kStep, kSize, Layout::kHow> walker(layout, first);
+    row += walker.begin();
     const int most = rest < kSize ? -1 : (rest - kSize) / kStep;  // this thread's last whole vector
 #pragma unroll 1
     for (int s = 0; s < Pairwise::kStripes && (kClamps<Layout> ? s * kPacks <= most : place(s, 0) < rest);
@@ -124,7 +130,7 @@ struct Team {
           if constexpr (kClamps<Layout>) {
             pack[a][h] = load_pack<kSize>(x, row + walker.next(min(k, most)));
           } else {
-            const int64_t offset = walker.next(k);
+            const auto offset = walker.next(k);
             if (place(s + a, h) + kSize <= rest) pack[a][h] = load_pack<kSize>(x, row + offset);
           }
         }

@@ -41,7 +41,7 @@ struct Kept {
   TREDUCE_DEVICE int64_t offset(int64_t column) const { return sum<&Dim::stride>(column); }
   TREDUCE_DEVICE int64_t out(int64_t column) const { return sum<&Dim::out_stride>(column); }
 
- private:
+ protected:
   template <int64_t Dim::* kStride>
   TREDUCE_DEVICE int64_t sum(int64_t i) const {
     int64_t total = 0;
@@ -52,6 +52,35 @@ struct Kept {
       i = q;
     }
     return total + i * (dim[count - 1].*kStride);
+  }
+};
+
+// The same for kernels that find columns for few loads: divisions of 32 bits where numbers of columns fit, and none for results that lie
+// one after another.
+struct KeptOfThread : Kept {
+  bool dense_out, is_small;
+
+  explicit KeptOfThread(const Geometry& g)
+      : Kept(g), dense_out(g.kept_out.is_dense()), is_small(g.outputs <= INT32_MAX) {}
+  TREDUCE_DEVICE int64_t offset(int64_t column) const {
+    return is_small ? small<&Dim::stride>(column) : Kept::offset(column);
+  }
+  TREDUCE_DEVICE int64_t out(int64_t column) const {
+    return dense_out ? column : is_small ? small<&Dim::out_stride>(column) : Kept::out(column);
+  }
+
+ private:
+  template <int64_t Dim::* kStride>
+  TREDUCE_DEVICE int64_t small(int64_t column) const {
+    int64_t total = 0;
+    auto i = static_cast<uint32_t>(column);
+#pragma unroll 1
+    for (int d = 0; d + 1 < count; ++d) {
+      const uint32_t q = dim[d].size.quotient_of_small(i);
+      total += static_cast<int64_t>(i - q * static_cast<uint32_t>(dim[d].size.divisor)) * (dim[d].*kStride);
+      i = q;
+    }
+    return total + static_cast<int64_t>(i) * (dim[count - 1].*kStride);
   }
 };
 
@@ -106,11 +135,11 @@ struct Rows<false> {
   }
 };
 
-template <bool kEven>
+template <bool kEven, class KeptDims = Kept>
 struct Placement {
   static constexpr bool kIsEven = kEven;
   Rows<kEven> rows;
-  Kept kept;
+  KeptDims kept;
   explicit Placement(const Geometry& g) : rows(g), kept(g) {}
 };
 
@@ -123,7 +152,8 @@ struct OwnColumns {
   int64_t begin[kBegins];
 
   // Of the tile that begins with column `first`. Past the last column they are clamped to it, so loads need no branch.
-  TREDUCE_DEVICE OwnColumns(const Kept& kept, int64_t first, int64_t columns, int thread, int threads) {
+  template <class KeptDims>
+  TREDUCE_DEVICE OwnColumns(const KeptDims& kept, int64_t first, int64_t columns, int thread, int threads) {
     const int64_t last = columns - Columns::kSize / kBegins;
 #pragma unroll
     for (int b = 0; b < kBegins; ++b) {
@@ -146,9 +176,9 @@ struct OwnColumns {
 
 // Finishes and writes the columns of a thread, of the tile that begins with column `first`: in 16-byte stores where results lie side
 // by side.
-template <class O, class Columns, class Source>
-TREDUCE_DEVICE void store(const typename O::Acc (&value)[Columns::kSize], const MappedResult& result, const Kept& kept,
-                          int64_t first, int64_t columns, int thread, int threads) {
+template <class O, class Columns, class Source, class KeptDims>
+TREDUCE_DEVICE void store(const typename O::Acc (&value)[Columns::kSize], const MappedResult& result,
+                          const KeptDims& kept, int64_t first, int64_t columns, int thread, int threads) {
   using Acc = typename O::Acc;
   constexpr int kSize = Columns::kSize;
   Acc finished[kSize];
@@ -181,13 +211,19 @@ TREDUCE_DEVICE void store(const typename O::Acc (&value)[Columns::kSize], const 
   }
 }
 
-// Calls body(functor, source, Columns, Placement) for what the schedule reads.
-template <Kernels kKernels = Kernels::every, template <class> class SumOp = Sum, class Body>
+// Columns that a thread takes one by one.
+template <class Source, int kMost>
+constexpr int singles_of =
+    single_columns(sizeof(typename Source::Type)) < kMost ? single_columns(sizeof(typename Source::Type)) : kMost;
+
+// Calls body(functor, source, Columns, Placement) for what the schedule reads. kMostSingles: columns that a thread takes one by one.
+template <Kernels kKernels = Kernels::every, template <class> class SumOp = Sum, int kMostSingles = 4,
+          class KeptDims = Kept, class Body>
 cudaError_t dispatch(const Call& call, Body body) {
   const Geometry& g = call.request.geometry;
   const bool vectors = call.prepared.schedule.vectors;
   if (g.reduced.count <= 1) {
-    const Placement<true> placement(g);
+    const Placement<true, KeptDims> placement(g);
     if (vectors) {
       return dispatch_vectors<kKernels, SumOp>(call, [&](auto op, auto source) {
         return body(op, source, Columns<vector_columns<decltype(source)>, true>{}, placement);
@@ -195,22 +231,22 @@ cudaError_t dispatch(const Call& call, Body body) {
     }
     if (reads_common_sum(call)) {
       return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
-        constexpr int kSize = single_columns(sizeof(typename decltype(source)::Type));
+        constexpr int kSize = singles_of<decltype(source), kMostSingles>;
         return body(op, source, Columns<kSize, false>{}, placement);
       });
     }
   } else if (reads_common_sum(call)) {
     if constexpr (has_several_dims(kKernels)) {
-      const Placement<false> placement(g);
+      const Placement<false, KeptDims> placement(g);
       return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
-        constexpr int kSize = single_columns(sizeof(typename decltype(source)::Type));
+        constexpr int kSize = singles_of<decltype(source), kMostSingles>;
         return vectors ? body(op, source, Columns<vector_columns<decltype(source)>, true>{}, placement)
                        : body(op, source, Columns<kSize, false>{}, placement);
       });
     }
   }
   return dispatch_looked_up<SumOp>(
-      call, [&](auto op, auto source) { return body(op, source, Columns<1, false>{}, Placement<false>(g)); });
+      call, [&](auto op, auto source) { return body(op, source, Columns<1, false>{}, Placement<false, KeptDims>(g)); });
 }
 
 }  // namespace treduce::reduce::columns

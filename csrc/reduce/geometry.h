@@ -33,6 +33,12 @@ struct Divider {
     return static_cast<int64_t>(static_cast<uint64_t>(static_cast<unsigned __int128>(n) * magic >> 64) >> shift);
 #endif
   }
+  // The same for numerators below 2^31, in 32 bits.
+  TREDUCE_HOST_DEVICE uint32_t quotient_of_small(uint32_t n) const {
+    if (magic == 0) return n;
+    const uint32_t upper = static_cast<uint32_t>(magic >> 32) + (static_cast<uint32_t>(magic) != 0);
+    return static_cast<uint32_t>(static_cast<uint64_t>(n) * upper >> 32) >> shift;
+  }
 };
 
 // A group of dims, outermost first: turns a number into an offset.
@@ -56,7 +62,14 @@ struct Extents {
     return n;
   }
   // The numbers are their own offsets.
-  bool is_dense() const { return count == 0 || (count == 1 && stride[0] == 1); }
+  bool is_dense() const {
+    int64_t dense = 1;
+    for (int d = count - 1; d >= 0; --d) {
+      if (stride[d] != dense) return false;
+      dense *= size[d].divisor;
+    }
+    return true;
+  }
   int64_t inner_size() const { return count > 0 ? size[count - 1].divisor : 1; }
   int64_t inner_stride() const { return count > 0 ? stride[count - 1] : 1; }
 };

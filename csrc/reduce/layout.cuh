@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "geometry.h"
+#include "pairwise.h"
 
 namespace treduce::reduce {
 
@@ -87,15 +88,16 @@ Layout<kWalk> layout_of(const Geometry& g) {
   return layout;
 }
 
-// The offsets of a thread's elements, `kStep` apart: next(k) is that of element first + k * kStep.
-// Call it once for each k, in order.
+// The offsets of a thread's elements, `kStep` apart: begin() + next(k) is that of element first + k * kStep.
+// Call next() once for each k, in order.
 template <int kStep, int kSize, Walk kWalk>
 class Walker {
  public:
   TREDUCE_DEVICE Walker(const Layout<kWalk>& layout, int64_t first) : layout_(layout), first_(first) {}
+  TREDUCE_DEVICE int64_t begin() const { return kWalk == Walk::even && kSize == 1 ? layout_.element(first_) : 0; }
   TREDUCE_DEVICE int64_t next(int k) const {
-    if constexpr (kWalk == Walk::even && kSize > 1) {
-      return first_ + k * kStep;  // vectors of even layouts lie one after another
+    if constexpr (kWalk == Walk::even) {
+      return kSize > 1 ? first_ + k * kStep : layout_.element(k * kStep);  // vectors lie one after another
     } else {
       return layout_.element(first_ + k * kStep);
     }
@@ -106,20 +108,25 @@ class Walker {
   int64_t first_;
 };
 
-// Two dims: steps along the inner one; where it ends, back to its begin and on along the outer one.
+// Two dims: steps along the inner one; where it ends, back to its begin and on along the outer one. Steps of 32 bits, which a chunk
+// does not overflow (see walk_of): the instructions of a step are most of what a load costs.
 template <int kStep, int kSize>
 class Walker<kStep, kSize, Walk::two> {
  public:
-  TREDUCE_DEVICE Walker(const Layout<Walk::two>& layout, int64_t first) : size_(layout.inner.divisor) {
-    const int64_t outer = layout.inner.quotient(first), runs = layout.inner.quotient(kStep);
-    inner_ = first - outer * size_;
-    offset_ = outer * layout.outer_stride + inner_ * layout.element_stride;
+  TREDUCE_DEVICE Walker(const Layout<Walk::two>& layout, int64_t first)
+      : size_(static_cast<int>(layout.inner.divisor)) {
+    const int64_t outer = layout.inner.quotient(first);
+    const int stride = static_cast<int>(layout.element_stride), outer_stride = static_cast<int>(layout.outer_stride);
+    inner_ = static_cast<int>(first - outer * layout.inner.divisor);
+    begin_ = outer * layout.outer_stride + inner_ * layout.element_stride;
+    const int runs = static_cast<int>(layout.inner.quotient_of_small(kStep));
     by_ = kStep - runs * size_;
-    step_ = runs * layout.outer_stride + by_ * layout.element_stride;
-    wrap_ = layout.outer_stride - size_ * layout.element_stride;
+    step_ = runs * outer_stride + by_ * stride;
+    wrap_ = outer_stride - size_ * stride;
   }
-  TREDUCE_DEVICE int64_t next(int) {
-    const int64_t now = offset_;
+  TREDUCE_DEVICE int64_t begin() const { return begin_; }
+  TREDUCE_DEVICE int next(int) {
+    const int now = offset_;
     inner_ += by_;
     offset_ += step_;
     if (inner_ >= size_) {
@@ -130,7 +137,8 @@ class Walker<kStep, kSize, Walk::two> {
   }
 
  private:
-  int64_t size_, inner_, offset_, by_, step_, wrap_;
+  int64_t begin_;
+  int size_, inner_, by_, step_, wrap_, offset_ = 0;
 };
 
 }  // namespace treduce::reduce

@@ -23,7 +23,8 @@ template <class T, int kCount>
 struct Pack {
   static constexpr int kSize = kCount;
   static constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
-  using Words = std::conditional_t<kBytes == 16, int4, std::conditional_t<kCount == 1, T, int2>>;
+  using Words = std::conditional_t<kBytes == 16, int4,
+                                   std::conditional_t<kCount == 1, T, std::conditional_t<kBytes == 8, int2, int>>>;
   static_assert(sizeof(Words) == kBytes);
   Words words;
 

@@ -129,7 +129,9 @@ template <Kernels kKernels = Kernels::every, template <class> class SumOp = Sum,
 cudaError_t dispatch_reads(const Call& call, Body body) {
   constexpr bool kSeveral = has_several_dims(kKernels);
   const bool vectors = call.prepared.schedule.vectors;
-  const int dims = call.request.geometry.reduced.count;
+  const Extents& reduced = call.request.geometry.reduced;
+  const int dims = reduced.count;
+  const bool steps = has_short_steps(reduced);
   const std::bool_constant<true> in_vectors;
   const std::bool_constant<false> one_by_one;
   const WalkConstant<Walk::even> even;
@@ -143,15 +145,15 @@ cudaError_t dispatch_reads(const Call& call, Body body) {
     return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
       if (dims <= 1) return body(op, source, one_by_one, even);
       if constexpr (kSeveral) {
-        if (!vectors) return dims == 2 ? body(op, source, one_by_one, two) : body(op, source, one_by_one, any);
-        return dims == 2 ? body(op, source, in_vectors, two) : body(op, source, in_vectors, any);
+        if (!vectors) return steps ? body(op, source, one_by_one, two) : body(op, source, one_by_one, any);
+        return steps ? body(op, source, in_vectors, two) : body(op, source, in_vectors, any);
       }
       return cudaErrorInvalidValue;
     });
   }
   return dispatch_looked_up<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
     if constexpr (kSeveral) {
-      if (dims <= 2) return body(op, source, one_by_one, two);
+      if (steps) return body(op, source, one_by_one, two);
     }
     return body(op, source, one_by_one, any);
   });

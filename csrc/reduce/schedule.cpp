@@ -78,6 +78,38 @@ bool is_whole(const Work& w) {
          w.memory.kernels == Kernels::every && w.memory.common_sum() && row_vectors(w);
 }
 
+// Whether row_block takes rows at once, a block a row, with a warp for each chunk: rows that vectors fit, as many as the chip holds such
+// blocks, and of float32, whose blocks read most, fewer of the large ones. But of it also very many: a warp that ends makes no other wait
+// for its next chunk.
+bool takes_vectors_at_once(const Work& w) {
+  const Geometry& g = w.geometry;
+  if (w.memory.kernels != Kernels::every || w.block > 0 || w.blocks > 0 || g.outputs > kMostBlocks) return false;
+  if (g.reduced.count != 1 || g.kept.count > 1 || !g.kept_out.is_dense()) return false;
+  const int64_t most = block_row_threads(w.memory.accumulator), threads = chunks_of(w) * kWarp;
+  const bool is_float = element_size(w) == 4 && w.memory.accumulator == 4;
+  const bool large = is_float && threads >= tuning::kRowsAtOnceLeast;
+  const bool many = g.outputs > tuning::kBlocksAnSm * w.chip.multiprocessors;
+  const int64_t an_sm = large ? tuning::kRowsAtOnceAnSm : most;  // threads
+  const bool fits = g.outputs * threads <= an_sm * w.chip.multiprocessors && !(many && threads == kWarp);
+  return has_kernel_at_once(element_size(w)) && threads <= most &&
+         (fits || (large && many && threads <= tuning::kRowsAtOnceMost)) && row_vectors(w);
+}
+
+// The same of rows of any strides, element by element: few enough that the sectors of 32 bytes around elements do not count.
+bool takes_elements_at_once(const Work& w) {
+  const Geometry& g = w.geometry;
+  const int64_t threads = chunks_of(w) * kWarp;
+  return w.memory.kernels == Kernels::every && w.block == 0 && w.blocks == 0 && w.memory.common_sum() && g.length > 0 &&
+         has_short_steps(g.reduced) && threads <= kElementsThreads &&
+         g.outputs <= tuning::kBlocksAnSm * w.chip.multiprocessors && g.outputs * g.length <= tuning::kElementsAtOnce &&
+         !row_vectors(w);
+}
+
+bool takes_rows_at_once(const Work& w) { return takes_vectors_at_once(w) || takes_elements_at_once(w); }
+
+// Whether results are sums of integers, of eight bytes mostly.
+bool has_wide_results(const Memory& memory) { return is_integer(memory.dtype) && !memory.extremum; }
+
 // Whether rows are so short that a vector holds several.
 bool lanes_pack(const Work& w) {
   return w.memory.vectors() && w.memory.address % 16 == 0 && w.geometry.reduced.count == 1 &&
@@ -159,8 +191,8 @@ bool narrow_vectors(const Work& w) {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   const auto rest = [](const Schedule& s) {
-    return std::tie(s.vectors, s.shifted, s.columns, s.whole, s.in_groups, s.early, s.tiles, s.tile, s.span, s.splits,
-                    s.partials, s.workspace_bytes, s.counters);
+    return std::tie(s.vectors, s.shifted, s.columns, s.at_once, s.whole, s.in_groups, s.early, s.tiles, s.tile, s.span,
+                    s.splits, s.partials, s.workspace_bytes, s.counters);
   };
   return static_cast<const LaunchShape&>(a) == b && rest(a) == rest(b);
 }
@@ -222,7 +254,9 @@ Scheduled schedule_row_lanes(const Work& work) {
   if (lanes_pack(w)) {
     s.vectors = true;
     s.span = 1;
-    s.grid = s.tiles = ceil_div(w.geometry.outputs * w.geometry.length * element_size(w), 16 * kPacksAThread * s.block);
+    const bool wide = has_wide_results(w.memory);
+    const int64_t vector = packed_elements(w.geometry.length, element_size(w), wide);
+    s.grid = s.tiles = ceil_div(w.geometry.outputs * w.geometry.length, vector * packs_a_thread(wide) * s.block);
   }
   limit_grid(w, s);
   s.overlapping = may_overlap(w, s);
@@ -262,7 +296,9 @@ void share_rows(const Work& w, int64_t all, int64_t team, Schedule& s) {
   } else {
     // Two blocks an SM, all at once; or three, where two would leave SMs with one.
     s.span = std::max(at_once, bit_ceil(ceil_div(all, 2 * w.chip.multiprocessors)));
-    const int64_t blocks = ceil_div(all, s.span), an_sm = ceil_div(blocks, w.chip.multiprocessors);
+    const bool alone = s.span >= chunks_of(w);
+    const int64_t blocks = alone ? w.geometry.outputs : ceil_div(all, s.span);
+    const int64_t an_sm = ceil_div(blocks, w.chip.multiprocessors);
     if (!s.whole && blocks * 10 < 9 * an_sm * w.chip.multiprocessors && s.span > at_once) s.span /= 2;
     // A long row: more short blocks than fit the chip at once. The last wave is then a small part of them.
     const int64_t chunk_bytes = Pairwise::kChunk * element_size(w);
@@ -292,6 +328,15 @@ Scheduled schedule_row_block(const Work& w) {
   read_rows(w, s);
   const int64_t team = team_threads(w, s);
   s.span = bit_ceil(chunks);
+  if (takes_rows_at_once(w)) {
+    s.at_once = true;
+    s.vectors = takes_vectors_at_once(w);
+    s.shifted = false;
+    s.block = static_cast<int>(chunks * kWarp);
+    s.grid = s.tiles = outputs;
+    s.overlapping = may_overlap(w, s);
+    return {s, ""};
+  }
   s.whole = is_whole(w);
   const int most_threads = s.whole ? whole_threads(element_size(w)) : kRowThreads;
   if (s.whole && w.geometry.length * element_size(w) <= tuning::kWholeBlockBytes && chunks * team <= most_threads) {
@@ -360,9 +405,8 @@ Scheduled schedule_column_thread(const Work& w) {
   const bool has_kernel = w.geometry.length <= Pairwise::kLanes || w.memory.order_free() || w.memory.common_sum();
   s.vectors = has_kernel && column_vectors(w);
   s.columns = true;
-  const bool few = w.geometry.length <= kFewRows && w.geometry.reduced.count <= 1 && w.memory.common_sum();
-  s.span = few ? kFewRowsVectors : 1;
-  const int64_t a_thread = s.span * (has_kernel ? columns_of_thread(w) : 1);
+  const int64_t singles = has_kernel ? std::min<int64_t>(columns_of_thread(w), kColumnThreadSingles) : 1;
+  const int64_t a_thread = s.vectors ? columns_of_thread(w) : singles;
   s.block = w.block > 0 ? std::min(w.block, kColumnThreadThreads)
                         : static_cast<int>(std::clamp<int64_t>(bit_ceil(ceil_div(w.geometry.outputs, a_thread)), kWarp,
                                                                tuning::kColumnThreadBlock));
@@ -370,6 +414,7 @@ Scheduled schedule_column_thread(const Work& w) {
   s.grid = s.tiles = ceil_div(w.geometry.outputs, s.tile);
   limit_grid(w, s);
   s.overlapping = can_overlap(w);
+  s.early = s.grid <= tuning::kColumnThreadEarly;
   return {s, ""};
 }
 
@@ -395,10 +440,11 @@ Scheduled schedule_column_narrow(const Work& w) {
   }
   s.shared_bytes = s.span * bytes;
   s.splits = ceil_div(chunks, s.span);
-  // One block an SM: all the threads that the kernel is compiled for.
-  s.block = w.block > 0                                    ? std::min(w.block, kNarrowThreads)
-            : batches * s.splits <= w.chip.multiprocessors ? kNarrowThreads
-                                                           : kNarrowThreads / 2;
+  // One block an SM: all the threads that the kernel is compiled for; fewer, where the last round would leave many without a vector.
+  const int64_t most = batches * s.splits <= w.chip.multiprocessors ? kNarrowThreads : kNarrowThreads / 2;
+  const int64_t items = s.span * Pairwise::kLanes * columns / pack, rounds = ceil_div(items, most);
+  s.block =
+      static_cast<int>(w.block > 0 ? std::min(w.block, kNarrowThreads) : round_up(ceil_div(items, rounds), kWarp));
   s.grid = s.tiles = batches * s.splits;
   if (s.splits > 1) {
     s.partials = s.tiles * columns;
@@ -482,14 +528,18 @@ Scheduled schedule_column_block(const Work& w) {
   // Columns that blocks share: half the threads, twice as wide, so that runs of memory are longer and folds shorter. But blocks that
   // share nothing, where there is about one an SM and few of their nodes are past the end.
   const int64_t size = element_size(w), nodes = bit_ceil(groups);
-  const bool shares = may_choose && !odd && w.memory.common_sum() && size <= 4 && y * span_of(x, y, tenfold) < groups;
+  const bool of_bytes = size == 1 && vectors >= 2 * x;
+  const bool shares =
+      may_choose && !odd && ((w.memory.common_sum() && size <= 4) || of_bytes) && y * span_of(x, y, tenfold) < groups;
   const bool one_an_sm = size == 4 && 10 * ceil_div(vectors, x) >= 9 * w.chip.multiprocessors &&
                          ceil_div(vectors, x) <= w.chip.multiprocessors && 4 * groups >= 3 * nodes && nodes <= 16 * y &&
                          bytes(x, y, nodes / y) <= tuning::kColumnBytes;
   if (shares && one_an_sm) {
     tenfold = 9;
   } else if (shares) {
-    if (20 * round_up(vectors, 2 * x) <= 21 * round_up(vectors, x)) x *= 2;
+    // But not where all columns would be one tile, and half as many partials of two leave enough blocks.
+    const bool two_tiles = vectors == 2 * x && 2 * groups >= kColumnBlockThreads / 2 / x * w.chip.multiprocessors;
+    if (20 * round_up(vectors, 2 * x) <= 21 * round_up(vectors, x) && !two_tiles) x *= 2;
     y = kColumnBlockThreads / 2 / x;
     tenfold = size == 4 ? tuning::kSharedBlocksTenfold : tuning::kSharedBlocksOfHalvesTenfold;
   }
@@ -546,9 +596,11 @@ const char* choose_rung(const Work& w) {
       if (!vectors && !lanes_pack(w) && g.length <= tuning::kTileElements && tile_accepts(w)) return "row_tile";
       return "row_lanes";
     }
-    // Not float64: 1024 of them in a warp's registers take 3.0 us there, 2.0 in row_warp (NVIDIA H200).
-    if (chunks == 1 && is_whole(w) && element_size(w) < 8) return "row_block";
-    if (g.length < tuning::kTinyElements && tile_accepts(w)) return "row_tile";
+    if (g.length < tuning::kTinyElements && !is_whole(w) && tile_accepts(w)) return "row_tile";
+    // Not of halves and integers of more than a byte that nearly fill a chunk: 1.8 us in place of 1.7 (NVIDIA H200).
+    const bool light =
+        g.length <= Pairwise::kChunk / 2 || w.memory.accumulator == element_size(w) || element_size(w) == 1;
+    if (takes_rows_at_once(w) && (chunks > 1 || light || !takes_vectors_at_once(w))) return "row_block";
     if (chunks == 1) return "row_warp";
     if (w.chip.capability >= 90 && g.outputs * kClusterBlocks <= w.chip.multiprocessors) {
       // Elements of up to two bytes: too long for one block, and short enough for a cluster.
@@ -563,7 +615,18 @@ const char* choose_rung(const Work& w) {
     }
     return "row_block";
   }
+  const bool thread = g.length <= tuning::kColumnRows && g.outputs > w.chip.multiprocessors;
+  if (takes_elements_at_once(w) && !thread) return "row_block";
   const int64_t run = g.kept.inner_size() * element_size(w);
+  // Several matrices of few columns that fit no vectors: by rows, one by one, whose sectors the caches keep for the others, if they are
+  // not too short. But not where they are long and column_narrow reads them in vectors.
+  if (run < tuning::kNarrowRun && !column_vectors(w) && g.kept.count == 2 && w.memory.common_sum()) {
+    const bool is_short = g.length <= tuning::kNarrowShort;
+    if (is_short && g.length > Pairwise::kLanes && !narrow_vectors(w)) return "column_block";
+    if (!is_short && (!narrow_vectors(w) || g.outputs * g.length * element_size(w) <= tuning::kNarrowBatchBytes)) {
+      return g.outputs >= tuning::kRowWarpsAnSm * w.chip.multiprocessors ? "row_warp" : "row_block";
+    }
+  }
   if (run <= tuning::kNarrowRun) {
     // Rows of one vector, or that fit none, are faster with column_block, except where one block takes them all.
     const bool short_way = g.length <= Pairwise::kChunk, two_vectors = run == 32 && column_vectors(w);
@@ -571,13 +634,18 @@ const char* choose_rung(const Work& w) {
       return "column_narrow";
     if (tile_accepts(w)) return "row_tile";
   }
-  // Rows that fit no vectors: read as one run they are vectors all the same.
-  if (g.length > Pairwise::kChunk && !column_vectors(w) && narrow_accepts(w) && narrow_vectors(w)) {
+  // Rows that fit no vectors: read as one run they are vectors all the same. Sums of many columns are faster with column_block all
+  // the same, which needs no tree in shared memory.
+  const bool many = w.memory.common_sum() && g.kept.inner_size() > tuning::kNarrowSums &&
+                    (element_size(w) > 2 || g.outputs * g.length * element_size(w) <= tuning::kNarrowHalvesBytes);
+  if (g.length > Pairwise::kChunk && !column_vectors(w) && narrow_accepts(w) && narrow_vectors(w) && !many) {
     return "column_narrow";
   }
   const int64_t warps = ceil_div(g.outputs, columns_of_thread(w) * kWarp);
   if (g.length <= tuning::kColumnRows ||
       (g.length <= Pairwise::kLanes && warps >= tuning::kColumnWarps * w.chip.multiprocessors)) {
+    // Matrices that fit a tile lie one after another: read as one run.
+    if (g.length > tuning::kColumnRows && g.kept.count == 2 && tile_accepts(w)) return "row_tile";
     return "column_thread";
   }
   return schedule_column_block(w).refusal.empty() ? "column_block" : "thread";

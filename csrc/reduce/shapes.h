@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../common/dtypes.h"
+#include "geometry.h"
 #include "pairwise.h"
 
 namespace treduce::reduce {
@@ -44,6 +45,13 @@ constexpr int team_threads(int64_t vector) {
   return Pairwise::kLanes / vector < kWarp ? static_cast<int>(Pairwise::kLanes / vector) : kWarp;
 }
 
+// Whether up to two dims can be walked by steps of 32 bits: those of a chunk, and one more.
+inline bool has_short_steps(const Extents& reduced) {
+  const int64_t outer = reduced.stride[0], size = reduced.count > 1 ? reduced.size[1].divisor : 1;
+  const int64_t runs = 2 * Pairwise::kChunk / size + 2, most = INT32_MAX;
+  return reduced.count <= 2 && outer <= most / runs / 2 && size <= most / 2 / (reduced.stride[1] + 1);
+}
+
 // Rows: threads of a block that row_block, row_warp and row_cluster are compiled for.
 constexpr int kRowThreads = 256;
 
@@ -51,18 +59,22 @@ constexpr int kRowThreads = 256;
 constexpr int kRowGroup = 8 * kWarp;
 constexpr int kLongResident = 4;
 
-// row_block, where all is one row of a common float that vectors fit: threads of a block at the most, the elements that its offsets
-// count, and the chunks of a block or the blocks that a warp folds. Where elements have not four bytes, a thread needs more registers.
-constexpr int whole_threads(int64_t element_size) {
-  return element_size == 4 ? 1024 : 512;
-}  // others need more registers
+// row_block, a row at once: elements that a thread takes as one vector, short ones, so that a warp takes a chunk and no thread has many
+// instructions; and threads of a block at the most, for an accumulator of that many bytes. Wider ones would not fit registers.
+constexpr int block_row_vector(int64_t element_size) {
+  return element_size >= 4 ? static_cast<int>(16 / element_size) : 4;
+}
+constexpr int block_row_threads(int64_t accumulator) { return accumulator <= 4 ? 1024 : 512; }
+constexpr int kElementsThreads = 512;  // of a block whose rows have any strides
+constexpr bool has_kernel_at_once(int64_t element_size) { return element_size <= 4; }
+
+// row_block, where several blocks share all there is, one row of a common float that vectors fit: threads of a block at the most, the
+// elements that its offsets count, and the chunks of a block or the blocks that a warp folds. Where elements have not four bytes, a
+// thread needs more registers.
+constexpr int whole_threads(int64_t element_size) { return element_size == 4 ? 1024 : 512; }
 constexpr int kWholeClusterThreads = 512;  // of row_cluster
 constexpr int64_t kWholeMost = 1 << 30;
 constexpr int kWholeValues = 8 * kWarp;
-// Whether a block has a team for every chunk.
-inline bool one_block_takes(int64_t length, int64_t vector, int64_t threads) {
-  return Pairwise(length).chunks() * team_threads(vector) <= threads;
-}
 
 // row_lanes: rows that a team takes at once, of up to one stripe, two (the common floats alone) and four; vectors that a thread takes
 // where each holds several rows.
@@ -70,7 +82,12 @@ constexpr int kLanesRows = 4, kLanesRowsOfTwo = 4, kLanesRowsOfFour = 2;
 constexpr bool lanes_take_two_stripes(int64_t length, bool common_sum) {
   return common_sum && length <= 2 * Pairwise::kLanes;
 }
-constexpr int kPacksAThread = 4;
+constexpr int packs_a_thread(bool wide) { return wide ? 2 : 4; }
+// Elements of such a vector: of sums of integers, whose results are wide, two rows, so that a warp's results are one run as well.
+constexpr int packed_elements(int64_t length, int64_t element_size, bool wide) {
+  const int64_t all = 16 / element_size;
+  return static_cast<int>(wide && 2 * length < all ? 2 * length : all);
+}
 // Rows of up to one stripe: whether a power of two of lanes would leave a quarter of them without a vector or more. A quarter as many
 // take three vectors each then. (The common floats alone, of which a stripe is no more than a warp's vectors.)
 inline bool lanes_take_three(int64_t vectors) {
@@ -99,8 +116,8 @@ constexpr int kLowRows = 2 * Pairwise::kLanes;
 constexpr bool takes_low_groups(int64_t columns_of_thread) { return columns_of_thread > 1 && columns_of_thread <= 4; }
 constexpr int kColumnBlockThreads = 256, kColumnBlocksAnSm = 2;
 
-// column_thread: up to kFewRows rows a thread takes kFewRowsVectors vectors of columns.
-constexpr int kFewRows = 4, kFewRowsVectors = 4;
+// column_thread: columns that a thread takes one by one at the most, because more threads an SM hide more than more loads a thread.
+constexpr int kColumnThreadSingles = 2;
 constexpr int kColumnThreadThreads = 128;
 
 // column_narrow.

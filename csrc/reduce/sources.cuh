@@ -64,7 +64,7 @@ struct Flipped : Elements<T> {
 
   template <int kSize>
   TREDUCE_DEVICE Pack<T, kSize> decoded(Pack<T, kSize> pack) const {
-    static_assert(sizeof(pack) >= 8);
+    static_assert(sizeof(pack) >= 4);
     uint32_t words[sizeof(pack) / 4];
     memcpy(words, &pack, sizeof(pack));
 #pragma unroll

@@ -19,6 +19,11 @@ constexpr int64_t kTileLeast = 2 * 1024;   // where batches are few
 constexpr int64_t kTilesAnSm = 4;          // where that leaves fewer tiles, they are smaller
 constexpr int64_t kBlocksAnSm = 4;         // with that many rows an SM, a block a row fills the chip
 
+constexpr int64_t kElementsAtOnce = 288 << 10;  // up to that many are read one by one, rows at once
+constexpr int64_t kRowsAtOnceLeast = 128;       // threads of a row of float32 from which on the chip takes so many of
+constexpr int64_t kRowsAtOnceAnSm = 384;        // them an SM, or, where rows are more than four an SM, any number
+constexpr int64_t kRowsAtOnceMost = 512;        // up to so many, of which an SM holds two
+
 constexpr int64_t kWholeBlockBytes = 128 * 1024;    // of a whole tensor that one block reads,
 constexpr int64_t kWholeClusterBytes = 512 * 1024;  // or eight blocks of a cluster
 
@@ -44,8 +49,15 @@ constexpr int64_t kNarrowRun = 32;   // bytes of a row up to which row_tile and 
 constexpr int64_t kColumnRows = 16;  // column_thread is preferred up to here,
 constexpr int64_t kColumnWarps = 3;  // and up to 128 rows with that many warps an SM
 constexpr int64_t kColumnThreadBlock = 128;
-constexpr int64_t kNarrowColumns = 64;       // column_narrow takes up to that many
-constexpr int64_t kNarrowBytes = 40 * 1024;  // of shared memory
+constexpr int64_t kColumnThreadEarly = 4096;      // blocks; of more the next launch waits, which costs tiny blocks less
+constexpr int64_t kNarrowColumns = 64;            // column_narrow takes up to that many
+constexpr int64_t kNarrowBytes = 40 * 1024;       // of shared memory
+constexpr int64_t kNarrowShort = 3 * 128;         // rows of matrices that are short for it
+constexpr int64_t kNarrowSums = 16;               // of sums of common floats it is preferred up to that many,
+constexpr int64_t kNarrowHalvesBytes = 32 << 20;  // and above, of elements of two bytes, from so many bytes on
+constexpr int64_t kNarrowBatchBytes =
+    32 << 20;                         // several matrices of less than a run of 32 bytes are taken by rows up to here,
+constexpr int64_t kRowWarpsAnSm = 6;  // by row_warp from that many outputs an SM on
 constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long
 constexpr int64_t kColumnBytes = 47 * 1024;   // of shared memory

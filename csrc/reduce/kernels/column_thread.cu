@@ -3,8 +3,8 @@
 //
 // After:   thread, which walks any strides, one element after another.
 // Mapping: thread t of a block takes vector t of a tile of columns, rows 16 at a time. Up to 128 rows a leaf is an element, and 16
-//          neighbours are one node of the tree; longer columns are walked as 32 groups of four leaves, four stripes at a time. With
-//          four rows or fewer a thread takes four vectors, so that as many loads are in flight.
+//          neighbours are one node of the tree; longer columns are walked as 32 groups of four leaves, four stripes at a time. Up to
+//          four and eight rows have kernels of fewer registers, of which more threads fit an SM.
 // Bound:   memory bandwidth.
 // Next:    column_block, for columns that are fewer or longer.
 // Source:  Nicholas Higham, The accuracy of floating point summation (1993).
@@ -20,7 +20,9 @@ template <class O, int kMost, class Columns, class Source, bool kEven>
 TREDUCE_DEVICE typename columns::Side<O, Columns::kSize>::Acc fold_columns(
     const Source& x, const columns::OwnColumns<Source, Columns>& own, const columns::Rows<kEven>& rows, int length) {
   constexpr int kSize = Columns::kSize;
-  if constexpr (is_order_free<O>) {
+  if constexpr (kMost <= kRows) {
+    return columns::fold_rows<O, kMost>(x, own, rows, 0, length);
+  } else if constexpr (is_order_free<O>) {
     using Op = typename columns::Counted<O, typename Source::Raw>::Op;
     auto total = columns::Side<Op, kSize>::identity();
 #pragma unroll 1
@@ -47,71 +49,49 @@ TREDUCE_DEVICE typename columns::Side<O, Columns::kSize>::Acc fold_columns(
 }
 
 template <class O, int kMost, class Columns, class Source, class Placement>
-__global__ void __launch_bounds__(kColumnThreadThreads, kMost <= Pairwise::kLanes ? 4
-                                                        : Columns::kSize > 4      ? 2
-                                                                                  : 3)
-    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
+__global__ void __launch_bounds__(kColumnThreadThreads, kMost < kRows               ? 8
+                                                        : kMost <= Pairwise::kLanes ? 4
+                                                        : Columns::kSize > 4        ? 2
+                                                                                    : 3)
+    kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, bool early, MappedResult result,
            TREDUCE_GRID_CONSTANT Placement placement) {
   ptx::wait_for_launch_before();
   const int width = blockDim.x * Columns::kSize;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const columns::OwnColumns<Source, Columns> own(placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
     const auto node = fold_columns<O, kMost>(x, own, placement.rows, length);
+    if (early) ptx::allow_launch_after();
     columns::store<O, Columns, Source>(node.at, result, placement.kept, tile * width, outputs, threadIdx.x, blockDim.x);
   }
 }
 
-// Up to kFewRows rows: four vectors a thread.
-template <class O, class Columns, class Source, class Placement>
-__global__ void __launch_bounds__(kColumnThreadThreads, 4)
-    few_rows_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, int64_t tiles, int length, MappedResult result,
-                    TREDUCE_GRID_CONSTANT Placement placement) {
-  ptx::wait_for_launch_before();
-  using Own = columns::OwnColumns<Source, Columns>;
-  constexpr int kVectors = kFewRowsVectors;
-  const int width = blockDim.x * Columns::kSize;
-  int64_t at[kFewRows];
-  placement.rows.find(0, at);
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t first = tile * width * kVectors;
-    typename Own::Row row[kVectors][kFewRows] = {};
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const Own own(placement.kept, first + v * width, outputs, threadIdx.x, blockDim.x);
-#pragma unroll
-      for (int r = 0; r < kFewRows; ++r) {
-        if (r < length) row[v][r] = own.load(x, at[r]);
-      }
-    }
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const auto node = columns::fold_loaded<O, Columns>(x, row[v], length);
-      columns::store<O, Columns, Source>(node.at, result, placement.kept, first + v * width, outputs, threadIdx.x,
-                                         blockDim.x);
-    }
-  }
-}
-
 cudaError_t launch_one(const Call& call) {
-  return columns::dispatch(call, [&](auto op, auto source, auto own, auto placement) {
-    using O = decltype(op);
-    using Columns = decltype(own);
-    const Geometry& g = call.request.geometry;
-    using Source = decltype(source);
-    using Placement = decltype(placement);
-    auto chosen = &kernel<O, Pairwise::kLanes, Columns, Source, Placement>;
-    if constexpr (Source::kConverts || is_common<Source>) {
-      // The kernels that the schedule asks for alone.
-      if constexpr (!is_order_free<O>) {
-        if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Columns, Source, Placement>;
-      }
-      if constexpr (!Source::kConverts && Placement::kIsEven) {
-        if (call.prepared.schedule.span > 1) chosen = &few_rows_kernel<O, Columns, Source, Placement>;
-      }
-    }
-    return launch(chosen, call.shape(), source, g.outputs, call.prepared.schedule.tiles, static_cast<int>(g.length),
-                  result_of(call, source), placement);
-  });
+  return columns::dispatch<Kernels::every, Sum, kColumnThreadSingles, columns::KeptOfThread>(
+      call, [&](auto op, auto source, auto own, auto placement) {
+        using O = decltype(op);
+        using Columns = decltype(own);
+        const Geometry& g = call.request.geometry;
+        using Source = decltype(source);
+        using Placement = decltype(placement);
+        auto chosen = &kernel<O, Pairwise::kLanes, Columns, Source, Placement>;
+        if constexpr (Source::kConverts || is_common<Source>) {
+          // The kernels that the schedule asks for alone.
+          if constexpr (!is_order_free<O>) {
+            if (g.length > Pairwise::kLanes) chosen = &kernel<O, Pairwise::kChunk, Columns, Source, Placement>;
+          }
+          if constexpr (!Source::kConverts && Placement::kIsEven) {
+            if (g.length <= kRows / 4) {
+              chosen = &kernel<O, kRows / 4, Columns, Source, Placement>;
+            } else if (g.length <= kRows / 2) {
+              chosen = &kernel<O, kRows / 2, Columns, Source, Placement>;
+            } else if (g.length <= kRows) {
+              chosen = &kernel<O, kRows, Columns, Source, Placement>;
+            }
+          }
+        }
+        return launch(chosen, call.shape(), source, g.outputs, call.prepared.schedule.tiles, static_cast<int>(g.length),
+                      call.prepared.schedule.early, result_of(call, source), placement);
+      });
 }
 
 const Rung<launch_one> rung("column_thread");

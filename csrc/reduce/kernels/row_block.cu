@@ -4,7 +4,7 @@
 //
 // After:   row_warp, where a long row is one warp's work; single_pass, whose order knew the grid.
 // Mapping: tile t is part t % splits of row t / splits. Partials lie in global memory by tile, so it does not matter who
-//          finishes last; a counter a row finds out.
+//          finishes last; a counter a row finds out. Rows that the chip holds at once have a kernel without loops, a warp a chunk.
 // Bound:   memory bandwidth; for short rows the way through memory and back for counter and partials.
 // Next:    row_cluster, which spares that way.
 // Source:  Nicholas Wilt, The CUDA Handbook (2013).
@@ -55,16 +55,29 @@ TREDUCE_DEVICE typename O::Acc fold_values_of_warp(int count, Load load) {
   return warp::reduce_neighbours<O>(thread::fold_neighbours<O>(value));
 }
 
-// A tensor of a common float that is one row, for one block: a team for each chunk.
-template <class O, class T>
-__global__ void __launch_bounds__(whole_threads(sizeof(T)), 1)
-    one_block_kernel(const T* data, int length, TREDUCE_GRID_CONSTANT Result result) {
+// Rows at once: a block each, with a warp for each chunk. kSingle: there is one row, and the least to compute before its first load.
+template <bool kSingle, class O, class Source>
+__global__ void __launch_bounds__(block_row_threads(sizeof(typename O::Acc)), 1)
+    at_once_kernel(TREDUCE_GRID_CONSTANT Source x, int length, int64_t row_stride,
+                   TREDUCE_GRID_CONSTANT MappedResult result) {
   ptx::wait_for_launch_before();
-  const auto value = whole::fold_block<O>(data, length, 0);
-  if (threadIdx.x == 0) result.store<O>(value);
+  Source row = x;
+  if constexpr (!kSingle) row.data += blockIdx.x * row_stride;
+  const auto value = whole::fold_block<O, block_row_vector(sizeof(typename Source::Type))>(row, length, 0);
+  if (threadIdx.x == 0) result.template store<O>(value, kSingle ? 0 : blockIdx.x);
 }
 
-// The same for several blocks.
+// The same for rows of any strides.
+template <class O, int kStripes, class Source, class Layout>
+__global__ void __launch_bounds__(kElementsThreads)
+    elements_at_once_kernel(TREDUCE_GRID_CONSTANT Source x, int length, TREDUCE_GRID_CONSTANT MappedResult result,
+                            TREDUCE_GRID_CONSTANT Layout layout) {
+  ptx::wait_for_launch_before();
+  const auto value = whole::fold_elements<O, kStripes>(x, layout, layout.row(blockIdx.x), length);
+  if (threadIdx.x == 0) result.template store<O>(value, layout.out(blockIdx.x));
+}
+
+// A tensor of a common float that is one row, for several blocks.
 //
 // The chunk in which the row ends takes the same way as the others: loads past the end are clamped to the last vector and not
 // taken, and what is left of a vector is loaded element by element in the same batch.
@@ -213,6 +226,37 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
 }
 
 cudaError_t launch_one(const Call& call) {
+  if (call.prepared.schedule.at_once && !call.prepared.schedule.vectors) {
+    return dispatch_common_sum(call, [&](auto op, auto source) {
+      const Geometry& g = call.request.geometry;
+      const auto start = [&](const auto& layout) {
+        using O = decltype(op);
+        using Source = decltype(source);
+        using Layout = std::decay_t<decltype(layout)>;
+        const auto chosen = g.length <= Pairwise::kLanes
+                                ? &elements_at_once_kernel<O, 1, Source, Layout>
+                                : &elements_at_once_kernel<O, Pairwise::kStripes, Source, Layout>;
+        return launch(chosen, call.shape(), source, static_cast<int>(g.length), result_of(call, source), layout);
+      };
+      return g.reduced.count <= 1 ? start(layout_of<Walk::even>(g)) : start(layout_of<Walk::two>(g));
+    });
+  }
+  if (call.prepared.schedule.at_once) {
+    return dispatch_vectors(call, [&](auto op, auto source) -> cudaError_t {
+      const Geometry& g = call.request.geometry;
+      if constexpr (has_kernel_at_once(sizeof(typename decltype(source)::Type))) {
+        using O = decltype(op);
+        using Source = decltype(source);
+        auto chosen = &at_once_kernel<false, O, Source>;
+        if constexpr (is_common<Source>) {
+          if (g.outputs == 1) chosen = &at_once_kernel<true, O, Source>;
+        }
+        return launch(chosen, call.shape(), source, static_cast<int>(g.length), g.kept.inner_stride(),
+                      result_of(call, source));
+      }
+      return cudaErrorInvalidValue;
+    });
+  }
   if (call.prepared.schedule.in_groups) {
     return dispatch_vectors(call, [&](auto op, auto source) {
       return launch(&long_kernel<decltype(op), decltype(source)>, call.shape(), source, call.request.geometry.length,
@@ -224,11 +268,7 @@ cudaError_t launch_one(const Call& call) {
     return dispatch_common_sum(call, [&](auto op, auto source) {
       using O = decltype(op);
       using T = typename decltype(source)::Type;
-      const int length = static_cast<int>(call.request.geometry.length);
-      if (one_block_takes(length, vector_of<decltype(source)>, call.prepared.schedule.block)) {
-        return launch(&one_block_kernel<O, T>, call.shape(), source.data, length, call.result);
-      }
-      return launch(&whole_kernel<O, T>, call.shape(), source.data, length,
+      return launch(&whole_kernel<O, T>, call.shape(), source.data, static_cast<int>(call.request.geometry.length),
                     static_cast<int>(call.prepared.schedule.span), call.result,
                     static_cast<typename O::Acc*>(call.workspace), call.counter);
     });
@@ -237,9 +277,11 @@ cudaError_t launch_one(const Call& call) {
     using O = decltype(op);
     using Source = decltype(source);
     using Layout = decltype(layout);
-    using Team = reduce::Team<O, Source, size.value, shifted.value>;
-    return launch(&kernel<Team::template kResident<Layout>, Team, O, Source, Layout>, call.shape(), source,
-                  rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter,
+    constexpr bool kSteps =
+        Layout::kHow == Walk::two && size.value == 1 && is_common<Source> && sizeof(typename O::Acc) == 4;
+    using Team = reduce::Team<O, Source, size.value, shifted.value, kSteps ? 16 : 8>;
+    return launch(&kernel < kSteps ? 4 : Team::template kResident<Layout>, Team, O, Source, Layout >, call.shape(),
+                  source, rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter,
                   result_of(call, source), layout);
   });
 }

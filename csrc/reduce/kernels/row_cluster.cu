@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kWholeClusterThreads, 1)
   SHARED_ARRAY(typename O::Acc, nodes, kClusterBlocks);
   const int rank = cluster::rank();
   cluster::arrive();
-  auto value = whole::fold_block<O>(data, length, rank * chunks_a_block);
+  auto value = whole::fold_block<O, vector_of<Stored<T>>>(Stored<T>{{data}}, length, rank * chunks_a_block);
   cluster::wait();
   if (threadIdx.x == 0) cluster::shared_of(nodes, 0)[rank] = value;
   cluster::sync();

@@ -178,7 +178,9 @@ __global__ void __launch_bounds__(kRowThreads)
     packed_kernel(TREDUCE_GRID_CONSTANT Source x, int64_t outputs, TREDUCE_GRID_CONSTANT MappedResult result) {
   ptx::wait_for_launch_before();
   using Acc = typename O::Acc;
-  constexpr int kSize = vector_of<Source>;
+  constexpr bool kWide = std::is_same_v<O, Sum<int64_t>>;
+  constexpr int kSize = packed_elements(kLength, sizeof(typename Source::Type), kWide);
+  constexpr int kPacksAThread = packs_a_thread(kWide);
   constexpr int kRows = kSize / kLength;  // in a vector
   const int64_t vectors = outputs / kRows;
   // The nodes over the rows of what was loaded.

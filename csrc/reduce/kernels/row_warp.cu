@@ -49,8 +49,11 @@ cudaError_t launch_one(const Call& call) {
     using O = decltype(op);
     using Source = decltype(source);
     using Layout = decltype(layout);
-    using Team = reduce::Team<O, Source, size.value, shifted.value, kLoads>;
-    constexpr int kResident = Team::kPacks > 1 ? 2 : Team::template kResident<Layout>;
+    // Element by element along two dims a load has few bytes and many instructions before it: a chunk's are all in flight.
+    constexpr bool kSteps =
+        Layout::kHow == Walk::two && size.value == 1 && is_common<Source> && sizeof(typename O::Acc) == 4;
+    using Team = reduce::Team<O, Source, size.value, shifted.value, kSteps ? 2 * kLoads : kLoads>;
+    constexpr int kResident = kSteps ? 4 : Team::kPacks > 1 ? 2 : Team::template kResident<Layout>;
     return launch(&kernel<kResident, Team, O, Source, Layout>, call.shape(), source, call.request.geometry.outputs,
                   call.request.geometry.length, result_of(call, source), layout);
   });
