@@ -14,6 +14,12 @@ def targets(n, classes, like):
     return torch.randint(0, classes, (n,), generator=torch.Generator().manual_seed(5)).to(like.device)
 
 
+def of_complex(function, x):
+    """Its result's two parts, where each element of x is a part of a complex number."""
+    parts = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.view_as_real(function(torch.complex(parts, parts.flip(-1) + 2))).to(x.dtype)
+
+
 # name: a function of x (BATCH, 5, 67) and a weight (67, 67) whose result has a row for each of the batch.
 ROWS = {
     "mm": lambda x, w: torch.mm(x[:, 0], w),
@@ -29,6 +35,7 @@ ROWS = {
     "matmul by a vector": lambda x, w: x @ w[0],
     "matmul of a matrix": lambda x, w: w[:4, :5] @ x,
     "matmul of a vector": lambda x, w: w[0, :5] @ x,
+    "multi_dot": lambda x, w: torch.linalg.multi_dot((x[:, 0], w, w[:, :3])),
     "bmm": lambda x, w: torch.bmm(x, x.mT),
     "baddbmm": lambda x, w: torch.baddbmm(x[:, :, :5], x, x.mT, beta=0.5, alpha=3),
     "mv": lambda x, w: torch.mv(x[:, 0], w[0]),
@@ -76,6 +83,10 @@ ELEMENTWISE = {
     "pow of a number": lambda x, w: 2.5**x,
     "pow of a tensor": lambda x, w: (x.abs() + 0.1) ** w[0],
     "pow_": lambda x, w: (x.abs() + 0.1).pow_(-0.5),
+    "product of complex numbers, sgn": lambda x, w: of_complex(lambda z: (z * z.flip(-2)).sgn(), x),
+    "quotient of complex numbers, sgn": lambda x, w: of_complex(lambda z: (z / z.flip(-2)).mul_(z).sgn(), x),
+    "angle of complex numbers": lambda x, w: of_complex(lambda z: torch.complex(z.angle(), z.real), x),
+    "power of complex numbers": lambda x, w: of_complex(lambda z: (z**2).sgn(), x),
     "atan2": lambda x, w: torch.atan2(x, w[:5]),
     "hypot": lambda x, w: torch.hypot(x, w[:5]),
     "logaddexp": lambda x, w: torch.logaddexp(x, w[:5]),

@@ -7,6 +7,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/batch_norm_native.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/linalg_multi_dot_native.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
@@ -83,6 +84,24 @@ Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const Optio
   return at::addcmul(shift, input.to(type), scale).to(input.scalar_type()).contiguous(input.suggest_memory_format());
 }
 
+// From the first to the last: torch's order of the products follows the count of rows.
+Tensor multi_dot(at::TensorList tensors) {
+  bool matrices = tensors.size() > 2;
+  for (size_t i = 1; i + 1 < tensors.size(); ++i) matrices &= tensors[i].dim() == 2;
+  if (!matrices) return at::native::linalg_multi_dot(tensors);
+  Tensor result = tensors[0];
+  for (const Tensor& next : tensors.slice(1)) result = at::matmul(result, next);
+  return result;
+}
+
+Tensor multi_dot_above_autograd(at::TensorList tensors) {
+  Seen seen;
+  seen.look(tensors);
+  if (!active() || Floats::judge(seen) != Verdict::ours) return at::native::linalg_multi_dot(tensors);
+  Replaced<&multi_dot, Floats>::entry->ours.fetch_add(1, std::memory_order_relaxed);
+  return multi_dot(tensors);
+}
+
 struct Dense {
   template <class... A>
   static Verdict judge(const Seen& seen, const Tensor& first, const A&...) {
@@ -112,11 +131,13 @@ void replace_above_autograd(torch::Library& m) {
   replace<&linear, Dense>(m, "linear");
   replace<&matmul, Dense>(m, "matmul");
   replace<&batch_norm, Dense>(m, "batch_norm");
+  replace<&multi_dot>(m, "linalg_multi_dot");
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
     auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     library->impl("linear", &AboveAutograd<&linear, &at::native::linear>::call);
     library->impl("batch_norm", &AboveAutograd<&batch_norm, &at::native::batch_norm>::call);
     library->impl("matmul", &AboveAutograd<&matmul, &at::native::matmul>::call);
+    library->impl("linalg_multi_dot", &multi_dot_above_autograd);
   }
 }
 

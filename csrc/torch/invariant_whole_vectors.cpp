@@ -4,8 +4,10 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/div_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mul_ops.h>
 
 #include <algorithm>
 
@@ -63,6 +65,13 @@ constexpr const char* kOps[] = {
     "div.out_mode",
     "div_.Tensor_mode",
 };
+
+// Likewise, but of complex numbers alone.
+constexpr const char* kOfComplex[] = {
+    "angle", "angle.out", "sgn", "sgn.out", "sgn_",
+};
+
+constexpr char kReason[] = "on CUDA torch's is elementwise";
 
 constexpr int64_t kVectors = 64;  // elements: two vectors of any instruction set, which torch computes at a time
 constexpr int64_t kBlock =
@@ -154,17 +163,24 @@ class WholeVectors {
   int64_t count_ = 0, padded_ = 0;
 };
 
+bool is_complex_on_cpu(const Tensor& t) { return t.is_cpu() && t.layout() == at::kStrided && t.is_complex(); }
+
+template <bool kComplexOnly>
 void whole_vectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   keys = keys & below(kKey);
   if (!active()) return op.redispatchBoxed(keys, stack);
   const size_t count = op.schema().arguments().size();
   const at::ArrayRef<c10::IValue> given = at::ArrayRef<c10::IValue>(*stack).slice(stack->size() - count);
   Seen seen;
+  bool complex = false;
   for (const c10::IValue& value : given) {
-    if (value.isTensor()) seen.look(value.toTensor());
+    if (!value.isTensor()) continue;
+    seen.look(value.toTensor());
+    complex |= is_complex_on_cpu(value.toTensor());
   }
   Entry& entry = entry_of(op);
-  if (FloatsOnCpu::judge(seen) != Verdict::ours) {
+  const bool floats = !kComplexOnly && FloatsOnCpu::judge(seen) == Verdict::ours;
+  if (seen.elsewhere || !(complex || floats)) {
     if (!seen.elsewhere) entry.torchs.fetch_add(1, std::memory_order_relaxed);
     return op.redispatchBoxed(keys, stack);
   }
@@ -174,13 +190,58 @@ void whole_vectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
   stack->emplace_back(result);
 }
 
+// Products and quotients of complex numbers, likewise. Of others they are frequent, and torch's: these calls are not counted, nor boxed.
+template <class Op, class Signature = typename Op::schema>
+struct Complex;
+
+template <class Op, class R, class... A>
+struct Complex<Op, R(A...)> {
+  static R call(c10::DispatchKeySet keys, A... args) {
+    keys = keys & below(kKey);
+    if (!active() || !(is_complex_on_cpu(args) || ...)) return Op::redispatch(keys, args...);
+    Seen seen;
+    (seen.look(args), ...);
+    if (seen.elsewhere) return Op::redispatch(keys, args...);
+    static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    static Entry& entry = entry_of(op);
+    entry.ours.fetch_add(1, std::memory_order_relaxed);
+    const std::vector<c10::IValue> given{c10::IValue(Tensor(args))...};
+    const Tensor result = WholeVectors(op, keys, given).result();
+    if constexpr (std::is_same_v<R, Tensor>) {
+      return result;
+    } else {
+      return written(args...);
+    }
+  }
+
+ private:
+  static Tensor& written(Tensor& self, const Tensor&) { return self; }
+  static Tensor& written(const Tensor&, const Tensor&, Tensor& out) { return out; }
+};
+
+template <class Op>
+void replace_complex(torch::Library& m, const char* op) {
+  add_entry(op, Kind::ours, kReason);
+  m.impl(op, &Complex<Op>::call);
+}
+
 }  // namespace
 
 void replace_whole_vectors(torch::Library& m) {
   for (const char* op : kOps) {
-    add_entry(op, Kind::ours, "on CUDA torch's is elementwise");
-    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors>());
+    add_entry(op, Kind::ours, kReason);
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors<false>>());
   }
+  for (const char* op : kOfComplex) {
+    add_entry(op, Kind::ours, kReason);
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors<true>>());
+  }
+  replace_complex<at::_ops::mul_Tensor>(m, "mul.Tensor");
+  replace_complex<at::_ops::mul__Tensor>(m, "mul_.Tensor");
+  replace_complex<at::_ops::mul_out>(m, "mul.out");
+  replace_complex<at::_ops::div_Tensor>(m, "div.Tensor");
+  replace_complex<at::_ops::div__Tensor>(m, "div_.Tensor");
+  replace_complex<at::_ops::div_out>(m, "div.out");
 }
 
 }  // namespace treduce::invariant
