@@ -31,8 +31,8 @@ from torch_reduce._plan_products import plan_product
 
 SEEDS = 3  # a case; each case has its own, for a seed also draws the temper of the scheduler
 SANITIZERS = {
-    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8:malloc_context_size=4:detect_stack_use_after_return=0",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8:malloc_context_size=4:detect_stack_use_after_return=0:"
+    "handle_sigill=1",
 }
 
 
@@ -748,6 +748,12 @@ def test_an_access_past_an_array_is_reported(broken, kernel):
     assert result.returncode != 0
     assert "heap-buffer-overflow" in result.stderr
     assert f"in broken::{kernel}(" in result.stderr
+
+
+def test_a_misaligned_load_is_reported(broken):
+    result = run([broken, "misaligned_load", "1"])
+    assert result.returncode != 0
+    assert re.search(r"ILL on .*\n.*in broken::misaligned_load\(.*misaligned_load\.cu:8", result.stderr), result.stderr
 
 
 def test_an_unsupported_launch_attribute_is_refused(broken):
