@@ -110,6 +110,23 @@ def test_so_have_gradients(name, dtype, device):
 
 
 @every_float
+@pytest.mark.parametrize("product", [functional.linear, lambda x, w: x @ w.mT], ids=["linear", "matmul"])
+def test_gradients_of_rows_that_lie_column_by_column(product, dtype, device):
+    """Torch's derivative of a product swaps its operands there, and the kernels of few columns are others."""
+    x, w = random(658, 57).to(device, dtype).T, random(301, 658).to(device, dtype)
+    direction = random(301, 57).to(device, dtype).T.contiguous()
+
+    def gradient(rows):
+        part = x[rows].detach().requires_grad_()
+        return torch.autograd.grad(product(part, w), part, direction[rows])[0]
+
+    with torch_reduce.batch_invariant(strict=True):
+        whole = gradient(slice(0, 57))
+        for rows in (slice(0, 1), slice(2, 5)):
+            assert_same_bits(gradient(rows), whole[rows], f"rows {rows}")
+
+
+@every_float
 @pytest.mark.parametrize("name", WHOLE)
 def test_reductions_of_everything(name, dtype, device):
     function = WHOLE[name]

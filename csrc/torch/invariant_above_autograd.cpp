@@ -29,8 +29,13 @@ using OptionalTensor = std::optional<Tensor>;
 
 bool is_there(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-// All dims but the last as one.
-Tensor rows_of(const Tensor& x) { return x.dim() == 1 ? x.unsqueeze(0) : x.dim() == 2 ? x : x.flatten(0, -2); }
+// All dims but the last as one. Torch's derivative of a product swaps the operands where the first lies column by column; one of its
+// rows does not.
+Tensor rows_of(const Tensor& x) {
+  const Tensor rows = x.dim() == 1 ? x.unsqueeze(0) : x.dim() == 2 ? x : x.flatten(0, -2);
+  const bool by_columns = rows.sym_stride(0) == 1 && rows.sym_stride(1) == rows.sym_size(0);
+  return by_columns && rows.requires_grad() ? rows.clone(at::MemoryFormat::Contiguous) : rows;
+}
 
 // The rows of a result in the shape of x, whose last dim becomes `last`, or vanishes.
 Tensor like_rows_of(const Tensor& x, const Tensor& rows, const std::optional<c10::SymInt>& last) {
@@ -51,7 +56,7 @@ Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& b
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   // One matrix for all rows of all batches.
-  if (a.dim() >= 3 && b.dim() == 2) return like_rows_of(a, at::mm(rows_of(a), b), b.sym_size(1));
+  if (a.dim() >= 2 && b.dim() == 2) return like_rows_of(a, at::mm(rows_of(a), b), b.sym_size(1));
   if (a.dim() >= 3 && b.dim() == 1) return like_rows_of(a, at::mv(rows_of(a), b), std::nullopt);
   // A product for each batch.
   if (a.dim() == 1 && b.dim() >= 3) return at::matmul(a.unsqueeze(0), b).squeeze(-2);
