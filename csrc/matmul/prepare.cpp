@@ -172,12 +172,14 @@ void choose_groups_at_once(Prepared& out) {
 }
 
 // Adds a launch of blocks of threads. The first launch of a call waits for what ran before; all others may overlap the one before.
-void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1) {
+void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1,
+                int64_t shared_bytes = 0) {
   LaunchShape launch;
   launch.kernel = kernel;
   launch.block = block;
   launch.grid = grid_of(grid);
   launch.cluster = cluster;
+  launch.shared_bytes = shared_bytes;
   launch.overlapping = out.launches.size() > 0;
   out.launches.add(launch);
 }
@@ -228,13 +230,7 @@ void add_split_both(const split_both::Choice& choice, Prepared& out) {
   out.split_a.facts = out.workspace.add("facts of runs", tiles * 2 * kTile * runs * sizeof(Facts));
   out.split_b.facts = out.workspace.add("lines for parts", blocks * kSplitWarps);
   for (const char* const name : {"split, multiply 64 x 64 tiles", "split, multiply parts, 64 x 64 tiles"}) {
-    LaunchShape launch;
-    launch.kernel = name;
-    launch.block = kThreads;
-    launch.grid = grid_of(blocks);
-    launch.shared_bytes = kSharedBytes;
-    launch.overlapping = out.launches.size() > 0;
-    out.launches.add(launch);
+    add_blocks(name, blocks, out, kThreads, /*cluster=*/1, kSharedBytes);
   }
   if (choice.sums) add_blocks("add segments and groups", tiles * (kTile * kTile / 4 / kAddQuads), out, kAddThreads);
 }
