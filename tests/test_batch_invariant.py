@@ -266,6 +266,104 @@ def test_numbers_and_nothing():
             torch.testing.assert_close(call(), expected, equal_nan=True)
 
 
+PLACES = {
+    "add": lambda a, b, c: torch.add(a, b, alpha=0.3),
+    "sub_": lambda a, b, c: a.clone().sub_(b, alpha=-1.7),
+    "rsub out": lambda a, b, c: torch.sub(b, a, alpha=0.3, out=a.new_empty(0)),
+    "neg": lambda a, b, c: -a,
+    "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=0.7),
+    "addcdiv": lambda a, b, c: torch.addcdiv(a, b, c),
+    "tanh, its gradient": lambda a, b, c: torch.ops.aten.tanh_backward(a, b),
+    "smooth_l1_loss, its gradient": lambda a, b, c: torch.ops.aten.smooth_l1_loss_backward(a, b, c, 0, 1.3),
+    "huber_loss, its gradient": lambda a, b, c: torch.ops.aten.huber_loss_backward(a, b, c, 0, 1.3),
+}
+
+
+@pytest.mark.parametrize(
+    "dtype", [*FLOATS, torch.float16, torch.complex64], ids=lambda d: str(d).removeprefix("torch.")
+)
+@pytest.mark.parametrize("name", PLACES)
+def test_the_place_of_an_element_changes_no_bit(name, dtype):
+    """More of this: test_aten_samples.py."""
+    if dtype.is_complex and "loss" in name:
+        pytest.skip("not of complex numbers")
+    function, numbers = PLACES[name], [torch.randn(67, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+    operands = [torch.complex(*numbers[i : i + 2]) if dtype.is_complex else numbers[i].to(dtype) for i in (0, 2, 4)]
+    expected = function(*(x.to(torch.complex128 if dtype.is_complex else torch.float64) for x in operands))
+    with torch_reduce.batch_invariant(strict=True):
+        whole = function(*operands)
+        for part in (slice(0, 1), slice(3, 20), slice(16, 33), slice(60, 67), slice(1, None, 2)):
+            assert_same_bits(function(*(x[part] for x in operands)), whole[part], f"{name}, {part}")
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float64: 1e-12}.get(dtype, 1e-5)
+    torch.testing.assert_close(whole.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_mean_of_a_loss_has_its_gradient():
+    x, y = random(9, 5), random(5, 9).T
+    for loss in (functional.smooth_l1_loss, functional.huber_loss):
+        of = [torch.func.grad(lambda t, loss=loss: loss(t, y))(x)]
+        with torch_reduce.batch_invariant(strict=True):
+            of.append(torch.func.grad(lambda t, loss=loss: loss(t, y))(x))
+        torch.testing.assert_close(of[1], of[0])
+
+
+@every_float
+def test_addr(dtype):
+    x, u, v = random(9, 67).to(dtype), random(9).to(dtype), random(67).to(dtype)
+    expected = torch.addr(x.double(), u.double(), v.double(), beta=0.5, alpha=2).to(dtype)
+    with torch_reduce.batch_invariant(strict=True):
+        actual = torch.addr(x, u, v, beta=0.5, alpha=2)
+        strided = torch.stack((v, v), 1)[:, 1]
+        assert_same_bits(torch.addr(x.T.contiguous().T, u, strided, beta=0.5, alpha=2), actual)
+        assert_same_bits(torch.addr(x[3:4], u[3:4], v, beta=0.5, alpha=2), actual[3:4])
+        assert_same_bits(x.clone().addr_(u, v, beta=0.5, alpha=2), actual)
+        of_nan = torch.addr(x * torch.nan, u, v, beta=0)
+    assert_same_bits(of_nan, torch.outer(u.double(), v.double()).to(dtype))
+    torch.testing.assert_close(actual, expected)
+
+
+@every_float
+def test_inner_products_do_not_see_strides(dtype, device):
+    x, y = random(5, 67).to(device, dtype), random(67, 5).to(device, dtype)
+    with torch_reduce.batch_invariant(strict=True):
+        expected = torch.tensordot(x, y.T.contiguous())
+        assert_same_bits(torch.tensordot(x, y.T), expected)
+        assert_same_bits(torch.tensordot(x, y, ([0, 1], [1, 0])), expected)
+        expected = torch.inner(x[0], y[:, 1].contiguous())
+        assert_same_bits(torch.inner(x[0], y[:, 1]), expected)
+    torch.testing.assert_close(expected, torch.inner(x[0], y[:, 1]), rtol=2e-2, atol=1e-2)
+
+
+def test_a_number_leaves_the_dtype_of_a_complex_number():
+    x = torch.tensor(1 + 2j, dtype=torch.complex64)
+    with torch_reduce.batch_invariant(strict=True):
+        assert (x * 0.5).dtype == (x / 3).dtype == (2.5 - x).dtype == torch.complex64
+        assert (torch.tensor(0.25, dtype=torch.bfloat16) + 0.5).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ((4, 3, 8), (2, 4, 6, 8)),
+        ((3, 8), (2, 4, 6, 8)),
+        ((1, 4, 3, 8), (2, 4, 6, 8)),
+        ((2, 4, 3, 8), (1, 4, 6, 8)),
+        ((2, 4, 3, 8), (4, 6, 8)),
+        ((2, 4, 3, 8), (2, 1, 6, 8)),
+        ((2, 1, 3, 8), (2, 4, 6, 8)),
+        ((2, 4, 3, 8), (6, 8)),
+    ],
+)
+def test_attention_broadcasts_as_torch_does(sizes):
+    q, k = random(*sizes[0]).requires_grad_(), random(*sizes[1]).requires_grad_()
+    expected = functional.scaled_dot_product_attention(q, k, 2 * k)
+    gradients = torch.autograd.grad(expected.square().sum(), (q, k))
+    with torch_reduce.batch_invariant(strict=True):
+        actual = functional.scaled_dot_product_attention(q, k, 2 * k)
+        torch.testing.assert_close(torch.autograd.grad(actual.square().sum(), (q, k)), gradients)
+    torch.testing.assert_close(actual, expected)
+
+
 def test_exp2_is_exact_of_whole_numbers():
     whole, x = torch.arange(-1074, 1024, dtype=torch.float64), torch.linspace(-160, 140, 4001)
     with torch_reduce.batch_invariant():

@@ -229,7 +229,7 @@ constexpr Left kLeft[] = {
 
 enum class Call { elsewhere, exact, rounds, rounds_on_cuda };
 
-// Integers are exact in any order; a batch norm in evaluation sums nothing, nor does `put` without accumulate.
+// Integers are exact in any order; `put` without accumulate sums nothing.
 Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
   const size_t first = stack.size() - schema.arguments().size();
   bool here = false, floats = false, sums = true, cuda = false;
@@ -246,7 +246,7 @@ Call kind_of(const c10::FunctionSchema& schema, const c10::Stack& stack) {
       for (const at::Tensor& t : value.toTensorList()) look(t);
     }
     const std::string& name = schema.arguments()[i].name();
-    if ((name == "training" || name == "train" || name == "accumulate") && value.isBool()) sums = value.toBool();
+    if (name == "accumulate" && value.isBool()) sums = value.toBool();
   }
   if (!here || !floats || !sums) return here ? Call::exact : Call::elsewhere;
   return cuda ? Call::rounds_on_cuda : Call::rounds;

@@ -7,6 +7,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/batch_norm_native.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/dot.h>
 #include <ATen/ops/linalg_multi_dot_native.h>
 #include <ATen/ops/linear_native.h>
 #include <ATen/ops/matmul.h>
@@ -17,6 +18,7 @@
 #include <ATen/ops/neg.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sub.h>
+#include <ATen/ops/tensordot_native.h>
 
 #include "composed.h"
 #include "invariant_ops.h"
@@ -99,6 +101,15 @@ Tensor multi_dot(at::TensorList tensors) {
   return result;
 }
 
+// Of all dims: one dot. Torch adds the elements' products instead where the operands do not lie in that order.
+Tensor tensordot(const Tensor& a, const Tensor& b, at::IntArrayRef dims_a, at::IntArrayRef dims_b) {
+  bool whole = a.dim() > 0 && dims_a.size() == size_t(a.dim()) && dims_b.size() == size_t(b.dim()) &&
+               dims_a.size() == dims_b.size() && a.scalar_type() == b.scalar_type();
+  for (size_t i = 0; whole && i < dims_a.size(); ++i) whole = a.sym_size(dims_a[i]) == b.sym_size(dims_b[i]);
+  if (!whole) return at::native::tensordot(a, b, dims_a, dims_b);
+  return at::dot(a.permute(dims_a).reshape(-1), b.permute(dims_b).reshape(-1));
+}
+
 Tensor multi_dot_above_autograd(at::TensorList tensors) {
   Seen seen;
   seen.look(tensors);
@@ -136,12 +147,14 @@ void replace_above_autograd(torch::Library& m) {
   replace<&linear, Dense>(m, "linear");
   replace<&matmul, Dense>(m, "matmul");
   replace<&batch_norm, Dense>(m, "batch_norm");
+  replace<&tensordot, Dense>(m, "tensordot");
   replace<&multi_dot>(m, "linalg_multi_dot");
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
     auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     library->impl("linear", &AboveAutograd<&linear, &at::native::linear>::call);
     library->impl("batch_norm", &AboveAutograd<&batch_norm, &at::native::batch_norm>::call);
     library->impl("matmul", &AboveAutograd<&matmul, &at::native::matmul>::call);
+    library->impl("tensordot", &AboveAutograd<&tensordot, &at::native::tensordot>::call);
     library->impl("linalg_multi_dot", &multi_dot_above_autograd);
   }
 }

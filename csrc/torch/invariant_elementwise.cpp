@@ -3,6 +3,8 @@
 // everywhere, so these are composed of those, in float32.
 #include <precompiled.h>
 
+#include <ATen/core/Reduction.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/bitwise_left_shift.h>
@@ -13,11 +15,13 @@
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/expm1.h>
+#include <ATen/ops/ge.h>
 #include <ATen/ops/gt.h>
 #include <ATen/ops/log1p.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/reciprocal.h>
+
 #include <ATen/ops/round.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sqrt.h>
@@ -136,6 +140,32 @@ Tensor elu_backward(const Tensor& grad, const Scalar& alpha, const Scalar& scale
       .to(self_or_result.scalar_type());
 }
 
+// The gradient of one element of a loss.
+Tensor of_loss(const Tensor& grad, const Tensor& self, int64_t reduction) {
+  const double share = reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(self.numel()) : 1.0;
+  return at::mul(wide(grad), share);
+}
+// g with the sign of x
+Tensor signed_as(const Tensor& x, const Tensor& g) { return at::where(at::gt(x, 0), g, at::neg(g)); }
+Tensor smooth_l1_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction,
+                               double beta) {
+  const Tensor x = at::sub(wide(self), wide(target)), g = of_loss(grad, self, reduction);
+  return at::where(at::ge(at::abs(x), beta), signed_as(x, g), at::div(at::mul(g, x), beta)).to(self.scalar_type());
+}
+Tensor huber_loss_backward(const Tensor& grad, const Tensor& self, const Tensor& target, int64_t reduction,
+                           double delta) {
+  const Tensor x = at::sub(wide(self), wide(target)), g = of_loss(grad, self, reduction);
+  return at::where(at::gt(at::abs(x), delta), signed_as(x, at::mul(g, delta)), at::mul(g, x)).to(self.scalar_type());
+}
+
+// beta self + alpha u v^T
+Tensor addr(const Tensor& self, const Tensor& u, const Tensor& v, const Scalar& beta, const Scalar& alpha) {
+  TORCH_CHECK(u.dim() == 1 && v.dim() == 1, "addr takes two vectors, got ", u.sizes(), " and ", v.sizes());
+  const Tensor outer = at::mul(at::mul(wide(u).unsqueeze(1), wide(v)), alpha);
+  const Tensor result = beta.equal(0) ? outer : at::add(at::mul(wide(self), beta), outer);
+  return result.to(at::native::result_type(at::TensorList({self, u, v})));
+}
+
 }  // namespace
 
 void replace_elementwise(torch::Library& m) {
@@ -170,6 +200,11 @@ void replace_elementwise(torch::Library& m) {
   replace<&Into<&elu>::out, FloatsOnCpu>(m, "elu.out", kCuda);
   replace<&Into<&elu>::self, FloatsOnCpu>(m, "elu_", kCuda);
   replace<&elu_backward, FloatsOnCpu>(m, "elu_backward", kCuda);
+  replace<&smooth_l1_loss_backward, FloatsOnCpu>(m, "smooth_l1_loss_backward", kCuda);
+  replace<&huber_loss_backward, FloatsOnCpu>(m, "huber_loss_backward", kCuda);
+  replace<&addr, FloatsOnCpu>(m, "addr", kCuda);
+  replace<&Into<&addr>::out, FloatsOnCpu>(m, "addr.out", kCuda);
+  replace<&Into<&addr>::self, FloatsOnCpu>(m, "addr_", kCuda);
 }
 
 }  // namespace treduce::invariant

@@ -4,12 +4,24 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/angle_ops.h>
 #include <ATen/ops/div_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/neg_ops.h>
+#include <ATen/ops/sgn_ops.h>
+#include <ATen/ops/sigmoid_backward_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tanh_backward_ops.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <tuple>
 
 #include "invariant_ops.h"
 
@@ -66,11 +78,6 @@ constexpr const char* kOps[] = {
     "div_.Tensor_mode",
 };
 
-// Likewise, but of complex numbers alone.
-constexpr const char* kOfComplex[] = {
-    "angle", "angle.out", "sgn", "sgn.out", "sgn_",
-};
-
 constexpr char kReason[] = "on CUDA torch's is elementwise";
 
 constexpr int64_t kVectors = 64;  // elements: two vectors of any instruction set, which torch computes at a time
@@ -96,7 +103,8 @@ class WholeVectors {
       if (!arguments_[i].isTensor()) continue;
       const Tensor& t = arguments_[i].toTensor();
       // A number, which has another part in the dtype of the result, is in each vector as it is.
-      if (t.dim() == 0 && !shape_.empty() && static_cast<int64_t>(i) != to_) continue;
+      const bool number = t.dim() == 0 && (!shape_.empty() || t.unsafeGetTensorImpl()->is_wrapped_number());
+      if (number && static_cast<int64_t>(i) != to_) continue;
       arrays_[i] = at::empty({padded_}, t.options());
       arrays_[i].narrow(0, count_, padded_ - count_).fill_(1);
       const bool read = static_cast<int64_t>(i) != to_ || !schema[i].kwarg_only();
@@ -165,7 +173,6 @@ class WholeVectors {
 
 bool is_complex_on_cpu(const Tensor& t) { return t.is_cpu() && t.layout() == at::kStrided && t.is_complex(); }
 
-template <bool kComplexOnly>
 void whole_vectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
   keys = keys & below(kKey);
   if (!active()) return op.redispatchBoxed(keys, stack);
@@ -179,8 +186,7 @@ void whole_vectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
     complex |= is_complex_on_cpu(value.toTensor());
   }
   Entry& entry = entry_of(op);
-  const bool floats = !kComplexOnly && FloatsOnCpu::judge(seen) == Verdict::ours;
-  if (seen.elsewhere || !(complex || floats)) {
+  if (seen.elsewhere || !(complex || FloatsOnCpu::judge(seen) == Verdict::ours)) {
     if (!seen.elsewhere) entry.torchs.fetch_add(1, std::memory_order_relaxed);
     return op.redispatchBoxed(keys, stack);
   }
@@ -190,39 +196,61 @@ void whole_vectors(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
   stack->emplace_back(result);
 }
 
-// Products and quotients of complex numbers, likewise. Of others they are frequent, and torch's: these calls are not counted, nor boxed.
-template <class Op, class Signature = typename Op::schema>
-struct Complex;
+// Ops whose result depends on the place in some calls alone: of complex numbers, and of 16-bit floats in sums that scale one of them.
+// Other calls are frequent, and torch's: they are neither counted nor boxed.
+template <class Op, bool kSum, class Signature = typename Op::schema>
+struct Seldom;
 
-template <class Op, class R, class... A>
-struct Complex<Op, R(A...)> {
+template <class Op, bool kSum, class R, class... A>
+struct Seldom<Op, kSum, R(A...)> {
+  static inline Entry* entry = nullptr;
+
   static R call(c10::DispatchKeySet keys, A... args) {
     keys = keys & below(kKey);
-    if (!active() || !(is_complex_on_cpu(args) || ...)) return Op::redispatch(keys, args...);
+    if (!active() || !depends_on_place(args...)) return Op::redispatch(keys, args...);
     Seen seen;
     (seen.look(args), ...);
     if (seen.elsewhere) return Op::redispatch(keys, args...);
     static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
-    static Entry& entry = entry_of(op);
-    entry.ours.fetch_add(1, std::memory_order_relaxed);
-    const std::vector<c10::IValue> given{c10::IValue(Tensor(args))...};
+    entry->ours.fetch_add(1, std::memory_order_relaxed);
+    const std::vector<c10::IValue> given{c10::IValue(std::decay_t<A>(args))...};
     const Tensor result = WholeVectors(op, keys, given).result();
     if constexpr (std::is_same_v<R, Tensor>) {
       return result;
     } else {
-      return written(args...);
+      const auto all = std::tie(args...);
+      constexpr bool kInPlace = std::is_same_v<std::tuple_element_t<0, std::tuple<A...>>, Tensor&>;
+      return std::get<kInPlace ? 0 : sizeof...(A) - 1>(all);
     }
   }
 
  private:
-  static Tensor& written(Tensor& self, const Tensor&) { return self; }
-  static Tensor& written(const Tensor&, const Tensor&, Tensor& out) { return out; }
+  static bool depends_on_place(const A&... args) {
+    bool complex = false, narrow = false, scaled = false;
+    const auto look = [&](const auto& arg) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(arg)>, Tensor>) {
+        complex |= is_complex_on_cpu(arg);
+        narrow |= arg.is_cpu() && at::isReducedFloatingType(arg.scalar_type());
+      } else {
+        scaled |= kSum && !arg.equal(1);
+      }
+    };
+    (look(args), ...);
+    return complex || (narrow && scaled);
+  }
 };
 
-template <class Op>
-void replace_complex(torch::Library& m, const char* op) {
-  add_entry(op, Kind::ours, kReason);
-  m.impl(op, &Complex<Op>::call);
+template <bool kSum, class... Ops>
+void replace_seldom(torch::Library& m) {
+  const auto replace_one = [&](auto* of) {
+    using Op = std::remove_pointer_t<decltype(of)>;
+    const std::string_view name = Op::name, overload = Op::overload_name;
+    std::string op_name(name.substr(std::string_view("aten::").size()));
+    if (!overload.empty()) op_name.append(".").append(overload);
+    Seldom<Op, kSum>::entry = &add_entry(op_name.c_str(), Kind::ours, kReason);
+    m.impl(op_name.c_str(), &Seldom<Op, kSum>::call);
+  };
+  (replace_one(static_cast<Ops*>(nullptr)), ...);
 }
 
 }  // namespace
@@ -230,18 +258,13 @@ void replace_complex(torch::Library& m, const char* op) {
 void replace_whole_vectors(torch::Library& m) {
   for (const char* op : kOps) {
     add_entry(op, Kind::ours, kReason);
-    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors<false>>());
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors>());
   }
-  for (const char* op : kOfComplex) {
-    add_entry(op, Kind::ours, kReason);
-    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&whole_vectors<true>>());
-  }
-  replace_complex<at::_ops::mul_Tensor>(m, "mul.Tensor");
-  replace_complex<at::_ops::mul__Tensor>(m, "mul_.Tensor");
-  replace_complex<at::_ops::mul_out>(m, "mul.out");
-  replace_complex<at::_ops::div_Tensor>(m, "div.Tensor");
-  replace_complex<at::_ops::div__Tensor>(m, "div_.Tensor");
-  replace_complex<at::_ops::div_out>(m, "div.out");
+  using namespace at::_ops;
+  replace_seldom<true, add_Tensor, add__Tensor, add_out, sub_Tensor, sub__Tensor, sub_out>(m);
+  replace_seldom<false, mul_Tensor, mul__Tensor, mul_out, div_Tensor, div__Tensor, div_out, neg, neg_, neg_out, angle,
+                 angle_out, sgn, sgn_, sgn_out, addcmul, addcmul_, addcmul_out, addcdiv, addcdiv_, addcdiv_out,
+                 tanh_backward, tanh_backward_grad_input, sigmoid_backward, sigmoid_backward_grad_input>(m);
 }
 
 }  // namespace treduce::invariant
