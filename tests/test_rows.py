@@ -138,6 +138,17 @@ def test_logsumexp_along_several_dims():
             torch.testing.assert_close(torch_reduce.logsumexp(x, dim, keepdim).double(), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_the_gradient_of_logsumexp_beside_infinities_is_torchs():
+    x = torch.tensor([[1, math.inf, 2], [1, 2, 3], [-math.inf] * 3, [math.nan, 1, 2], [-math.inf, 1, 2]])
+    for dim, keepdim in ((1, False), (1, True), (0, False)):
+        rows = x.clone().requires_grad_() if dim else x.T.contiguous().requires_grad_()
+        found, expected = (
+            torch.autograd.grad(f(rows, dim, keepdim).sum(), rows)[0] for f in (torch_reduce.logsumexp, torch.logsumexp)
+        )
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        assert (found == 0).sum() == 3
+
+
 def test_dims_of_logsumexp_that_are_not_there():
     x = torch.randn(2, 3, 4)
     for wrong in ([-4], [3, 0], (0, -4)):

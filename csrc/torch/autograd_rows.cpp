@@ -56,9 +56,9 @@ struct SoftmaxNode : Node {
   std::string name() const override { return log ? "TreduceLogSoftmaxBackward" : "TreduceSoftmaxBackward"; }
 };
 
-// d logsumexp = softmax, from the input and the result.
+// d logsumexp = softmax, from the input; and 0 at numbers below a result of +inf, where softmax is NaN.
 struct LogSumExpNode : Node {
-  SavedVariable self;
+  SavedVariable self, result;
   int64_t dim = 0;
   bool keepdim = false;
   std::string variant;
@@ -67,10 +67,16 @@ struct LogSumExpNode : Node {
     static const auto softmax = find_op<SoftmaxSchema>("treduce::softmax");
     if (!grads[0].defined()) return {at::Tensor()};
     const at::Tensor x = self.unpack();
-    const at::Tensor g = keepdim || x.dim() == 0 ? grads[0] : grads[0].unsqueeze(dim);
-    return {softmax.call(x, dim, variant) * g};
+    const bool kept = keepdim || x.dim() == 0;
+    const at::Tensor y = result.unpack(pointer_to(this)).detach();
+    const at::Tensor zero =
+        at::eq(x.detach() - (kept ? y : y.unsqueeze(dim)), -std::numeric_limits<double>::infinity());
+    return {softmax.call(x, dim, variant).masked_fill(zero, 0) * (kept ? grads[0] : grads[0].unsqueeze(dim))};
   }
-  void release_variables() override { self.reset_data(); }
+  void release_variables() override {
+    self.reset_data();
+    result.reset_data();
+  }
   std::string name() const override { return "TreduceLogSumExpBackward"; }
 };
 
@@ -200,6 +206,7 @@ at::Tensor logsumexp(c10::DispatchKeySet keys, const at::Tensor& self, int64_t d
     node->keepdim = keepdim;
     node->variant = std::string(variant);
     torch::autograd::set_history(result, node);
+    node->result = SavedVariable(result, /*is_output=*/true);
   }
   if (tangent.defined()) {
     const at::Tensor along = sum_along(ours::softmax(primal_of(self), dim) * tangent, dim);
