@@ -33,7 +33,18 @@ struct Windows {
         padding(ints(padding_, dims)),
         dilation(ints(dilation_, dims)),
         output_padding(ints(output_padding_, dims)),
-        groups(groups_.guard_int(__FILE__, __LINE__)) {}
+        groups(groups_.guard_int(__FILE__, __LINE__)) {
+    const auto least = [dims](const char* what, const Ints& values, int64_t least) {
+      const bool fit = std::all_of(values.begin(), values.end(), [least](int64_t value) { return value >= least; });
+      TORCH_CHECK_VALUE(static_cast<int64_t>(values.size()) == dims && fit, "convolution takes a ", what, " of ", dims,
+                        " numbers, each at least ", least, ", got ", values);
+    };
+    least("stride", stride, 1);
+    least("padding", padding, 0);
+    least("dilation", dilation, 1);
+    least("output_padding", output_padding, 0);
+    TORCH_CHECK_VALUE(groups > 0, "convolution takes at least one group, got ", groups);
+  }
 
   // One number may stand for all dims.
   static Ints ints(c10::SymIntArrayRef symbolic, int64_t dims) {
@@ -170,14 +181,23 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTens
   TORCH_CHECK_VALUE(input.size(1) == (is_transposed ? weight.size(0) : weight.size(1) * w.groups),
                     "convolution: ", input.size(1), " channels of the input do not fit a weight ", weight.sizes(),
                     " of ", w.groups, " groups");
+  const int64_t channels = is_transposed ? weight.size(1) * w.groups : weight.size(0);
+  const bool biased = bias.has_value() && bias->defined();
+  TORCH_CHECK_VALUE(weight.size(0) % w.groups == 0, "convolution: ", w.groups, " groups do not divide the ",
+                    weight.size(0), " rows of the weight");
+  TORCH_CHECK_VALUE(!biased || (bias->dim() == 1 && bias->size(0) == channels), "convolution takes a bias of ",
+                    channels, " elements, got ", biased ? bias->sizes() : at::IntArrayRef());
   Ints sizes;
   for (int64_t d = 0; d < dims; ++d) {
     const int64_t size = input.size(2 + d), window = (weight.size(2 + d) - 1) * w.dilation[d] + 1;
     sizes.push_back(is_transposed ? (size - 1) * w.stride[d] - 2 * w.padding[d] + window + w.output_padding[d]
                                   : (size + 2 * w.padding[d] - window) / w.stride[d] + 1);
+    const bool fits = is_transposed ? sizes.back() > 0 : size + 2 * w.padding[d] >= window;
+    TORCH_CHECK_VALUE(fits && weight.size(2 + d) > 0, "convolution: no window of ", weight.sizes().slice(2),
+                      " fits an input of ", input.sizes().slice(2));
   }
   const Tensor out = is_transposed ? transposed(input, weight, sizes, w) : convolve(input, weight, sizes, w);
-  if (!bias.has_value() || !bias->defined()) return out;
+  if (!biased) return out;
   Ints shape(out.dim(), 1);
   shape[1] = -1;
   return at::add(out, bias->reshape(shape));
