@@ -102,6 +102,13 @@ ROWS |= ELEMENTWISE | {
     "cumsum": lambda x, w: x.cumsum(-1),
     "cumsum of a middle dim": lambda x, w: x.cumsum(1),
     "cumprod": lambda x, w: (x[:, :, :9] / 4 + 1).cumprod(-1),
+    "logcumsumexp": lambda x, w: x.logcumsumexp(-1),
+    "instance_norm": lambda x, w: functional.instance_norm(x, weight=w[0, :5], bias=w[1, :5]),
+    "scatter_reduce mean": lambda x, w: x.scatter_reduce(
+        2, torch.arange(30, device=x.device).remainder(7).expand(len(x), 5, 30), x[:, :, 30:60], "mean"
+    ),
+    "index_reduce mean": lambda x, w: x.index_reduce(1, torch.tensor([3, 0, 3], device=x.device), x[:, :3] * 2, "mean"),
+    "weight norm": lambda x, w: functional.linear(x, torch._weight_norm(w, w.T[:, :1], 0)),
     "conv1d": lambda x, w: functional.conv1d(x, w[:20, :15].reshape(20, 5, 3), w[0, :20], stride=2, padding=1),
     "conv1d of groups": lambda x, w: functional.conv1d(x[:, :4], w[:6, :10].reshape(6, 2, 5), dilation=2, groups=2),
     "conv2d": lambda x, w: functional.conv2d(

@@ -7,16 +7,24 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/batch_norm_native.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cdist_native.h>
+#include <ATen/ops/cudnn_is_acceptable_native.h>
 #include <ATen/ops/dot.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/linalg_multi_dot_native.h>
 #include <ATen/ops/linear_native.h>
+#include <ATen/ops/lstm_cell.h>
+#include <ATen/ops/lstm_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/rsqrt.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/tensordot_native.h>
 
@@ -73,13 +81,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return at::native::matmul(a, b);
 }
 
-// In evaluation: x scale + shift, with one scale and shift for each channel.
+// In evaluation: x scale + shift, with one scale and shift for each channel. In training cuDNN has kernels of its own.
 Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                   const OptionalTensor& mean, const OptionalTensor& var, bool training, double momentum, double eps,
                   bool cudnn_enabled) {
-  if (training || input.dim() < 2 || !is_there(mean) || !is_there(var)) {
+  if (input.dim() < 2 || input.sym_numel() == 0 || (!training && !(is_there(mean) && is_there(var)))) {
     return at::native::batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn_enabled);
   }
+  if (training) return std::get<0>(at::native_batch_norm(input, weight, bias, mean, var, training, momentum, eps));
   const at::ScalarType type = composed::accumulator(input.scalar_type());
   std::vector<c10::SymInt> shape(input.dim(), 1);
   shape[1] = input.sym_size(1);
@@ -90,6 +99,17 @@ Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const Optio
   if (is_there(bias)) shift = at::add(shift, of_channels(*bias));
   return at::addcmul(shift, input.to(type), scale).to(input.scalar_type()).contiguous(input.suggest_memory_format());
 }
+
+// Torch takes the shortcut by a product from 26 rows on. It has no other way for 16-bit floats.
+Tensor cdist(const Tensor& x1, const Tensor& x2, double p, std::optional<int64_t> compute_mode) {
+  enum { kProductsOfMany, kProducts, kDifferences };
+  int64_t mode = compute_mode.value_or(kProductsOfMany);
+  if (mode == kProductsOfMany) mode = at::isReducedFloatingType(x1.scalar_type()) ? kProducts : kDifferences;
+  return at::native::cdist(x1, x2, p, mode);
+}
+
+// Then torch composes recurrent layers of products, in place of cuDNN's kernels.
+bool no_cudnn(const Tensor&) { return false; }
 
 // From the first to the last: torch's order of the products follows the count of rows.
 Tensor multi_dot(at::TensorList tensors) {
@@ -108,6 +128,79 @@ Tensor tensordot(const Tensor& a, const Tensor& b, at::IntArrayRef dims_a, at::I
   for (size_t i = 0; whole && i < dims_a.size(); ++i) whole = a.sym_size(dims_a[i]) == b.sym_size(dims_b[i]);
   if (!whole) return at::native::tensordot(a, b, dims_a, dims_b);
   return at::dot(a.permute(dims_a).reshape(-1), b.permute(dims_b).reshape(-1));
+}
+
+// ---- long short-term memory, for which torch takes oneDNN's or cuDNN's kernels where there is no projection
+
+using Lstm = std::tuple<Tensor, Tensor, Tensor>(const Tensor& input, at::TensorList hx, at::TensorList params,
+                                                bool has_biases, int64_t num_layers, double dropout, bool train,
+                                                bool bidirectional, bool batch_first);
+using PackedLstm = std::tuple<Tensor, Tensor, Tensor>(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+                                                      at::TensorList params, bool has_biases, int64_t num_layers,
+                                                      double dropout, bool train, bool bidirectional);
+
+// One direction of a layer. A step has the first rows of the state, as many as its text has.
+std::tuple<Tensor, Tensor, Tensor> walk(std::vector<Tensor> steps, Tensor h, Tensor c, at::TensorList weights,
+                                        bool backwards) {
+  const auto bias = [&](size_t i) { return i < weights.size() ? OptionalTensor(weights[i]) : std::nullopt; };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Tensor& x = steps[backwards ? steps.size() - 1 - i : i];
+    const int64_t n = x.size(0), others = h.size(0) - n;
+    auto [next_h, next_c] =
+        at::lstm_cell(x, {h.narrow(0, 0, n), c.narrow(0, 0, n)}, weights[0], weights[1], bias(2), bias(3));
+    x = next_h;
+    h = others > 0 ? at::cat({next_h, h.narrow(0, n, others)}) : next_h;
+    c = others > 0 ? at::cat({next_c, c.narrow(0, n, others)}) : next_c;
+  }
+  return {at::cat(steps), h, c};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layers(Tensor data, at::IntArrayRef sizes, at::TensorList hx, at::TensorList params,
+                                          bool has_biases, int64_t num_layers, double dropout, bool train,
+                                          bool bidirectional) {
+  const int64_t directions = bidirectional ? 2 : 1, each = has_biases ? 4 : 2;
+  std::vector<Tensor> h, c;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    if (layer > 0 && dropout > 0) data = at::dropout(data, dropout, train);
+    std::vector<Tensor> results;
+    for (int64_t d = 0; d < directions; ++d) {
+      const int64_t k = layer * directions + d;
+      auto [result, last_h, last_c] =
+          walk(data.split_with_sizes(sizes), hx[0][k], hx[1][k], params.slice(k * each, each), d == 1);
+      results.push_back(result);
+      h.push_back(last_h);
+      c.push_back(last_c);
+    }
+    data = at::cat(results, 1);
+  }
+  return {data, at::stack(h), at::stack(c)};
+}
+
+bool projects(at::TensorList hx) { return hx.size() != 2 || hx[0].sizes() != hx[1].sizes(); }
+
+std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
+                                        int64_t num_layers, double dropout, bool train, bool bidirectional,
+                                        bool batch_first) {
+  if (input.dim() != 3 || input.numel() == 0 || projects(hx)) {
+    return at::native::lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+  }
+  const Tensor steps = batch_first ? input.transpose(0, 1) : input;
+  const std::vector<int64_t> sizes(steps.size(0), steps.size(1));
+  auto [result, h, c] =
+      layers(steps.flatten(0, 1), sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
+  result = result.view({steps.size(0), steps.size(1), -1});
+  return {batch_first ? result.transpose(0, 1) : result, h, c};
+}
+
+std::tuple<Tensor, Tensor, Tensor> packed_lstm(const Tensor& data, const Tensor& batch_sizes, at::TensorList hx,
+                                               at::TensorList params, bool has_biases, int64_t num_layers,
+                                               double dropout, bool train, bool bidirectional) {
+  if (data.numel() == 0 || projects(hx)) {
+    return at::native::lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
+  }
+  const Tensor sizes = batch_sizes.to(at::kCPU, at::kLong).contiguous();
+  return layers(data, {sizes.const_data_ptr<int64_t>(), static_cast<size_t>(sizes.numel())}, hx, params, has_biases,
+                num_layers, dropout, train, bidirectional);
 }
 
 Tensor multi_dot_above_autograd(at::TensorList tensors) {
@@ -148,6 +241,10 @@ void replace_above_autograd(torch::Library& m) {
   replace<&matmul, Dense>(m, "matmul");
   replace<&batch_norm, Dense>(m, "batch_norm");
   replace<&tensordot, Dense>(m, "tensordot");
+  replace<&cdist, Dense>(m, "cdist");
+  replace<&no_cudnn, Dense>(m, "cudnn_is_acceptable");
+  replace<&lstm, Dense>(m, "lstm.input");
+  replace<&packed_lstm, Dense>(m, "lstm.data");
   replace<&multi_dot>(m, "linalg_multi_dot");
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
     auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
@@ -155,6 +252,10 @@ void replace_above_autograd(torch::Library& m) {
     library->impl("batch_norm", &AboveAutograd<&batch_norm, &at::native::batch_norm>::call);
     library->impl("matmul", &AboveAutograd<&matmul, &at::native::matmul>::call);
     library->impl("tensordot", &AboveAutograd<&tensordot, &at::native::tensordot>::call);
+    library->impl("cdist", &AboveAutograd<&cdist, &at::native::cdist>::call);
+    library->impl("cudnn_is_acceptable", &AboveAutograd<&no_cudnn, &at::native::cudnn_is_acceptable>::call);
+    library->impl("lstm.input", &AboveAutograd<&lstm, static_cast<Lstm*>(&at::native::lstm)>::call);
+    library->impl("lstm.data", &AboveAutograd<&packed_lstm, static_cast<PackedLstm*>(&at::native::lstm)>::call);
     library->impl("linalg_multi_dot", &multi_dot_above_autograd);
   }
 }

@@ -5,17 +5,27 @@
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/index_fill.h>
 #include <ATen/ops/logical_and.h>
 #include <ATen/ops/lt.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/scatter.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
+#include "composed.h"
 #include "invariant_ops.h"
+#include "ours.h"
 #include "reduce_schema.h"
 #include "segments.h"
 
@@ -137,13 +147,94 @@ Tensor& index_put_impl_(Tensor& self, const Indices& indices, const Tensor& valu
   return self.copy_(index_put(self, indices, values, accumulate));
 }
 
+Tensor& put_(Tensor& self, const Tensor& index, const Tensor& source, bool accumulate) {
+  TORCH_CHECK_VALUE(index.numel() == source.numel(), "put_ takes a value for each index, got ", source.sizes(), " and ",
+                    index.sizes());
+  Indices places;
+  places.push_back(index.reshape({-1}));
+  return self.copy_(index_put(self.reshape({-1}), places, source.reshape({-1}), accumulate).reshape(self.sizes()));
+}
+
 // Without accumulate, values take the place of others.
 struct Accumulating {
-  template <class... Rest>
-  static Verdict judge(const Seen& seen, const Tensor&, const Indices&, const Tensor&, bool accumulate, Rest...) {
+  template <class I, class... Rest>
+  static Verdict judge(const Seen& seen, const Tensor&, const I&, const Tensor&, bool accumulate, Rest...) {
     return accumulate ? Floats::judge(seen) : Verdict::torchs;
   }
 };
+
+// Sums and means where an index says: what was there counts, or not.
+Tensor scatter_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, std::string_view reduce,
+                      bool include_self) {
+  check_types("scatter_reduce", self, src);
+  const at::ScalarType type = composed::accumulator(self.scalar_type());
+  const Tensor first = include_self ? self.to(type) : at::scatter(self.to(type), dim, index, 0);
+  const Tensor sum = scatter_add(first, dim, index, src.to(type));
+  if (reduce == "sum") return sum.to(self.scalar_type());
+  const Tensor before = include_self ? at::ones_like(first) : at::zeros_like(first);
+  const Tensor counts = scatter_add(before, dim, index, at::ones_like(src, src.options().dtype(type)));
+  return at::div(sum, counts.clamp_min(1)).to(self.scalar_type());
+}
+
+Tensor index_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                    std::string_view /*mean*/, bool include_self) {
+  check_types("index_reduce", self, source);
+  const at::ScalarType type = composed::accumulator(self.scalar_type());
+  const Tensor first = include_self ? self.to(type) : at::index_fill(self.to(type), dim, index.to(at::kLong), 0);
+  const Tensor sum = index_add(first, dim, index, source.to(type), 1);
+  const Tensor before = include_self ? at::ones_like(first) : at::zeros_like(first);
+  const Tensor counts = index_add(before, dim, index, at::ones_like(source, source.options().dtype(type)), 1);
+  return at::div(sum, counts.clamp_min(1)).to(self.scalar_type());
+}
+
+struct SumsAndMeans {
+  template <class... Rest>
+  static Verdict judge(const Seen& seen, const Tensor&, int64_t, const Tensor&, const Tensor&, std::string_view reduce,
+                       Rest&&...) {
+    if (reduce == "amax" || reduce == "amin") return Verdict::torchs;
+    const Verdict verdict = Floats::judge(seen);
+    return verdict == Verdict::ours && reduce != "sum" && reduce != "mean" ? Verdict::uncovered : verdict;
+  }
+};
+
+// ---- bags of embeddings
+
+enum Bag { kSumOfBag, kMeanOfBag, kMaxOfBag };  // aten's numbers
+
+// The bag of each index. Torch leaves its own empty where it does not need it.
+Tensor bags_of(const Tensor& indices, const Tensor& offsets) {
+  const Tensor places = at::arange(indices.numel(), offsets.options());
+  return at::sub(at::searchsorted(offsets, places, /*out_int32=*/false, /*right=*/true), 1);
+}
+
+Tensor bag_backward(const Tensor& grad, const Tensor& indices, const Tensor& offset2bag, const Tensor& bag_size,
+                    const Tensor& maximum_indices, c10::SymInt num_weights, bool scale_grad_by_freq, int64_t mode,
+                    const std::optional<Tensor>& per_sample_weights, int64_t padding_idx) {
+  const at::ScalarType type = composed::accumulator(grad.scalar_type());
+  const Tensor out = at::zeros({num_weights.guard_int(__FILE__, __LINE__), grad.size(1)}, grad.options().dtype(type));
+  if (mode == kMaxOfBag) {
+    const Tensor rows = grad.to(type).masked_fill(at::eq(bag_size, 0).unsqueeze(1), 0);
+    return scatter_add(out, 0, maximum_indices.clamp_min(0), rows).to(grad.scalar_type());
+  }
+  Tensor rows = grad.to(type);
+  if (mode == kMeanOfBag) rows = at::div(rows, bag_size.clamp_min(1).to(type).unsqueeze(1));
+  rows = rows.index_select(0, offset2bag);
+  if (per_sample_weights.has_value() && per_sample_weights->defined()) {
+    rows = at::mul(rows, per_sample_weights->to(type).unsqueeze(1));
+  }
+  add_rows(out, indices.to(at::kLong), rows, scale_grad_by_freq);
+  if (padding_idx >= 0) out.select(0, padding_idx).zero_();
+  return out.to(grad.scalar_type());
+}
+
+Tensor bag_weights_backward(const Tensor& grad, const Tensor& weight, const Tensor& indices, const Tensor& offsets,
+                            const Tensor& offset2bag, int64_t /*mode*/, int64_t padding_idx) {
+  const at::ScalarType type = composed::accumulator(grad.scalar_type());
+  const Tensor bags = offset2bag.numel() == indices.numel() ? offset2bag : bags_of(indices, offsets);
+  const Tensor products = at::mul(grad.to(type).index_select(0, bags), weight.index_select(0, indices).to(type));
+  const Tensor result = ours::sum(products, 1, /*keepdim=*/false).to(grad.scalar_type());
+  return padding_idx >= 0 ? result.masked_fill(at::eq(indices, padding_idx), 0) : result;
+}
 
 }  // namespace
 
@@ -159,6 +250,16 @@ void replace_index(torch::Library& m) {
   replace<&index_put, Accumulating>(m, "index_put", kStores);
   replace<&index_put_, Accumulating>(m, "index_put_", kStores);
   replace<&index_put_impl_, Accumulating>(m, "_index_put_impl_", kStores);
+  replace<&put_, Accumulating>(m, "put_", kStores);
+  constexpr char kExtrema[] = "a largest or smallest: no rounding";
+  replace<&scatter_reduce, SumsAndMeans>(m, "scatter_reduce.two", kExtrema);
+  replace<&Into<&scatter_reduce>::out, SumsAndMeans>(m, "scatter_reduce.two_out", kExtrema);
+  replace<&Into<&scatter_reduce>::self, SumsAndMeans>(m, "scatter_reduce_.two", kExtrema);
+  replace<&index_reduce, SumsAndMeans>(m, "index_reduce", kExtrema);
+  replace<&Into<&index_reduce>::out, SumsAndMeans>(m, "index_reduce.out", kExtrema);
+  replace<&Into<&index_reduce>::self, SumsAndMeans>(m, "index_reduce_", kExtrema);
+  replace<&bag_backward>(m, "_embedding_bag_dense_backward");
+  replace<&bag_weights_backward>(m, "_embedding_bag_per_sample_weights_backward");
 }
 
 }  // namespace treduce::invariant

@@ -5,8 +5,13 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
@@ -80,6 +85,12 @@ Tensor addmv(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar&
 
 Tensor dot(const Tensor& a, const Tensor& b) { return product_of("dot", a, 1, b, 1); }
 Tensor vdot(const Tensor& a, const Tensor& b) { return product_of("vdot", a, 1, b, 1); }  // of real numbers
+
+Tensor addmm_activation(const Tensor& self, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                        bool use_gelu) {
+  const Tensor result = invariant::addmm(self, a, b, beta, alpha);
+  return use_gelu ? at::gelu(result) : at::relu(result);
+}
 
 // Mixture of experts: rows of `a`, columns of `b` or the inner dim are cut at `offs`, and each part is multiplied by a matrix of its
 // own. The ends are read on the host, which waits for the GPU.
@@ -176,6 +187,18 @@ Tensor softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, a
 }
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& output, int64_t dim, at::ScalarType type) {
   return composed::log_softmax_backward(grad, output, dim, type);
+}
+// The mask says what is left out: (length, length), of keys (batch, length), or of the input's shape.
+Tensor masked_softmax(const Tensor& self, const Tensor& mask, std::optional<int64_t> dim,
+                      std::optional<int64_t> mask_type) {
+  enum { kOfPairs, kOfKeys };
+  const Tensor out = mask_type == kOfKeys && self.dim() == 4 ? mask.reshape({mask.size(0), 1, 1, -1}) : mask;
+  return composed::softmax(self.masked_fill(out, -std::numeric_limits<double>::infinity()), dim.value_or(-1),
+                           self.scalar_type());
+}
+Tensor masked_softmax_backward(const Tensor& grad, const Tensor& output, const Tensor& /*mask*/,
+                               std::optional<int64_t> dim) {
+  return composed::softmax_backward(grad, output, dim.value_or(-1), output.scalar_type());
 }
 Tensor logsumexp(const Tensor& self, at::IntArrayRef dim, bool keepdim) {
   return composed::logsumexp(self, dim, keepdim);
@@ -313,6 +336,114 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_backward(const Tensor& grad, const
   return {dx, dweight, dbias};
 }
 
+// Of batches. A channel is a row.
+struct Channels {
+  at::ScalarType wide;
+  std::vector<int64_t> stats, moved;
+
+  explicit Channels(const Tensor& input)
+      : wide(composed::accumulator(input.scalar_type())), stats(input.dim(), 1), moved(input.sizes().vec()) {
+    stats[1] = input.size(1);
+    std::swap(moved[0], moved[1]);
+  }
+  Tensor rows(const Tensor& x) const { return x.to(wide).transpose(0, 1).reshape({moved[0], -1}); }
+  Tensor like(const Tensor& rows) const { return rows.reshape(moved).transpose(0, 1); }
+  Tensor each(const Tensor& x) const { return x.to(wide).reshape(stats); }
+  Tensor rstd(const Tensor& var, double eps) const { return at::rsqrt(at::add(var.to(wide), eps)); }
+};
+
+void update(const Tensor& running, const Tensor& found, double momentum) {
+  if (!running.defined()) return;
+  running.copy_(at::add(at::mul(running.to(found.scalar_type()), 1 - momentum), at::mul(found, momentum)));
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const OptionalTensor& weight,
+                                                     const OptionalTensor& bias, const OptionalTensor& running_mean,
+                                                     const OptionalTensor& running_var, bool training, double momentum,
+                                                     double eps) {
+  for (const OptionalTensor* x : {&weight, &bias, &running_mean, &running_var}) {
+    TORCH_CHECK_VALUE(!defined(*x).defined() || (*x)->numel() == input.size(1), "batch_norm of ", input.size(1),
+                      " channels takes as many weights and statistics, got ", (*x)->sizes());
+  }
+  const Channels channels(input);
+  Tensor var = defined(running_var), mean = defined(running_mean);
+  if (training) {
+    const Tensor rows = channels.rows(input);
+    std::tie(var, mean) = composed::var_mean(rows, 1, /*correction=*/0, /*keepdim=*/false);
+    const double n = static_cast<double>(rows.size(1));
+    update(defined(running_mean), mean, momentum);
+    update(defined(running_var), at::mul(var, n / (n - 1)), momentum);
+  }
+  TORCH_CHECK_VALUE(var.defined() && mean.defined(), "batch_norm takes statistics where it is not in training");
+  const Tensor rstd = channels.rstd(var, eps);
+  Tensor y = at::mul(at::sub(input.to(channels.wide), channels.each(mean)), channels.each(rstd));
+  if (defined(weight).defined()) y = at::mul(y, channels.each(*weight));
+  if (defined(bias).defined()) y = at::add(y, channels.each(*bias));
+  const at::ScalarType type = stats_type(input, defined(weight));
+  y = y.to(input.scalar_type()).contiguous(input.suggest_memory_format());
+  const auto saved = [&](const Tensor& x) {
+    return training ? x.to(type) : at::empty({0}, input.options().dtype(type));
+  };
+  return {y, saved(mean), saved(rstd)};
+}
+std::tuple<Tensor, Tensor, Tensor> batch_norm_legit(const Tensor& input, const OptionalTensor& weight,
+                                                    const OptionalTensor& bias, Tensor& running_mean,
+                                                    Tensor& running_var, bool training, double momentum, double eps) {
+  return invariant::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+std::tuple<Tensor, Tensor, Tensor> batch_norm_no_stats(const Tensor& input, const OptionalTensor& weight,
+                                                       const OptionalTensor& bias, bool training, double momentum,
+                                                       double eps) {
+  return invariant::native_batch_norm(input, weight, bias, {}, {}, training, momentum, eps);
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
+    const Tensor& grad, const Tensor& input, const OptionalTensor& weight, const OptionalTensor& running_mean,
+    const OptionalTensor& running_var, const OptionalTensor& save_mean, const OptionalTensor& save_invstd, bool train,
+    double eps, std::array<bool, 3> wanted) {
+  const Channels channels(input);
+  const Tensor mean = (train ? save_mean : running_mean)->to(channels.wide).reshape({-1, 1});
+  const Tensor rstd = (train ? save_invstd->to(channels.wide) : channels.rstd(*running_var, eps)).reshape({-1, 1});
+  const Tensor x = channels.rows(input), g = channels.rows(grad);
+  const at::ScalarType type = defined(weight).defined() ? weight->scalar_type() : input.scalar_type();
+  Tensor dx, dweight, dbias;
+  if (wanted[0]) {
+    const Tensor scaled = defined(weight).defined() ? at::mul(g, weight->to(channels.wide).reshape({-1, 1})) : g;
+    dx = train ? std::get<0>(composed::layer_norm_backward(scaled, x, mean, rstd, Tensor(), {true, false, false}))
+               : at::mul(scaled, rstd);
+    dx = channels.like(dx).to(input.scalar_type()).contiguous(input.suggest_memory_format());
+  }
+  if (wanted[1]) {
+    dweight = ours::sum(at::mul(g, at::mul(at::sub(x, mean), rstd)), 1, /*keepdim=*/false).to(type);
+  }
+  if (wanted[2]) dbias = ours::sum(g, 1, /*keepdim=*/false).to(type);
+  return {dx, dweight, dbias};
+}
+
+// A weight as a direction and its length, one for each place of `dim`.
+std::vector<int64_t> other_dims(const Tensor& v, int64_t dim) {
+  std::vector<int64_t> others;
+  for (int64_t d = 0; d < v.dim(); ++d) {
+    if (d != dim) others.push_back(d);
+  }
+  return others;
+}
+
+std::tuple<Tensor, Tensor> weight_norm(const Tensor& v, const Tensor& g, int64_t dim) {
+  const at::ScalarType wide = composed::accumulator(v.scalar_type());
+  const Tensor norms = composed::norm(v, 2, other_dims(v, dim), /*keepdim=*/true, wide);
+  return {at::mul(v.to(wide), at::div(g.to(wide), norms)).to(v.scalar_type()), norms};
+}
+
+std::tuple<Tensor, Tensor> weight_norm_backward(const Tensor& grad, const Tensor& v, const Tensor& g,
+                                                const Tensor& norms, int64_t dim) {
+  const at::ScalarType wide = composed::accumulator(v.scalar_type());
+  const Tensor unit = at::div(v.to(wide), norms), dw = grad.to(wide);
+  const Tensor dg = ours::sum(at::mul(dw, unit), other_dims(v, dim), /*keepdim=*/true);
+  const Tensor dv = at::mul(at::sub(dw, at::mul(unit, dg)), at::div(g.to(wide), norms));
+  return {dv.to(v.scalar_type()), dg.to(g.scalar_type())};
+}
+
 // ---- losses
 
 enum Reduction { kNone, kMean, kSum };  // aten's numbers
@@ -372,12 +503,15 @@ void replace_reductions(torch::Library& m) {
   replace<&dot>(m, "dot");
   replace<&Into<&dot>::out>(m, "dot.out");
   replace<&vdot>(m, "vdot");
+  replace<&addmm_activation>(m, "_addmm_activation");
+  replace<&Into<&addmm_activation>::out>(m, "_addmm_activation.out");
   replace<&grouped_mm>(m, "_grouped_mm");
 
   replace<&sum, Numbers>(m, "sum");
   replace<&sum_dim, Numbers>(m, "sum.dim_IntList");
   replace<&sum_out, Numbers>(m, "sum.IntList_out");
   replace<&nansum>(m, "nansum");
+  replace<&Into<&nansum>::out>(m, "nansum.out");
   replace<&mean, Numbers>(m, "mean");
   replace<&mean_dim, Numbers>(m, "mean.dim");
   replace<&mean_out, Numbers>(m, "mean.out");
@@ -405,6 +539,8 @@ void replace_reductions(torch::Library& m) {
   replace<&Into<&log_softmax>::out>(m, "_log_softmax.out");
   replace<&log_softmax_backward>(m, "_log_softmax_backward_data");
   replace<&Into<&log_softmax_backward>::out>(m, "_log_softmax_backward_data.out");
+  replace<&masked_softmax>(m, "_masked_softmax");
+  replace<&masked_softmax_backward>(m, "_masked_softmax_backward");
   replace<&logsumexp>(m, "logsumexp");
   replace<&Into<&logsumexp>::out>(m, "logsumexp.out");
 
@@ -414,6 +550,12 @@ void replace_reductions(torch::Library& m) {
   replace<&rms_norm_backward>(m, "_fused_rms_norm_backward");
   replace<&group_norm>(m, "native_group_norm");
   replace<&group_norm_backward>(m, "native_group_norm_backward");
+  replace<&native_batch_norm>(m, "native_batch_norm");
+  replace<&batch_norm_legit>(m, "_native_batch_norm_legit");
+  replace<&batch_norm_no_stats>(m, "_native_batch_norm_legit.no_stats");
+  replace<&native_batch_norm_backward>(m, "native_batch_norm_backward");
+  replace<&weight_norm>(m, "_weight_norm_interface");
+  replace<&weight_norm_backward>(m, "_weight_norm_interface_backward");
 
   replace<&nll_loss>(m, "nll_loss_forward");
   replace<&nll_loss2d>(m, "nll_loss2d_forward");

@@ -3,6 +3,7 @@
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/mul.h>
 
 #include "composed.h"
@@ -66,6 +67,10 @@ Tensor cumprod(const Tensor& self, int64_t dim, OptionalType dtype) {
   return running(self, dim, dtype, [](Tensor x, const Tensor& before) { x.mul_(before); });
 }
 
+Tensor logcumsumexp(const Tensor& self, int64_t dim) {
+  return running(self, dim, std::nullopt, [](Tensor x, const Tensor& before) { x.copy_(at::logaddexp(x, before)); });
+}
+
 Tensor trace(const Tensor& self) { return ours::sum(self.diagonal(), std::nullopt, /*keepdim=*/false); }
 
 }  // namespace
@@ -80,6 +85,8 @@ void replace_scans(torch::Library& m) {
   replace<&cumprod>(m, "cumprod");
   replace<&Into<&cumprod>::out>(m, "cumprod.out");
   replace<&Into<&cumprod>::self>(m, "cumprod_");
+  replace<&logcumsumexp>(m, "_logcumsumexp");
+  replace<&Into<&logcumsumexp>::out>(m, "_logcumsumexp.out");
   replace<&trace>(m, "trace");
 }
 
