@@ -11,6 +11,9 @@ namespace treduce::matmul {
 // So few rows read B where it lies, if it is contiguous: packing would cost more than it saves.
 constexpr int64_t kFewRows = 8;
 
+// Up to so many multiply-adds, preparing a product takes longer than multiplying. AMD EPYC, 2026-11-23.
+constexpr int64_t kTinyProduct = 192;
+
 // One product, cut into tasks that may run in any order on any number of threads.
 struct Gemm {
   Problem problem;
@@ -18,8 +21,9 @@ struct Gemm {
   const void* a;
   const void* b;
   void* c;
-  const void* bias;  // see with_bias: n elements side by side, or null
-  int bias_step;     // 0: one element for all columns
+  int64_t c_row, c_column;        // strides
+  const void* bias;               // see with_bias: elements side by side, or null
+  int64_t bias_row, bias_column;  // strides: it has an element a column, or, where the product is transposed, a row
   int64_t task_rows, task_columns;
 
   int64_t tasks_down() const { return ceil_div(problem.m, task_rows); }

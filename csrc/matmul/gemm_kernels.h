@@ -429,6 +429,23 @@ TREDUCE_INLINE void update_in_registers(const Acc<T>* a, int64_t rows, const Lin
   }
 }
 
+// The outputs one after another, where nothing pays that has to be prepared.
+template <class T>
+TREDUCE_INLINE void multiply_tiny(const Gemm& gemm, const Lines<T>& a, const Lines<T>& b, const Result<T>* bias,
+                                  Result<T>* c) {
+  for (int64_t i = 0; i < a.count; ++i) {
+    for (int64_t j = 0; j < b.count; ++j) {
+      Acc<T> sum = 0;
+      for (int64_t p = 0; p < gemm.problem.k; ++p) {
+        sum = multiply_add(static_cast<Acc<T>>(a.data[i * a.line_stride + p * a.depth_stride]),
+                           static_cast<Acc<T>>(b.data[j * b.line_stride + p * b.depth_stride]), sum);
+      }
+      sum = with_bias(sum, bias, i * gemm.bias_row + j * gemm.bias_column);
+      c[i * gemm.c_row + j * gemm.c_column] = round_to<Result<T>>(sum);
+    }
+  }
+}
+
 // Scratch of one thread: packed A, packed B and the accumulators, on cache lines. A small product's needs no allocation.
 template <class A>
 class Scratch {
@@ -461,6 +478,7 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
   // than all that these kernels save.
   constexpr bool kForFewRows = std::is_floating_point_v<A> && Isa::kFuses;
   const bool few = kForFewRows && p.m <= kFewRows;
+  const bool tiny = p.m * p.n * p.k <= kTinyProduct;
   // Squares keep their sums in registers and take all of k at once; the other kernels take a part after another.
   const bool whole = few && p.b_row == 1 && p.b_column != 1 && p.n > 1;
   const int64_t some_rows = std::max<int64_t>(p.m, Tile::kRows) * std::min(p.k, kDepthOfFewRows);
@@ -478,8 +496,13 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     const int64_t rows = std::min(gemm.task_rows, p.m - row), columns = std::min(gemm.task_columns, p.n - column);
     const Lines<T> a = {static_cast<const T*>(gemm.a) + at.a + row * p.a_row, p.a_row, p.a_column, rows};
     const Lines<T> b = {static_cast<const T*>(gemm.b) + at.b + column * p.b_column, p.b_column, p.b_row, columns};
-    Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * p.n + column;
-    const Result<T>* const bias = static_cast<const Result<T>*>(gemm.bias);
+    Result<T>* const c = static_cast<Result<T>*>(gemm.c) + at.c + row * gemm.c_row + column * gemm.c_column;
+    const Result<T>* bias = static_cast<const Result<T>*>(gemm.bias);
+    if (bias != nullptr) bias += row * gemm.bias_row + column * gemm.bias_column;
+    if (tiny) {
+      multiply_tiny(gemm, a, b, bias, c);
+      continue;
+    }
 
     // Sums lie in panels as wide as a tile, each of whole tiles; in place and in registers, a row after another.
     const int64_t panels_a = ceil_div(rows, Tile::kRows), panels_b = ceil_div(columns, Tile::kColumns);
@@ -534,15 +557,21 @@ TREDUCE_INLINE void run(const Gemm& gemm, int64_t begin_task, int64_t end_task) 
     }
     for (int64_t y = 0; y < panels_b; ++y) {
       const int64_t width = std::min<int64_t>(Tile::kColumns, columns - y * Tile::kColumns);
-      A widened[Tile::kColumns];  // the bias, once for all rows
+      A widened[Tile::kColumns];  // the bias
       const A* const addends = bias == nullptr ? nullptr : widened;
-      for (int64_t j = 0; bias != nullptr && j < width; ++j) {
-        widened[j] = static_cast<A>(bias[(column + y * Tile::kColumns + j) * gemm.bias_step]);
-      }
       for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; bias != nullptr && (i == 0 || gemm.bias_row != 0) && j < width; ++j) {
+          widened[j] = static_cast<A>(bias[i * gemm.bias_row + (y * Tile::kColumns + j) * gemm.bias_column]);
+        }
         const A* from = sums + y * sum_panel + i * sum_row;
-        Result<T>* to = c + i * p.n + y * Tile::kColumns;
-        for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
+        Result<T>* to = c + i * gemm.c_row + y * Tile::kColumns * gemm.c_column;
+        if (gemm.c_column == 1) {
+          for (int64_t j = 0; j < width; ++j) to[j] = round_to<Result<T>>(with_bias(from[j], addends, j));
+        } else {
+          for (int64_t j = 0; j < width; ++j) {
+            to[j * gemm.c_column] = round_to<Result<T>>(with_bias(from[j], addends, j));
+          }
+        }
       }
     }
   }
