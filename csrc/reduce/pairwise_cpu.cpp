@@ -23,12 +23,13 @@ namespace treduce::reduce {
 namespace cpu {
 namespace {
 
-constexpr int64_t kChunk = Pairwise::kChunk;
+constexpr int64_t kChunk = Pairwise::kChunk, kLanes = Pairwise::kLanes;
 constexpr int64_t kGathered = 4096;  // elements of short rows that are gathered at once
 constexpr int64_t kGatheredColumns = 16;
 constexpr int64_t kUnitsTogether = 16;  // of a long row, to a call
-constexpr int64_t kLongRun = 128;       // elements; longer runs are not gathered
-constexpr int64_t kStripedChunks = 8;   // that are reduced at once where runs are long
+constexpr int64_t kChunksOfRuns = 8;    // that are reduced at once where elements are runs
+constexpr int64_t kShortRun = 256;      // elements: the end of a run cuts half of the stripes, or more
+constexpr int64_t kAskedOfRun = 1024;   // bytes; then hardware has seen that it goes on
 constexpr int64_t kTileBytes = 16384;   // of a row of nodes, so that several levels of the tree fit the L2
 constexpr int64_t kLeastTile = 256;     // columns
 
@@ -70,8 +71,8 @@ class Reduction {
     if (converting) {
       kernel_dtype = accumulator_of(target);
     } else if (is_complex_dtype(dtype)) {
-      const bool in_rows = length_ > 1 && reduced_.inner_stride() == 1;
-      if (!in_rows || find_kernels(op, arithmetic, dtype) == nullptr) {  // two numbers side by side
+      if (length_ == 1 || columns_are_nearer() ||
+          find_kernels(op, arithmetic, dtype) == nullptr) {  // two numbers side by side
         kernel_dtype = accumulator_of(dtype);
         kept_.split_complex(true);
         reduced_.split_complex(false);
@@ -104,9 +105,7 @@ class Reduction {
       if (dense && across <= kernels_->narrow_columns) return narrow();
       if (across >= kernels_->width) return columns();
     }
-    const bool columns_are_nearer = kept_.count > 0 && kept_.inner_stride() > 0 &&
-                                    (reduced_.inner_stride() == 0 || kept_.inner_stride() < reduced_.inner_stride());
-    if (parts_ > 1 || (columns_are_nearer && !run)) return gathered_columns();
+    if (parts_ > 1 || columns_are_nearer()) return gathered_columns();
     gathered_rows();
   }
 
@@ -123,6 +122,12 @@ class Reduction {
       case DType::complex64: return DType::float32;
       default: return DType::int64;
     }
+  }
+
+  // Whether elements of neighbouring outputs lie nearer to each other than those of an output.
+  bool columns_are_nearer() const {
+    const int64_t along = reduced_.inner_stride(), across = kept_.inner_stride();
+    return along != 1 && kept_.count > 0 && across > 0 && (along == 0 || across < along);
   }
 
   const char* at(int64_t offset) const { return x_ + offset * element_size_; }
@@ -310,12 +315,13 @@ class Reduction {
         const int d = reduced_.count - 2;
         const int64_t left = reduced_.size[d] - (first + e) / inner % reduced_.size[d];
         const int64_t rows = std::min(whole, left);
-        gather_(at(offset + place.offset), {rows, reduced_.stride[d], inner, reduced_.inner_stride()}, target_, to);
+        gather_(at(offset + place.offset), {rows, reduced_.stride[d], inner, reduced_.inner_stride(), inner}, target_,
+                to);
         run = rows * inner;
       } else if (columns == 1) {
-        gather_(at(offset + place.offset), {1, 0, run, reduced_.inner_stride()}, target_, to);
+        gather_(at(offset + place.offset), {1, 0, run, reduced_.inner_stride(), run}, target_, to);
       } else {
-        gather_(at(offset + place.offset), {run, reduced_.inner_stride(), columns, column}, target_, to);
+        gather_(at(offset + place.offset), {run, reduced_.inner_stride(), columns, column, columns}, target_, to);
       }
       e += run;
       to += run * bytes;
@@ -370,26 +376,65 @@ class Reduction {
           });
   }
 
-  // The nodes of whole chunks of an output whose elements are long runs: only stripes that a run's end cuts are copied.
-  void striped(int64_t base, RunWalk& walk, int64_t chunks, char* buffer, char* nodes) const {
-    constexpr int64_t kLanes = Pairwise::kLanes;
-    const void* begins[kStripedChunks * Pairwise::kStripes];
-    for (int64_t s = 0; s < chunks * Pairwise::kStripes; ++s) {
-      if (walk.left() >= kLanes) {
-        begins[s] = at(base + walk.offset());
-        walk.advance(kLanes);
-        continue;
-      }
-      begins[s] = buffer;
-      for (int64_t l = 0; l < kLanes;) {
-        const int64_t count = std::min(walk.left(), kLanes - l);
-        memcpy(buffer, at(base + walk.offset()), count * element_size_);
-        buffer += count * element_size_;
-        l += count;
-        walk.advance(count);
-      }
+  // Copies elements together, and returns where they end.
+  char* copy_runs(int64_t base, RunWalk& walk, int64_t elements, char* to) const {
+    while (elements > 0) {
+      const int64_t here = std::min(walk.left(), elements);
+      memcpy(to, at(base + walk.offset()), here * element_size_);
+      to += here * element_size_;
+      elements -= here;
+      walk.advance(here);
     }
-    kernels_->stripes(begins, chunks, nodes);
+    return to;
+  }
+
+  // The nodes of `count` elements of an output that are runs of memory. Stripes are read where they lie. Those that the end of a run cuts
+  // are copied together first, of short runs whole chunks. Hardware does not know where the next runs begin, so their first lines are asked for.
+  void in_runs(int64_t base, int64_t first, int64_t count, char* buffer, char* nodes) const {
+    RunWalk walk(reduced_, first), ahead(reduced_, first);
+    const auto ask = [&](int64_t elements) {
+      while (elements > 0) {
+        const int64_t left = ahead.left(), here = std::min(left, elements);
+        if (left == reduced_.inner_size()) {
+          const char* const run = at(base + ahead.offset());
+          for (int64_t b = 0; b < std::min(left * element_size_, kAskedOfRun); b += 64)
+            __builtin_prefetch(run + b, 0, 2);
+        }
+        ahead.advance(here);
+        elements -= here;
+      }
+    };
+    ask(std::min(count, kChunk));
+    const bool short_runs = reduced_.inner_size() < kShortRun;
+    int64_t done = 0;
+    while (done + kChunk <= count) {
+      const void* begins[kChunksOfRuns * Pairwise::kStripes];
+      char* to = buffer;
+      int64_t chunks = 0;
+      for (; chunks < kChunksOfRuns && done + kChunk <= count; ++chunks, done += kChunk) {
+        ask(std::min(kChunk, count - done - kChunk));
+        for (int64_t s = 0; s < Pairwise::kStripes;) {
+          const void** const stripes = begins + chunks * Pairwise::kStripes + s;
+          const int64_t most = Pairwise::kStripes - s;
+          const int64_t lying = short_runs ? 0 : std::min(walk.left() / kLanes, most);
+          const int64_t here = lying > 0 ? lying : short_runs ? most : 1;
+          const char* const from = lying > 0 ? at(base + walk.offset()) : to;
+          for (int64_t i = 0; i < here; ++i) stripes[i] = from + i * kLanes * element_size_;
+          if (lying > 0) {
+            walk.advance(here * kLanes);
+          } else {
+            to = copy_runs(base, walk, here * kLanes, to);
+          }
+          s += here;
+        }
+      }
+      kernels_->stripes(begins, chunks, nodes);
+      nodes += chunks * ops_->node_size;
+    }
+    if (done < count) {
+      copy_runs(base, walk, count - done, buffer);
+      kernels_->rows(buffer, 1, 0, count - done, nodes);
+    }
   }
 
   // Rows whose elements are not one run, or must be converted: chunk by chunk, or many short ones at once.
@@ -400,12 +445,16 @@ class Reduction {
         const Buffer elements(at_once * length_ * kernels_->element_size), nodes(at_once * ops_->node_size);
         runs(begin, end, at_once, [&](const StridedDims::Place& place, int64_t count) {
           if (reduced_.count <= 1) {
-            gather_(at(place.offset), {count, kept_.inner_stride(), length_, reduced_.inner_stride()}, target_,
+            gather_(at(place.offset), {count, kept_.inner_stride(), length_, reduced_.inner_stride(), length_}, target_,
                     elements.data());
           } else {
-            for (int64_t r = 0; r < count; ++r) {
-              gather(place.offset + r * kept_.inner_stride(), 1, 0, 0, length_,
-                     elements.data() + r * length_ * kernels_->element_size);
+            // Run by run, of all rows: neighbouring outputs often lie side by side.
+            RunWalk walk(reduced_, 0);
+            for (int64_t e = 0; e < length_; e += reduced_.inner_size()) {
+              gather_(at(place.offset + walk.offset()),
+                      {count, kept_.inner_stride(), reduced_.inner_size(), reduced_.inner_stride(), length_}, target_,
+                      elements.data() + e * kernels_->element_size);
+              walk.advance(reduced_.inner_size());
             }
           }
           kernels_->rows(elements.data(), count, length_, length_, nodes.data());
@@ -417,25 +466,20 @@ class Reduction {
     struct State {
       Buffer elements, nodes;
     };
-    const bool in_runs = direct_ && reduced_.inner_stride() == 1 && reduced_.inner_size() >= kLongRun;
-    const int64_t buffered = (in_runs ? kStripedChunks : 1) * kChunk * kernels_->element_size;
+    const bool of_runs = direct_ && reduced_.inner_stride() == 1;
+    const int64_t buffered = (of_runs ? kChunksOfRuns : 1) * kChunk * kernels_->element_size;
     split(outputs_, 1,
           step([&] { return State{Buffer(buffered), Buffer(kUnit / kChunk * ops_->node_size)}; },
                [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
                  const int64_t base = kept_.place(group).offset, chunks = ceil_div(count, kChunk);
-                 int64_t c = 0;
-                 const auto node = [&] { return state.nodes.data() + c * ops_->node_size; };
-                 if (in_runs) {
-                   for (RunWalk walk(reduced_, first); (c + 1) * kChunk <= count;) {
-                     const int64_t here = std::min(count / kChunk - c, kStripedChunks);
-                     striped(base, walk, here, state.elements.data(), node());
-                     c += here;
+                 if (of_runs) {
+                   in_runs(base, first, count, state.elements.data(), state.nodes.data());
+                 } else {
+                   for (int64_t c = 0; c < chunks; ++c) {
+                     const int64_t elements = std::min(kChunk, count - c * kChunk);
+                     gather(base, 1, 0, first + c * kChunk, elements, state.elements.data());
+                     kernels_->rows(state.elements.data(), 1, 0, elements, state.nodes.data() + c * ops_->node_size);
                    }
-                 }
-                 for (; c < chunks; ++c) {
-                   const int64_t elements = std::min(kChunk, count - c * kChunk);
-                   gather(base, 1, 0, first + c * kChunk, elements, state.elements.data());
-                   kernels_->rows(state.elements.data(), 1, 0, elements, node());
                  }
                  ops_->fold(state.nodes.data(), chunks, 1);
                  std::copy_n(state.nodes.data(), ops_->node_size, nodes);

@@ -69,14 +69,19 @@ struct AnyOrder {
   static void stripes(const void* const* begins, int64_t chunks, void* result) {
     Acc* const nodes = static_cast<Acc*>(result);
     for (int64_t c = 0; c < chunks; ++c) {
-      const In* of_chunk[kStripes];
-      for (int s = 0; s < kStripes; ++s) of_chunk[s] = static_cast<const In*>(begins[c * kStripes + s]);
+      const void* const* const of_chunk = begins + c * kStripes;
+      const In* const first = static_cast<const In*>(of_chunk[0]);
+      if (Rows<O, L>::in_one_run(of_chunk)) {
+        nodes[c] = across(of_run(first, kChunk));
+        continue;
+      }
       Value v[kAccumulators];
       for (int i = 0; i < kAccumulators; ++i) v[i] = L::identity();
       for (int s = 0; s < kStripes; ++s) {
         for (int e = 0; e < kLanes; e += kAccumulators * kElements) {
+          const In* const p = static_cast<const In*>(of_chunk[s]) + e;
 #pragma GCC unroll 8
-          for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(of_chunk[s] + e + i * kElements));
+          for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
         }
       }
       nodes[c] = across(total(v));
@@ -188,12 +193,11 @@ struct AnyOrder {
 
   // The elements of whole groups of kAccumulators vectors.
   TREDUCE_INLINE static Value of_run(const In* x, int64_t n) {
-    Ahead ahead;
     Value sums[kAccumulators];
 #pragma GCC unroll 8
     for (int i = 0; i < kAccumulators; ++i) sums[i] = L::load(x + i * kElements);
     for (int64_t e = kAccumulators * kElements; e + kAccumulators * kElements <= n; e += kAccumulators * kElements) {
-      ahead.reading(x + e, kAccumulators * kElements);
+      read_ahead(x + e, kAccumulators * kElements);
 #pragma GCC unroll 8
       for (int i = 0; i < kAccumulators; ++i) sums[i] = L::combine(sums[i], L::load(x + e + i * kElements));
     }

@@ -2,9 +2,14 @@
 #pragma once
 
 #include "pairwise_cpu_lanes.h"
+#include "pairwise_cpu_pages.h"
 
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
 namespace {
+
+// Bytes of rows that should not be read one after another: from memory, rows of two lines arrive half as fast as all others, however
+// they are asked for. AMD EPYC with AVX-512, 2026-11-23.
+constexpr size_t kSlowRow = 128;
 
 // A few rows at a time: for one vector of columns after another, leaves are added in registers, and so are the nodes that they
 // complete. The scratch has a row of nodes for each level of the tree, one node a column.
@@ -15,8 +20,9 @@ struct Columns {
   using Acc = typename L::Acc;
   using Value = typename L::Value;
   static constexpr int kElements = L::kElements;
-  static constexpr int kAtOnce = 8;  // rows
-  static constexpr int kFew = 16;    // rows that need no scratch
+  static constexpr int kAtOnce = 8;         // rows
+  static constexpr int kFew = 16;           // rows that need no scratch
+  static constexpr int kNearBytes = 16384;  // of columns that a first cache holds
 
   static int64_t slots(int64_t columns) { return (columns + kElements - 1) / kElements * kElements; }
   static int64_t scratch(int64_t n, int64_t columns) {
@@ -41,6 +47,10 @@ struct Columns {
         case 4: return few<4>(rows, 4, tree, nodes);
         default: return few<0>(rows, static_cast<int>(n), tree, nodes);
       }
+    }
+    if (n <= kLanes && columns * sizeof(In) != kSlowRow &&
+        (columns <= kSideBySide * kElements || n * columns * static_cast<int64_t>(sizeof(In)) <= kNearBytes)) {
+      return few_leaves(x, offsets, pitch, n, tree, static_cast<Acc*>(result));
     }
     int64_t leaves = 0;
     for (int64_t first = 0; first < n; first += kChunk) {
@@ -72,6 +82,54 @@ struct Columns {
       }
     }
     finish(leaves, tree, static_cast<Acc*>(result));
+  }
+
+  // Some vectors of a row, read side by side, in the order of memory.
+  static constexpr int kSideBySide = TREDUCE_VECTOR_BYTES == 64 && L::kParts == 1 ? 4 : 1;
+  template <int kVectors>
+  struct Side {
+    Value at[kVectors];
+
+    TREDUCE_INLINE void load(const In* p) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::load(p + i * kElements);
+    }
+    TREDUCE_INLINE void combine(const In* p) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], L::load(p + i * kElements));
+    }
+    TREDUCE_INLINE void combine(const Side& other) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], other.at[i]);
+    }
+  };
+
+  // The node over n <= kLanes leaves; load(e) has leaf e of some columns. Nodes that wait for their neighbours lie on a stack.
+  template <int kVectors, class Load>
+  TREDUCE_INLINE static Side<kVectors> down(int64_t n, const Load& load) {
+    using S = Side<kVectors>;
+    const auto joined = [](S a, const S& b) __attribute__((always_inline)) {
+      a.combine(b);
+      return a;
+    };
+    const auto two = [&](int64_t e) __attribute__((always_inline)) { return joined(load(e), load(e + 1)); };
+    const auto four = [&](int64_t e) __attribute__((always_inline)) { return joined(two(e), two(e + 2)); };
+    S waiting[8];
+    for (int64_t e = 0; e + 4 <= n; e += 4) {
+      S v = four(e);
+      int k = 2;
+      for (; e >> k & 1; ++k) v = joined(waiting[k], v);
+      waiting[k] = v;
+    }
+    if (n & 2) waiting[1] = two(n & ~3);
+    if (n & 1) waiting[0] = load(n - 1);
+    int k = 0;
+    while ((n >> k & 1) == 0) ++k;
+    S v = waiting[k];
+    for (++k; n >> k != 0; ++k) {
+      if (n >> k & 1) v = joined(waiting[k], v);
+    }
+    return v;
   }
 
  private:
@@ -127,9 +185,42 @@ struct Columns {
     }
   }
 
+  // Rows that are leaves: for some vectors of columns, all of them one after another.
+  static void few_leaves(const In* x, const int64_t* offsets, int64_t pitch, int64_t n, const Tree& tree, Acc* nodes) {
+    if (offsets == nullptr && pitch < 2 * tree.columns) read_ahead(x, n * pitch);
+    const In* rows[kLanes];
+    for (int64_t e = 0; e < n; ++e) rows[e] = x + (offsets != nullptr ? offsets[e] : e * pitch);
+    for (int64_t slot = 0; slot < tree.columns;) {
+      const int64_t vectors = (tree.columns - slot + kElements - 1) / kElements;
+      if (kSideBySide > 2 && vectors > 2) {
+        leaves_of<kSideBySide>(rows, n, slot, tree, nodes);
+        slot += kSideBySide * kElements;
+      } else if (kSideBySide > 1 && vectors > 1) {
+        leaves_of<2>(rows, n, slot, tree, nodes);
+        slot += 2 * kElements;
+      } else {
+        leaves_of<1>(rows, n, slot, tree, nodes);
+        slot += kElements;
+      }
+    }
+  }
+  template <int kVectors>
+  TREDUCE_INLINE static void leaves_of(const In* const* rows, int64_t n, int64_t slot, const Tree& tree, Acc* nodes) {
+    int64_t at[kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) at[i] = tree.begin(slot + i * kElements);
+    const auto v = down<kVectors>(n, [&](int64_t e) __attribute__((always_inline)) {
+      Side<kVectors> leaf;
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) leaf.at[i] = L::load(rows[e] + at[i]);
+      return leaf;
+    });
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) L::put_nodes(nodes + at[i], v.at[i]);
+  }
+
   // A few rows, each of them a leaf: no level of the tree is written. kRows: their number, or 0 for any from 5 on, whose
-  // branches are the same for every vector. Some vectors of a row are read side by side, in the order of memory.
-  static constexpr int kSideBySide = TREDUCE_VECTOR_BYTES == 64 && L::kParts == 1 ? 4 : 1;
+  // branches are the same for every vector.
   template <int kRows>
   static void few(const In* const* rows, int any, const Tree& tree, Acc* result) {
     const int n = kRows > 0 ? kRows : any;
@@ -142,23 +233,6 @@ struct Columns {
       node_of_few<1>(rows, c, n, result + c);
     }
   }
-  template <int kVectors>
-  struct Side {
-    Value at[kVectors];
-
-    TREDUCE_INLINE void load(const In* p) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) at[i] = L::load(p + i * kElements);
-    }
-    TREDUCE_INLINE void combine(const In* p) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], L::load(p + i * kElements));
-    }
-    TREDUCE_INLINE void combine(const Side& other) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) at[i] = L::combine(at[i], other.at[i]);
-    }
-  };
   template <int kVectors>
   TREDUCE_INLINE static void node_of_few(const In* const* rows, int64_t c, int n, Acc* result) {
     Side<kVectors> v = node_of_four<kVectors>(rows, c, n);

@@ -83,7 +83,7 @@ class RunWalk {
 
  private:
   const StridedDims& dims_;
-  int64_t index_[kMaxDims + 1];
+  int64_t index_[kMaxDims + 1] = {};
   int64_t offset_, left_;
 };
 

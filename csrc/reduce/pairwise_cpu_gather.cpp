@@ -2,21 +2,38 @@
 
 #include <cstring>
 
+#include "../common/cpu_features.h"
 #include "elements.h"
+#include "pairwise_cpu_kernels.h"
+#include "pairwise_cpu_pages.h"
 
 namespace treduce::reduce::cpu {
 namespace {
+
+EverySecond every_second_of(int size) {
+  switch (instruction_set()) {
+#ifdef __x86_64__
+    case InstructionSet::avx512: return avx512::every_second(size);
+    case InstructionSet::avx2: return avx2::every_second(size);
+#endif
+    default: return baseline::every_second(size);
+  }
+}
 
 template <class T>
 void copy_area(const void* x, const Area& area, DType, void* result) {
   const T* const from = static_cast<const T*>(x);
   T* to = static_cast<T*>(result);
-  for (int64_t i = 0; i < area.rows; ++i, to += area.columns) {
+  static const EverySecond pick = every_second_of(sizeof(T));
+  const int64_t span = area.columns * area.column;
+  const bool on_and_on = area.rows == 1 || (area.row > 0 && area.row <= 2 * span);
+  for (int64_t i = 0; i < area.rows; ++i, to += area.pitch) {
     const T* const row = from + i * area.row;
+    if (on_and_on) read_ahead(row, span);
     if (area.column == 1) {
       memcpy(to, row, area.columns * sizeof(T));
-    } else if (area.column == 2) {  // a loop of vectors
-      for (int64_t j = 0; j < area.columns; ++j) to[j] = row[2 * j];
+    } else if (area.column == 2) {
+      pick(row, area.columns, to);
     } else {
       for (int64_t j = 0; j < area.columns; ++j) to[j] = row[j * area.column];
     }
@@ -30,7 +47,7 @@ void convert_area(const void* x, const Area& area, DType target, void* result) {
   const auto all = [&](auto convert_one) {
     for (int64_t i = 0; i < area.rows; ++i) {
       for (int64_t j = 0; j < area.columns; ++j) {
-        to[i * area.columns + j] = convert_one(from[i * area.row + j * area.column]);
+        to[i * area.pitch + j] = convert_one(from[i * area.row + j * area.column]);
       }
     }
   };

@@ -5,12 +5,12 @@
 
 namespace treduce::reduce::cpu {
 
-// Element (i, j) lies at i * row + j * column, in elements.
+// Element (i, j) lies at i * row + j * column, in elements, and is copied to i * pitch + j.
 struct Area {
-  int64_t rows, row, columns, column;
+  int64_t rows, row, columns, column, pitch;
 };
 
-// Copies element (i, j) of the area at `x` to place i * columns + j of `result`.
+// Copies the elements of the area at `x`.
 using Gather = void (*)(const void* x, const Area& area, DType target, void* result);
 
 // Elements of `size` bytes as they are.

@@ -31,18 +31,24 @@ struct Kernels {
   void (*narrow)(const void* x, int64_t n, int64_t columns, void* scratch, void* nodes);
 };
 
+// to[i] = x[2 * i], i < count, of elements of 1, 2, 4, 8 or 16 bytes.
+using EverySecond = void (*)(const void* x, int64_t count, void* to);
+
 // Null where there are no kernels for the dtype: elements must be widened to its accumulator first. The extrema of bools are those
 // of their bytes. Complex numbers have kernels for sums of rows, not in the baseline; elsewhere they are two numbers side by side.
 namespace baseline {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
-}
+EverySecond every_second(int size);
+}  // namespace baseline
 #ifdef __x86_64__
 namespace avx2 {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
-}
+EverySecond every_second(int size);
+}  // namespace avx2
 namespace avx512 {
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype);
-}
+EverySecond every_second(int size);
+}  // namespace avx512
 #endif
 
 }  // namespace treduce::reduce::cpu

@@ -1,6 +1,7 @@
 // Columns that are fewer than a vector has lanes, or not many more, in the order of pairwise.h.
 #pragma once
 
+#include "pairwise_cpu_columns.h"
 #include "pairwise_cpu_rows.h"
 
 namespace treduce::reduce::cpu::TREDUCE_INSTRUCTIONS {
@@ -25,6 +26,8 @@ struct NarrowColumns {
         return NarrowColumns<O, typename L::InOrder>::run(data, n, columns, scratch, result);
     }
     const In* x = static_cast<const In*>(data);
+    if (n > 1 && n <= kLanes && columns * sizeof(In) != kSlowRow)
+      return few_leaves(x, n, columns, static_cast<Acc*>(result));
     A* const leaves = static_cast<A*>(scratch);
     A* const other = leaves + L::kPlanes * kRoom;
     A* const of_chunks = other + L::kPlanes * kRoom;
@@ -57,6 +60,35 @@ struct NarrowColumns {
   }
 
  private:
+  // Rows that are leaves: vectors that reach into the next row.
+  static void few_leaves(const In* x, int64_t n, int64_t columns, Acc* nodes) {
+    read_ahead(x, n * columns);
+    int64_t c = 0;
+    if constexpr (Columns<O, L>::kSideBySide > 1) {
+      for (; c + kElements < columns; c += 2 * kElements) leaves_of<2>(x, n, columns, c, nodes);
+    }
+    for (; c < columns; c += kElements) leaves_of<1>(x, n, columns, c, nodes);
+  }
+  template <int kVectors>
+  TREDUCE_INLINE static void leaves_of(const In* x, int64_t n, int64_t columns, int64_t c, Acc* nodes) {
+    const int count = static_cast<int>(columns - c < kVectors * kElements ? columns - c : kVectors * kElements);
+    constexpr int kBefore = (kVectors - 1) * kElements;  // whole vectors
+    const int64_t safe =
+        (n * columns - c - kVectors * kElements + columns) / columns;  // rows that may be read past their end
+    const auto v = Columns<O, L>::template down<kVectors>(n, [&](int64_t e) __attribute__((always_inline)) {
+      const In* const p = x + e * columns + c;
+      typename Columns<O, L>::template Side<kVectors> leaf;
+#pragma GCC unroll 2
+      for (int i = 0; i < kVectors - 1; ++i) leaf.at[i] = L::load(p + i * kElements);
+      leaf.at[kVectors - 1] = e < safe ? L::load(p + kBefore) : L::load(p + kBefore, count - kBefore, false);
+      return leaf;
+    });
+    Acc all[kVectors * kElements];
+#pragma GCC unroll 2
+    for (int i = 0; i < kVectors; ++i) L::put_nodes(all + i * kElements, v.at[i]);
+    for (int i = 0; i < count; ++i) nodes[c + i] = all[i];
+  }
+
   // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements.
   static void add(const In* x, int64_t stripe, int stripes, int64_t count, A* sums) {
     int64_t p = 0;

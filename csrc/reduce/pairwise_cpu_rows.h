@@ -107,18 +107,19 @@ struct Rows {
     }
   }
 
+  static bool in_one_run(const void* const* stripes) {
+    bool run = true;
+    for (int s = 1; s < kStripes; ++s) run &= stripes[s] == static_cast<const In*>(stripes[0]) + s * kLanes;
+    return run;
+  }
+
   static void stripes(const void* const* begins, int64_t chunks, void* result) {
     Buffer buffer;
-    Ahead ahead;
     for (int64_t c = 0; c < chunks; ++c) {
       const void* const* const of_chunk = begins + c * kStripes;
       const In* const first = static_cast<const In*>(of_chunk[0]);
-      bool run = true;  // which is read faster than what is looked up
-      for (int s = 0; s < kStripes; ++s) {
-        ahead.reading(static_cast<const In*>(of_chunk[s]), kLanes);
-        run = run && of_chunk[s] == first + s * kLanes;
-      }
-      if (run) {
+      if (in_one_run(of_chunk)) {  // which is read faster than what is looked up
+        read_ahead(first, kChunk);
         whole_chunk([first](int s) { return first + s * kLanes; }, buffer, c * kOfChunk);
       } else {
         whole_chunk([of_chunk](int s) { return static_cast<const In*>(of_chunk[s]); }, buffer, c * kOfChunk);
@@ -140,7 +141,6 @@ struct Rows {
     const int together = padded < kWidth ? kWidth / padded : 1;  // rows of a square
     const int squares = padded < kWidth ? 1 : padded / kWidth;   // of a row
     Buffer buffer;
-    Ahead ahead;
     typename N::Value v[kLanes / kElements < kWidth ? kWidth : kLanes / kElements];
     for (auto& value : v) value = N::identity();
     for (int64_t begin = 0; begin < rows; begin += at_once) {
@@ -149,7 +149,7 @@ struct Rows {
       int64_t r = 0, at = 0;
       if (rest == kElements && padded == values && stride == n) {  // one run of values
         for (; at + kWidth <= count * padded; at += kWidth) {
-          ahead.reading(row + at * kElements, kWidth * kElements);
+          read_ahead(row + at * kElements, kWidth * kElements);
           typename N::Value run[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) run[i] = L::nodes(L::load(row + (at + i) * kElements));
@@ -159,7 +159,7 @@ struct Rows {
         row += r * stride;
       } else if (padded == 1) {
         for (; r + kWidth <= count && begin + r + kWidth <= safe; r += kWidth, row += kWidth * stride) {
-          ahead.reading(row, kWidth * stride);
+          read_ahead(row, kWidth * stride);
           typename N::Value few[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) few[i] = L::nodes(L::load(row + i * stride, n, true));
@@ -167,7 +167,7 @@ struct Rows {
         }
       } else if (squares == 1) {
         for (; r + together <= count && begin + r + together <= safe; r += together, row += together * stride) {
-          ahead.reading(row, together * stride);
+          read_ahead(row, together * stride);
           typename N::Value few[kWidth];
 #pragma GCC unroll 16
           for (int i = 0; i < kWidth; ++i) {
@@ -184,7 +184,7 @@ struct Rows {
       }
       at = r * padded;
       while (r < count) {
-        ahead.reading(row, together * stride);
+        read_ahead(row, together * stride);
         for (int t = 0; t < together; ++t, ++r, row += stride) {
           typename N::Value* const mine = v + t * padded;
           if (r >= count) {
@@ -208,18 +208,17 @@ struct Rows {
     const bool whole = rest == 0 && (of_row & (of_row - 1)) == 0;  // every row is an aligned run of chunks
     const int64_t safe = safe_rows(rows, stride, (kElements - n % kElements) % kElements);
     Buffer buffer;
-    Ahead ahead;
     for (int64_t begin = 0; begin < rows; begin += at_once) {
       const int64_t count = rows - begin < at_once ? rows - begin : at_once;
       int64_t at = 0;
       for (int64_t r = begin; r < begin + count; ++r) {
         const In* chunk = x + r * stride;
         for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
-          ahead.reading(chunk, kChunk);
+          read_ahead(chunk, kChunk);
           whole_chunk([chunk](int s) { return chunk + s * kLanes; }, buffer, at);
         }
         if (rest > 0) {
-          ahead.reading(chunk, rest);
+          read_ahead(chunk, rest);
           part_of_chunk(chunk, rest, r < safe, buffer, at);
           at += kOfChunk;
         }
@@ -238,16 +237,26 @@ struct Rows {
     }
   }
 
-  // Accumulators that registers hold: vectors whose stripes are added side by side.
-  static constexpr int kRegisters = (TREDUCE_VECTOR_BYTES == 64 ? 16 : 8) / L::kParts;
+  // Accumulators that registers hold: vectors whose stripes are added side by side. An addition whose operand is in memory needs no
+  // other register, so a stripe of complex128 fits 32.
+  static constexpr bool kFromMemory =
+      TREDUCE_VECTOR_BYTES > 16 && std::is_same_v<In, typename L::A> && !L::kCarriesError;
+  static constexpr int kRegisters = (TREDUCE_VECTOR_BYTES == 64 ? 16 : 8) * (kFromMemory ? 2 : 1) / L::kParts;
   static constexpr int kAccumulators = kRegisters < kValues ? kRegisters : kValues;
   static constexpr int kPasses = kAccumulators < kTogether ? kTogether / kAccumulators : 1;
 
   static TREDUCE_INLINE void put(Buffer& buffer, int64_t at, int lane, typename N::Value* nodes, int count) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < count; i += kTogether) {
       buffer.put(at + (lane / kElements + i) / kTogether * kWidth, N::template fold<kTogether>(nodes + i));
     }
+  }
+
+  // Where registers hold a part of a stripe, memory is still read from front to back: whoever reads the first part asks for the rest.
+  TREDUCE_INLINE static void ask_for_rest(const In* stripe) {
+    constexpr int kLine = 64 / sizeof(In);
+#pragma GCC unroll 32
+    for (int i = kAccumulators * kElements; i < kLanes; i += kLine) __builtin_prefetch(stripe + i);
   }
 
   // stripe(s): where stripe s begins.
@@ -259,16 +268,19 @@ struct Rows {
 #pragma GCC unroll 4
       for (int g = 0; g < kPasses; ++g) {
         const int first = lane + g * kAccumulators * kElements;
+        const In* p = stripe(0) + first;
         Value v[kAccumulators];
-#pragma GCC unroll 16
-        for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(stripe(0) + first + i * kElements);
+#pragma GCC unroll 32
+        for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(p + i * kElements);
+        if (first == 0) ask_for_rest(p);
 #pragma GCC unroll 1
         for (int s = 1; s < kStripes; ++s) {
-          const In* const p = stripe(s) + first;
-#pragma GCC unroll 16
+          p = stripe(s) + first;
+#pragma GCC unroll 32
           for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+          if (first == 0) ask_for_rest(p);
         }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int i = 0; i < kAccumulators; ++i) nodes[g * kAccumulators + i] = L::nodes(v[i]);
       }
       put(buffer, at, lane, nodes, kPasses * kAccumulators);
@@ -278,7 +290,7 @@ struct Rows {
   // The first n elements of a chunk. `safe`: the memory behind them may be read.
   static void part_of_chunk(const In* x, int n, bool safe, Buffer& buffer, int64_t at) {
     const int stripes = n / kLanes, rest = n % kLanes;
-    constexpr int kHere = kAccumulators < 8 ? kAccumulators : 8;
+    constexpr int kHere = kAccumulators;
     constexpr int kAll = kHere < kTogether ? kTogether : kHere;
 #pragma GCC unroll 1
     for (int lane = 0; lane < kLanes; lane += kAll * kElements) {
@@ -290,23 +302,25 @@ struct Rows {
         Value v[kHere];
         int left = rest - first;  // elements of the last stripe, from here on
         if (stripes == 0) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
           for (int i = 0; i < kHere; ++i) v[i] = L::identity();
         } else {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
           for (int i = 0; i < kHere; ++i) v[i] = L::load(p + i * kElements);
+          if (first == 0) ask_for_rest(p);
           const int whole = stripes + (left >= kHere * kElements ? 1 : 0);
 #pragma GCC unroll 1
           for (int s = 1; s < whole; ++s) {
             p += kLanes;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
             for (int i = 0; i < kHere; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
+            if (first == 0) ask_for_rest(p);
           }
           p += kLanes;
           if (left >= kHere * kElements) left = 0;
         }
         if (left > 0) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
           for (int i = 0; i < kHere; ++i) {
             const int here = left - i * kElements;
             if (here >= kElements) {
@@ -316,7 +330,7 @@ struct Rows {
             }
           }
         }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
         for (int i = 0; i < kHere; ++i) nodes[g + i] = L::nodes(v[i]);
       }
       put(buffer, at, lane, nodes, kAll);

@@ -39,7 +39,36 @@ const Kernels* kernels_of_complex() {
   return &table;
 }
 
+// T: words of the elements, kWords of each.
+template <class T, int kWords>
+void pick_every_second(const void* x, int64_t count, void* to) {
+  constexpr int kVector = TREDUCE_VECTOR_BYTES / sizeof(T), kCount = kVector / kWords;
+  using V = Vector<T, kVector>;
+  const T* const from = static_cast<const T*>(x);
+  T* const picked = static_cast<T*>(to);
+  int64_t i = 0;
+  if constexpr (kCount > 1) {
+    for (; i + kCount < count; i += kCount) {  // the last vector would reach past the last element
+      const T* const p = from + 2 * i * kWords;
+      const V even = shuffle(load_vector<V>(p), load_vector<V>(p + kVector),
+                             typename Ordered<kCount, kWords>::template Words<0>{});
+      memcpy(picked + i * kWords, &even, sizeof(even));
+    }
+  }
+  for (; i < count; ++i) memcpy(picked + i * kWords, from + 2 * i * kWords, kWords * sizeof(T));
+}
+
 }  // namespace
+
+EverySecond every_second(int size) {
+  switch (size) {
+    case 1: return pick_every_second<int8_t, 1>;
+    case 2: return pick_every_second<int16_t, 1>;
+    case 4: return pick_every_second<int32_t, 1>;
+    case 8: return pick_every_second<int64_t, 1>;
+    default: return pick_every_second<int64_t, 2>;
+  }
+}
 
 const Kernels* find(Op op, Arithmetic arithmetic, DType dtype) {
   if (op == Op::amax || op == Op::amin) {
