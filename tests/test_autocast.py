@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from bits import assert_same_bits
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import linear as torchs_linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,6 +128,26 @@ def test_norms_take_weights_that_are_wider_than_rows(low, device):
         expected, y = model(x), torch_reduce.nn.convert(model)(x)
     assert y.dtype == expected.dtype
     torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_softmax_is_float32_on_cuda_alone():
+    """By torch's tensors that have a device and no data, so that no GPU is needed."""
+    pairs = [(torch_reduce.softmax, torch.softmax), (torch_reduce.log_softmax, torch.log_softmax)]
+    pairs += [(torch_reduce.logsumexp, torch.logsumexp)]
+    was = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    try:
+        for device, dtype in itertools.product(was, (*LOW, torch.float32, torch.float64)):
+            torch.set_autocast_enabled(device, True)
+            with FakeTensorMode():
+                x = torch.empty(3, 4, device=device, dtype=dtype)
+                for ours, theirs in pairs:
+                    assert ours(x, -1).dtype == theirs(x, -1).dtype, (ours, device, dtype)
+                assert torch_reduce.softmax(x, -1, dtype=dtype).dtype == dtype
+                with torch_reduce.batch_invariant():
+                    assert torch.ops.aten._softmax(x, -1, False).dtype == dtype
+    finally:
+        for device, enabled in was.items():
+            torch.set_autocast_enabled(device, enabled)
 
 
 def test_integers_stay_integers(device):

@@ -41,6 +41,7 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
 
     Returns:
         A contiguous tensor of the shape of `input`. A row with NaN or +inf, or of nothing but -inf, is NaN, as torch's.
+        Under `torch.autocast` on CUDA it is float32 where `input` has 16 bits, as torch's.
 
     Raises:
         TypeError: another dtype.
@@ -56,7 +57,7 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
         csrc/rows: the formulas in ops.h, the table in ladder.cpp, a file a rung in kernels.
     """
     if dtype is not None:
-        input = input.to(dtype)
+        return softmax(input.to(dtype), dim, variant=variant).to(dtype)
     if not _is_traced():
         result = _C.softmax(input, dim, variant)
         if result is not NotImplemented:
@@ -86,7 +87,7 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
         As `softmax`.
     """
     if dtype is not None:
-        input = input.to(dtype)
+        return log_softmax(input.to(dtype), dim, variant=variant).to(dtype)
     if not _is_traced():
         result = _C.log_softmax(input, dim, variant)
         if result is not NotImplemented:

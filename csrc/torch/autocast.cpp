@@ -1,6 +1,6 @@
 // Under torch.autocast, products, attention and norms do what torch's do. Floating-point operands of that device are cast, float64
 // and integers stay as they are: those of products and attention to its autocast dtype, weights once for the whole region; those of
-// norms to float32.
+// norms, and on CUDA of softmax and its kin, to float32.
 #include <precompiled.h>
 
 #include <ATen/autocast_mode.h>
@@ -87,6 +87,19 @@ std::tuple<at::Tensor, at::Tensor> wide_rms_norm(const at::Tensor& input, c10::S
   return {rounded<kDevice>(result, input), rstd};
 }
 
+template <bool kLog>
+at::Tensor wide_softmax(const at::Tensor& self, int64_t dim, std::string_view variant) {
+  static const auto op = find_op<rows::SoftmaxSchema>(kLog ? "treduce::log_softmax" : "treduce::softmax");
+  const Autocast<c10::DeviceType::CUDA> autocast(at::kFloat);
+  return op.call(autocast.cast(self), dim, variant);
+}
+
+at::Tensor wide_logsumexp(const at::Tensor& self, int64_t dim, bool keepdim, std::string_view variant) {
+  static const auto op = find_op<rows::LogSumExpSchema>("treduce::logsumexp");
+  const Autocast<c10::DeviceType::CUDA> autocast(at::kFloat);
+  return op.call(autocast.cast(self), dim, keepdim, variant);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, AutocastCPU, m) {
@@ -102,6 +115,9 @@ TORCH_LIBRARY_IMPL(treduce, AutocastCUDA, m) {
   m.impl("scaled_dot_product_attention", cast_attention<c10::DeviceType::CUDA>);
   m.impl("layer_norm", wide_layer_norm<c10::DeviceType::CUDA>);
   m.impl("rms_norm", wide_rms_norm<c10::DeviceType::CUDA>);
+  m.impl("softmax", wide_softmax<false>);
+  m.impl("log_softmax", wide_softmax<true>);
+  m.impl("logsumexp", wide_logsumexp);
 }
 
 }  // namespace treduce

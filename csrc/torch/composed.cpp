@@ -41,10 +41,12 @@ int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
 
 }  // namespace
 
-at::Tensor softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) { return ours::softmax(x.to(type), dim); }
+at::Tensor softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
+  return ours::softmax(x.to(type), dim).to(type);
+}
 
 at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
-  return ours::log_softmax(x.to(type), dim);
+  return ours::log_softmax(x.to(type), dim).to(type);
 }
 
 at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type) {
