@@ -10,6 +10,8 @@
 namespace treduce::reduce::cpu {
 namespace {
 
+constexpr int64_t kLongRow = 64;  // elements, so many that a call pays
+
 EverySecond every_second_of(int size) {
   switch (instruction_set()) {
 #ifdef __x86_64__
@@ -32,8 +34,10 @@ void copy_area(const void* x, const Area& area, DType, void* result) {
     if (on_and_on) read_ahead(row, span);
     if (area.column == 1) {
       memcpy(to, row, area.columns * sizeof(T));
-    } else if (area.column == 2) {
+    } else if (area.column == 2 && area.columns >= kLongRow) {
       pick(row, area.columns, to);
+    } else if (area.column == 2) {  // a loop of vectors
+      for (int64_t j = 0; j < area.columns; ++j) to[j] = row[2 * j];
     } else {
       for (int64_t j = 0; j < area.columns; ++j) to[j] = row[j * area.column];
     }
