@@ -79,14 +79,21 @@ def files():
 
 
 @functools.cache
+def disassembly(file):
+    """Kernel -> its disassembly, of a file: several rungs may be in one."""
+    _, *texts = dump("--dump-sass", of=file).split("Function : ")
+    return {text.split(maxsplit=1)[0]: text for text in texts}
+
+
+@functools.cache
 def listings(family, rung):
-    """Kernel of a rung -> its disassembly. Rung by rung: that of the whole extension takes minutes."""
+    """Kernel of a rung -> its disassembly. Only of the files that it is in: that of the whole extension takes minutes."""
     prefix = f"_ZN7treduce{len(family)}{family}{len(rung)}{rung}"
     found = {}
     for file in Path(files().name).iterdir():
         if prefix.encode() in file.read_bytes():
-            _, *texts = dump("--dump-sass", of=file).split("Function : ")
-            found |= {text.split(maxsplit=1)[0]: text for text in texts if text.startswith(prefix)}
+            found |= {symbol: text for symbol, text in disassembly(file).items() if symbol.startswith(prefix)}
+    assert found, f"no kernel of {family}, {rung} was disassembled"
     return {symbol: text for symbol, text in found.items() if parts(symbol)[:2] == (family, rung)}
 
 
