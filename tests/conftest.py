@@ -29,6 +29,8 @@ if WORKERS:  # they share the cores
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
     torch.set_num_threads(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for the processes that tests start
+    # Likewise inductor, which reads this when it is first used; one compiler needs no pool of processes.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -87,7 +87,7 @@ def disassembly(file):
 
 @functools.cache
 def listings(family, rung):
-    """Kernel of a rung -> its disassembly. Only of the files that it is in: that of the whole extension takes minutes."""
+    """Kernel of a rung -> its disassembly. Of files that it is in: the whole extension takes minutes."""
     prefix = f"_ZN7treduce{len(family)}{family}{len(rung)}{rung}"
     found = {}
     for file in Path(files().name).iterdir():
