@@ -196,10 +196,16 @@ struct AnyOrder {
     Value sums[kAccumulators];
 #pragma GCC unroll 8
     for (int i = 0; i < kAccumulators; ++i) sums[i] = L::load(x + i * kElements);
-    for (int64_t e = kAccumulators * kElements; e + kAccumulators * kElements <= n; e += kAccumulators * kElements) {
-      read_ahead(x + e, kAccumulators * kElements);
+    constexpr int64_t kStep = kAccumulators * kElements,
+                      kSteps = 8;  // to look for pages at each step would take as long as a step
+    for (int64_t e = kStep; e + kStep <= n;) {
+      const int64_t end = n - e < kSteps * kStep ? n - kStep : e + (kSteps - 1) * kStep;
+      read_ahead(x + e, end + kStep - e);
+#pragma GCC unroll 1
+      for (; e <= end; e += kStep) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kAccumulators; ++i) sums[i] = L::combine(sums[i], L::load(x + e + i * kElements));
+        for (int i = 0; i < kAccumulators; ++i) sums[i] = L::combine(sums[i], L::load(x + e + i * kElements));
+      }
     }
     return total(sums);
   }
