@@ -107,7 +107,6 @@ struct Stored {
   // kNumbers: none is NaN.
   template <bool kNumbers = false, int kSize>
   TREDUCE_DEVICE Vector<T, kSize> rounded(const Acc (&values)[kSize]) const {
-    Vector<T, kSize> v;
 #ifdef __CUDA_ARCH__
     // Two 16-bit floats an instruction, where none is NaN, which has bits of its own here.
     if constexpr (sizeof(T) == 2 && kSize > 1) {
@@ -121,17 +120,20 @@ struct Stored {
           pair[k] = __floats2half2_rn(values[2 * k], values[2 * k + 1]);
         }
       }
+      if constexpr (kNumbers) return bit_cast<Vector<T, kSize>>(pair);
       Pair most = pair[0];
-      if constexpr (!kNumbers) {
 #pragma unroll
-        for (int k = 1; k < kSize / 2; ++k) most = __hmax2_nan(most, pair[k]);
-      }
-      if (kNumbers || __hbeq2(most, most)) {
-        memcpy(v.word, pair, sizeof(v.word));
-        return v;
-      }
+      for (int k = 1; k < kSize / 2; ++k) most = __hmax2_nan(most, pair[k]);
+      if (__hbeq2(most, most)) return bit_cast<Vector<T, kSize>>(pair);
     }
 #endif
+    return each_rounded(values);
+  }
+
+ private:
+  template <int kSize>
+  TREDUCE_DEVICE static Vector<T, kSize> each_rounded(const Acc (&values)[kSize]) {
+    Vector<T, kSize> v;
     T each[kSize];
 #pragma unroll
     for (int c = 0; c < kSize; ++c) each[c] = round_to<T>(values[c]);
