@@ -1,0 +1,251 @@
+// The kernel of persistent.cu, which says what it does. Compiled for float16 and bfloat16 in files of their own, because all of it takes
+// long.
+#pragma once
+
+#include "../epilogue.cuh"
+#include "../few_rows.cuh"
+#include "../groups.cuh"
+#include "../hopper.cuh"
+#include "../register_operand.h"
+#include "../small_tiles.cuh"
+
+namespace treduce::matmul::persistent {
+
+using namespace hopper;
+
+// One of the shapes of shapes.h.
+template <int kIndex>
+struct Shape {
+  static constexpr TileShape kShape = kShapes[kIndex];
+  static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
+  static constexpr int kCluster = kShape.cluster;  // blocks below each other that share their part of B
+  // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
+  static constexpr bool kTransposed = kShape.transposed;
+  static constexpr int kConsumers = kTileM / 64;
+  // Columns of B that are fetched: across k, whole slabs.
+  template <bool kAlongK>
+  static constexpr int lines_b() {
+    return kAlongK ? kTileN : static_cast<int>(round_up(kTileN, kSlabLines));
+  }
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kStageBytes = kShape.stage_bytes;
+  static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
+  static constexpr bool kAddsGroups = adds_groups(kIndex), kGroupsApart = takes_groups_apart(kIndex);
+  static constexpr int kKept = kept_sums(kIndex), kInRegisters = kTileN / 2 - kKept;  // sums of groups, a thread
+  // Of a consumer beside the ring: where results are staged, and before that sums of groups are kept.
+  static constexpr int kOwnBytes = kKept > 0 ? kWarpGroup * kKept * 4 : kStagingBytes;
+  static constexpr int kBlocks = kShape.blocks;                // a multiprocessor
+  static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
+  static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
+};
+
+template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
+           TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Broadcast broadcast_a,
+           Broadcast broadcast_b, Out* c, const Out* bias) {
+#ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
+  using TileA = Tile<T, S::kTileM, kAAlongK>;
+  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  __shared__ Ring<S::kStages> ring;
+  char* const stages = aligned_tiles(dynamic_shared<char>());
+  const int warp_group = threadIdx.x / kWarpGroup;
+  const int rank = S::kCluster > 1 ? cluster::rank() : 0;
+  const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
+  const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
+  // Tasks: tiles, or groups of k of tiles.
+  const int64_t tasks = grid.count * groups.apart;
+  // Divided where that is so alone: it would delay a tile's first copies.
+  const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
+  const auto place_of = [&](int64_t task) {
+    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kCluster, S::kTileN);
+  };
+  const auto range_of = [&](int64_t task) {
+    const int begin = static_cast<int>(group_of(task)) * groups.steps;
+    return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
+  };
+
+  begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
+  ptx::wait_for_launch_before();
+
+  // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
+  if (warp_group == 0) {
+    ptx::release_registers<40>();
+    if (threadIdx.x == 0) {
+      RingPosition<S::kStages> position;
+      for (int64_t task = first; task < tasks; task += stride) {
+        const auto place = place_of(task);
+        const int2 range = range_of(task);
+        const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+        for (int step = range.x; step < range.y; ++step, position.next()) {
+          ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+          uint64_t* const full = ring.full + position.stage;
+          char* const tile_a = stages + position.stage * S::kStageBytes;
+          char* const tile_b = tile_a + TileA::kBytes;
+          ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
+          TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
+          if constexpr (S::kCluster > 1) {
+            TileB::template load_part<S::kCluster>(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full, rank);
+          } else {
+            TileB::load(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full);
+          }
+        }
+      }
+    }
+  } else {
+    // ---- consumers: multiply a tile, then store it, while the producer fills the ring for the next ----
+    ptx::take_registers<S::kRegisters>();
+    // A shuffle tells the compiler that this is the same in all lanes.
+    const int consumer = __shfl_sync(~0u, warp_group, 0) - 1;
+    RingPosition<S::kStages> position;
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
+    const uint32_t first_a = TileA::low_word(stages), first_b = TileB::low_word(stages + TileA::kBytes);
+    [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kInRegisters : 1] = {};
+    char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
+    int done = 0;  // steps of this task: one group of k after another
+    for (int64_t task = first; task < tasks;) {
+      const int2 range = range_of(task);
+      const int begin = range.x + done, end = S::kAddsGroups ? min(begin + groups.steps, range.y) : range.y;
+      const auto place = place_of(task);  // its divisions overlap the first copies
+      Acc<T> acc[S::kTileN / 2];
+      int last = -1;
+      for (int step = begin; step < end; ++step, position.next()) {
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+        const uint32_t stage = position.stage * (S::kStageBytes >> 4);
+        multiply_stage<TileA, TileB>(acc, first_a + stage, first_b + stage, consumer * 64, step - begin);
+        ptx::wgmma_wait<1>();
+        if (last >= 0) release<S::kCluster>(empty + last * 8);
+        last = position.stage;
+      }
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_touch(acc);
+      release<S::kCluster>(empty + last * 8);
+      if constexpr (S::kAddsGroups) {
+        if (range.y - range.x > groups.steps) {
+          if constexpr (S::kKept > 0) {
+            if (done == 0) {  // the results of the task before have left
+              if (threadIdx.x % kWarpGroup == 0) ptx::wait_stores_read<0>();
+              named_barrier<kWarpGroup>(warp_group);
+            }
+            add_group_kept<S::kInRegisters, kWarpGroup>(acc, reinterpret_cast<Acc<T>*>(own), done > 0, end < range.y);
+          }
+          add_group(total, acc);
+          done += groups.steps;
+          if (end < range.y) continue;
+          done = 0;
+        }
+#pragma unroll
+        for (Acc<T>& sum : total) sum = 0;  // for the next task
+      }
+      [[maybe_unused]] const int64_t group_of_k = group_of(task);
+      task += stride;
+
+      // ---- epilogue ----
+      const int row = place.row + rank * S::kTileM + consumer * 64;
+      if constexpr (S::kGroupsApart) {
+        if (groups.apart > 1) {
+          using Sum = GroupSum<T>;
+          Sum* const to = static_cast<Sum*>(groups.sums) + group_of_k * groups.outputs;
+          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
+          continue;
+        }
+      }
+      Out* const matrix = c + place.index * grid.m * grid.n;
+      if constexpr (S::kTransposed) {
+        add_bias_transposed(acc, bias, row, grid.m);
+      } else {
+        add_bias(acc, bias, place.column, grid.n);
+      }
+      if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, place.column, grid.m, grid.n,
+                                     static_cast<int>(place.index), warp_group);
+      } else if constexpr (S::kTransposed) {
+        store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
+      } else {
+        store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
+      }
+    }
+    ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
+  }
+  // A block must not exit while others copy into its shared memory or arrive at its barriers.
+  if constexpr (S::kCluster > 1) cluster::sync();
+#endif
+}
+
+// `a` and `b`: the operands of the kernel, swapped if it computes the transposed product.
+template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
+cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
+  using TileA = Tile<T, S::kTileM, kAAlongK>;
+  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
+  CUtensorMap map_a, map_b;
+  cudaError_t error = encode_tiles<TileA>(a, &map_a);
+  if (error == cudaSuccess)
+    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::template kPartOuter<S::kCluster>, &map_b);
+  if (error != cudaSuccess) return error;
+
+  const Problem& p = call.problem;
+  Problem shown = p;
+  if (S::kTransposed) std::swap(shown.m, shown.n);
+  const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
+
+  CUtensorMap map_c = map_a;
+  const bool boxes_c = call.prepared.boxes_c;
+  if (boxes_c) {
+    const Boxes c{call.c, sizeof(Out), true, p.n, p.m, p.n, {1, p.batches}, {p.n, p.m * p.n}};
+    error = encode(c, kMapType<T>, kStagingColumns, 64, &map_c);
+    if (error != cudaSuccess) return error;
+  }
+  const bool apart = call.prepared.apart;
+  const KGroups groups = groups_for(call, S::kAddsGroups, kDepth<T>);
+  const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
+  error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, broadcast_of(a),
+                 broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  return error != cudaSuccess || !apart ? error : add_groups_apart<T, Out>(call, groups);
+}
+
+template <class Form, class S>
+cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
+  using T = typename Form::T;
+  using Out = typename Form::Out;
+  if constexpr (S::kTransposed) {
+    return launch_shape<T, Out, S, Form::kBAlongK, true>(call, b, a);
+  } else {
+    return launch_shape < T, Out, S, Form::kAAlongK, Form::kBAlongK || S::kTileN<kSlabLines>(call, a, b);
+  }
+}
+
+template <class Form>
+cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
+  if constexpr (few_rows::takes<Form>) {
+    if (call.prepared.few) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+  }
+  if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
+    if (call.prepared.few) return register_operand::run(call, a, b);
+  }
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    using S = Shape<index()>;
+    if constexpr (S::kTransposed && !Form::kAAlongK) {
+      return cudaErrorInvalidValue;  // never prepared
+    } else {
+      return launch_layout<Form, S>(call, a, b);
+    }
+  });
+}
+
+// For operands of one type.
+template <class T, class Out>
+cudaError_t launch_type(const Call& call) {
+  if constexpr (kElementBytes<T> == 2) {
+    if (call.prepared.small) return small_tiles::run<T>(call);
+  }
+  if (call.launch_count == 0) return clear(call);
+  return launch_with_type<T, Out>(
+      call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
+}
+
+cudaError_t launch_float16(const Call& call);
+cudaError_t launch_bfloat16(const Call& call);
+
+}  // namespace treduce::matmul::persistent
