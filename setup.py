@@ -173,28 +173,60 @@ def precompile(header: Path, flags: list[str]) -> None:
         how.write_text(stamp)
 
 
-# Files of csrc/torch that are compiled as one: instantiating torch's templates takes longer than most files' own lines.
-# A group is the same with CUDA and without, so that both builds share its object; "cuda" is there in one alone.
+# Files that are compiled as one, by their folder under csrc/: what all of them include takes longer than the lines of
+# most of them. CUDA's headers and our own take two seconds, torch's templates more. What takes long itself stays apart.
+# A group of C++ files is the same with CUDA and without, so that both builds share its object; "torch_cuda" is there in
+# one alone. A file belongs to the first group that names it.
+# Beside others a kernel may become other machine code, as where both call what is inlined where one alone calls it.
+# None of these does (CUDA 13.0); exact and cluster would. Compare the kernels' code before and after a change.
 TOGETHER = {
-    "cuda": ["*_cuda.cpp"],
-    "cpu": ["*_cpu.cpp"],
-    "invariant": ["invariant*.cpp"],
-    "calls": ["functions.cpp", "collectives.cpp"],
-    "gradients": ["auto*.cpp", "meta.cpp", "library.cpp"],
-    "families": ["attention*.cpp", "composed.cpp", "elementwise.cpp", "matmul*.cpp", "reduce*.cpp", "rows.cpp"],
+    "attention.cu": {"attention": "*.cu"},
+    "matmul_threads.cu": {"matmul/kernels": "naive.cu tiled*.cu vectorized.cu warp_tiled.cu"},
+    "matmul_warps.cu": {"matmul/kernels": "wmma.cu mma.cu wgmma.cu warp_specialized.cu"},
+    "matmul_f64.cu": {"matmul/kernels": "mma_f64.cu specialized_f64.cu"},
+    "reduce_blocks.cu": {
+        "reduce/kernels": "serial.cu thread.cu global_memory.cu interleaved_*.cu sequential.cu first_add.cu "
+        "last_warp.cu warp_shuffle.cu"
+    },
+    "reduce_passes.cu": {"reduce/kernels": "unrolled.cu two_pass*.cu vectorized.cu"},
+    "reduce_grids.cu": {"reduce/kernels": "atomic.cu cooperative.cu", "reduce": "parts.cu"},
+    "reduce_rows.cu": {"reduce/kernels": "row_warp.cu row_cluster.cu"},
+    "others.cu": {
+        "elementwise/kernels": "*.cu",
+        "lessons": "*.cu",
+        "matmul": "pack.cu",
+        "reduce/kernels": "single_pass.cu",
+        "rows/kernels": "*.cu",
+        "segments": "*.cu",
+    },
+    "decisions.cpp": {
+        "*": "ladder.cpp prepare.cpp",
+        "reduce": "plan.cpp geometry.cpp schedule*.cpp",
+        "matmul": "choose.cpp",
+        "common": "prepared.cpp launch_log.cpp",
+    },
+    "torch_cuda.cpp": {"torch": "*_cuda.cpp"},
+    "torch_invariant.cpp": {"torch": "invariant*.cpp"},
+    "torch_calls.cpp": {"torch": "functions.cpp collectives.cpp"},
+    "torch_dispatch.cpp": {"torch": "*_cpu.cpp auto*.cpp meta.cpp library.cpp parallel.cpp"},
+    "torch_families.cpp": {"torch": "attention*.cpp composed.cpp elementwise.cpp matmul*.cpp reduce*.cpp rows.cpp"},
 }
 
 
 def together(sources: list[str]) -> list[str]:
-    """The sources, with files that include them in place of those of TOGETHER."""
-    left = list(sources)
-    for name, patterns in TOGETHER.items():
-        own = [s for s in left if any(fnmatch(s, f"csrc/torch/{pattern}") for pattern in patterns)]
+    """The sources, with files that include them in place of those of TOGETHER. These also change when the former do."""
+    left, groups = list(sources), []
+    for name, files in TOGETHER.items():
+        patterns = [f"csrc/{folder}/{file}" for folder, names in files.items() for file in names.split()]
+        own = [s for s in left if any(fnmatch(s, pattern) for pattern in patterns)]
         if own:
-            path = CONFIG / f"torch_{name}.cpp"
-            write(path, "#include <precompiled.h>\n" + "".join(f'#include "../../{s}"\n' for s in own))
-            left = [s for s in left if s not in own] + [str(path.relative_to(ROOT))]
-    return left
+            lines = ["#include <precompiled.h>"] if "torch" in files else []
+            lines += [f'#include "../../{s}"  // {zlib.crc32((ROOT / s).read_bytes()):08x}' for s in own]
+            write(CONFIG / name, "\n".join([*lines, ""]))
+            left = [s for s in left if s not in own]
+            groups.append(str((CONFIG / name).relative_to(ROOT)))
+    # Kernels begin first. What ends the build are the many small files of C++.
+    return sorted([*groups, *left], key=lambda s: not s.endswith(".cu"))
 
 
 class Build(cpp_extension.BuildExtension):

@@ -1,5 +1,6 @@
 """Building and installing: the mistakes that people make end in a sentence, and a wheel works away from its sources."""
 
+import ast
 import functools
 import os
 import shutil
@@ -200,6 +201,16 @@ def test_progress_of_a_build(root, tmp_path):
     assert (tmp_path / "log.txt").read_text() == ninja
 
 
+def test_files_that_are_compiled_together_exist(root):
+    lines = (line for line in ast.parse((root / "setup.py").read_text()).body if isinstance(line, ast.Assign))
+    (groups,) = [line.value for line in lines if line.targets[0].id == "TOGETHER"]
+    for group, folders in ast.literal_eval(groups).items():
+        for folder, names in folders.items():
+            for name in names.split():
+                found = list((root / "csrc").glob(f"{folder}/{name}"))
+                assert found and {path.suffix for path in found} == {Path(group).suffix}, f"{group}: {folder}/{name}"
+
+
 CHECK = """
 import sys, torch, torch_reduce, torch_reduce.cli
 assert torch_reduce.__file__.startswith(sys.argv[1]), torch_reduce.__file__
@@ -219,7 +230,7 @@ def files_of(folder):
 TAKES_OBJECTS = """\
 for a; do
   case "$last" in -o) to=$a;; -MF) list=$a;; esac
-  case "$a" in {source}/csrc/*.cpp | {source}/build/config/torch_*.cpp) file=$a;; esac
+  case "$a" in {source}/csrc/*.cpp | {source}/build/config/*.cpp) file=$a;; esac
   last=$a
 done
 parsed={root}/build/config/precompiled.h.gch
