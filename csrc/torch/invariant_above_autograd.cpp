@@ -203,14 +203,6 @@ std::tuple<Tensor, Tensor, Tensor> packed_lstm(const Tensor& data, const Tensor&
                 num_layers, dropout, train, bidirectional);
 }
 
-Tensor multi_dot_above_autograd(at::TensorList tensors) {
-  Seen seen;
-  seen.look(tensors);
-  if (!active() || Floats::judge(seen) != Verdict::ours) return at::native::linalg_multi_dot(tensors);
-  Replaced<&multi_dot, Floats>::entry->ours.fetch_add(1, std::memory_order_relaxed);
-  return multi_dot(tensors);
-}
-
 struct Dense {
   template <class... A>
   static Verdict judge(const Seen& seen, const Tensor& first, const A&...) {
@@ -218,46 +210,19 @@ struct Dense {
   }
 };
 
-// Torch's way outside the mode.
-template <auto kKernel, auto kTorchs>
-struct AboveAutograd;
-
-template <class R, class... A, R (*kKernel)(A...), auto kTorchs>
-struct AboveAutograd<kKernel, kTorchs> {
-  static R call(A... args) {
-    if (!active()) return kTorchs(args...);
-    Seen seen;
-    (seen.look(args), ...);
-    if (Dense::judge(seen, args...) != Verdict::ours) return kTorchs(args...);
-    Replaced<kKernel, Dense>::entry->ours.fetch_add(1, std::memory_order_relaxed);
-    return kKernel(args...);
-  }
-};
-
 }  // namespace
 
 void replace_above_autograd(torch::Library& m) {
-  replace<&linear, Dense>(m, "linear");
-  replace<&matmul, Dense>(m, "matmul");
-  replace<&batch_norm, Dense>(m, "batch_norm");
-  replace<&tensordot, Dense>(m, "tensordot");
-  replace<&cdist, Dense>(m, "cdist");
-  replace<&no_cudnn, Dense>(m, "cudnn_is_acceptable");
-  replace<&lstm, Dense>(m, "lstm.input");
-  replace<&packed_lstm, Dense>(m, "lstm.data");
-  replace<&multi_dot>(m, "linalg_multi_dot");
-  for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library->impl("linear", &AboveAutograd<&linear, &at::native::linear>::call);
-    library->impl("batch_norm", &AboveAutograd<&batch_norm, &at::native::batch_norm>::call);
-    library->impl("matmul", &AboveAutograd<&matmul, &at::native::matmul>::call);
-    library->impl("tensordot", &AboveAutograd<&tensordot, &at::native::tensordot>::call);
-    library->impl("cdist", &AboveAutograd<&cdist, &at::native::cdist>::call);
-    library->impl("cudnn_is_acceptable", &AboveAutograd<&no_cudnn, &at::native::cudnn_is_acceptable>::call);
-    library->impl("lstm.input", &AboveAutograd<&lstm, static_cast<Lstm*>(&at::native::lstm)>::call);
-    library->impl("lstm.data", &AboveAutograd<&packed_lstm, static_cast<PackedLstm*>(&at::native::lstm)>::call);
-    library->impl("linalg_multi_dot", &multi_dot_above_autograd);
-  }
+  namespace native = at::native;
+  replace_above<&linear, &native::linear, Dense>(m, "linear");
+  replace_above<&matmul, &native::matmul, Dense>(m, "matmul");
+  replace_above<&batch_norm, &native::batch_norm, Dense>(m, "batch_norm");
+  replace_above<&tensordot, &native::tensordot, Dense>(m, "tensordot");
+  replace_above<&cdist, &native::cdist, Dense>(m, "cdist");
+  replace_above<&no_cudnn, &native::cudnn_is_acceptable, Dense>(m, "cudnn_is_acceptable");
+  replace_above<&lstm, static_cast<Lstm*>(&native::lstm), Dense>(m, "lstm.input");
+  replace_above<&packed_lstm, static_cast<PackedLstm*>(&native::lstm), Dense>(m, "lstm.data");
+  replace_above<&multi_dot, &native::linalg_multi_dot, Floats>(m, "linalg_multi_dot");
 }
 
 }  // namespace treduce::invariant

@@ -57,28 +57,10 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
   return op.call(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-Tensor above_autograd(const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& attn_mask,
-                      double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
-  if (active()) {
-    Seen seen;
-    seen.look(query);
-    if (Floats::judge(seen) == Verdict::ours) {
-      Replaced<&attention, Floats>::entry->ours.fetch_add(1, std::memory_order_relaxed);
-      return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
-    }
-  }
-  return at::native::scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale,
-                                                  enable_gqa);
-}
-
 }  // namespace
 
 void replace_attention(torch::Library& m) {
-  replace<&attention>(m, "scaled_dot_product_attention");
-  for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    library->impl("scaled_dot_product_attention", &above_autograd);
-  }
+  replace_above<&attention, &at::native::scaled_dot_product_attention, Floats>(m, "scaled_dot_product_attention");
 }
 
 }  // namespace treduce::invariant

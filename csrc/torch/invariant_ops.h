@@ -106,6 +106,32 @@ void replace(torch::Library& m, const char* op, const char* reason = "") {
   m.impl(op, &Call::call);
 }
 
+// An op that torch takes apart above autograd is replaced there too, by a kernel of differentiable ops. Torch's way outside the mode, and
+// for calls that the kernel does not take.
+template <auto kKernel, auto kTorchs, class Takes>
+struct AboveAutograd;
+
+template <class R, class... A, R (*kKernel)(A...), auto kTorchs, class Takes>
+struct AboveAutograd<kKernel, kTorchs, Takes> {
+  static R call(A... args) {
+    if (!active()) return kTorchs(args...);
+    Seen seen;
+    (seen.look(args), ...);
+    if (Takes::judge(seen, args...) != Verdict::ours) return kTorchs(args...);
+    Replaced<kKernel, Takes>::entry->ours.fetch_add(1, std::memory_order_relaxed);
+    return kKernel(args...);
+  }
+};
+
+template <auto kKernel, auto kTorchs, class Takes>
+void replace_above(torch::Library& m, const char* op) {
+  replace<kKernel, Takes>(m, op);
+  for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    library->impl(op, &AboveAutograd<kKernel, kTorchs, Takes>::call);
+  }
+}
+
 inline at::Tensor& put(const at::Tensor& result, at::Tensor& out) {
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
