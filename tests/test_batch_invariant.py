@@ -176,7 +176,32 @@ ADDED = {
     ),
     "index_reduce": lambda table, index, source: table.index_reduce(0, index, source, "mean", include_self=False),
     "index_put_": lambda table, index, source: table.clone().index_put_((index - 9,), source[0], accumulate=True),
+    "scatter that adds": lambda table, index, source: table.scatter(
+        0, index[:, None].expand(40, 6), source, reduce="add"
+    ),
+    "scatter_ that adds a number": lambda table, index, source: table.clone().scatter_(
+        0, index[:, None].expand(40, 6), 1.25, reduce="add"
+    ),
 }
+MULTIPLIED = {
+    "scatter_reduce of products": lambda table, index, source: table.scatter_reduce(
+        0, index[:, None].expand(40, 6), source, "prod"
+    ),
+    "scatter_reduce of products of what comes": lambda table, index, source: table.scatter_reduce(
+        0, index[:, None].expand(40, 6), source, "prod", include_self=False
+    ),
+    "index_reduce of products": lambda table, index, source: table.mT.index_reduce(1, index, source.mT, "prod").mT,
+    "index_reduce of products of what comes": lambda table, index, source: table.index_reduce(
+        0, index, source, "prod", include_self=False
+    ),
+    "scatter that multiplies": lambda table, index, source: table.scatter(
+        0, index[:, None].expand(40, 6), source, reduce="multiply"
+    ),
+    "scatter that multiplies by a number": lambda table, index, source: table.scatter(
+        0, index[:, None].expand(40, 6), 1.25, reduce="multiply"
+    ),
+}
+ADDED |= MULTIPLIED
 
 
 def indexed(dtype, device):
@@ -195,6 +220,37 @@ def test_additions_where_an_index_says(name, dtype, device):
     assert sum(op.ours for op in mode.report()) >= 2
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}[dtype]
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=4 * tolerance)
+
+
+@every_float
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_products_where_an_index_says_are_trees(name, dtype, device):
+    """Of what meets in a place, neighbours first, as `prod` is; then what was there. Other places do not count."""
+    table, index, source = indexed(dtype, device)
+    if name == "scatter that multiplies by a number":
+        source = torch.full_like(source, 1.25)
+    wide = torch.promote_types(dtype, torch.float32)
+    with torch_reduce.batch_invariant(strict=True):
+        actual = MULTIPLIED[name](table, index, source)
+        for place in range(len(table)):
+            meets = source[index == place].to(wide)
+            product, there = meets.prod(0), table[place].to(wide)
+            product = there if len(meets) == 0 else product if "comes" in name else there * product
+            assert_same_bits(actual[place], product.to(dtype), f"{name}, {place}")
+
+
+@pytest.mark.parametrize("name", [name for name in MULTIPLIED if "scatter that" not in name])
+def test_gradients_of_products_where_an_index_says(name, device):
+    table, index, source = indexed(torch.float64, device)
+    source[3], source[7, 2], table[1, 4] = 0, 0, 0
+
+    def gradients():
+        of = table.clone().requires_grad_(), source.clone().requires_grad_()
+        return torch.autograd.grad(MULTIPLIED[name](of[0], index, of[1]).square().sum(), of)
+
+    expected = gradients()
+    with torch_reduce.batch_invariant(strict=True):
+        torch.testing.assert_close(gradients(), expected)
 
 
 @every_float
@@ -243,6 +299,10 @@ def test_what_torch_refuses_is_refused():
         (IndexError, lambda: x.scatter_add(1, -index, torch.ones(3, 1))),
         (ValueError, lambda: x.scatter_add(0, torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5))),
         (TypeError, lambda: x.scatter_add(1, index - 2, torch.ones(3, 1).double())),
+        (IndexError, lambda: x.scatter_reduce(1, index, torch.ones(3, 1), "prod")),
+        (IndexError, lambda: x.index_reduce(0, torch.tensor([3]), torch.ones(1, 4), "prod")),
+        (RuntimeError, lambda: x.index_reduce(0, torch.tensor([2]), torch.ones(1, 4), "sum")),
+        (RuntimeError, lambda: x.scatter(0, index, torch.ones(3, 1), reduce="prod")),
         (IndexError, lambda: x.index_add(0, torch.tensor([-1]), torch.ones(1, 4))),
         (IndexError, lambda: x.index_add(0, torch.tensor([3]), torch.ones(1, 4))),
         (ValueError, lambda: x.index_add(0, torch.tensor([0, 1]), torch.ones(4, 2))),

@@ -1,13 +1,16 @@
 // Additions into places that an index names: gradients of embeddings, index_add, scatter_add, index_put. What meets in a place is
 // sorted there, in its order, and folded as a tree, neighbours first (../segments): no atomics, and nothing depends on other places.
+// Products take the same tree, by torch's elementwise ops.
 #include <precompiled.h>
 
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/bitwise_and.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/index_fill.h>
@@ -22,6 +25,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
 
 #include "composed.h"
 #include "invariant_ops.h"
@@ -48,6 +53,28 @@ void add_rows(const Tensor& out, const Tensor& unsorted, const Tensor& source, b
   op.call(out, index, order, source.to(out.scalar_type()).contiguous(), mean);
 }
 
+// `self` (places, width) times what add_rows would add, in the accumulator's dtype; without `include_self`, what is there does not
+// count where an index says.
+Tensor multiplied(const Tensor& self, const Tensor& unsorted, const Tensor& source, bool include_self) {
+  const auto [index, order] = at::sort(unsorted, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::ScalarType type = composed::accumulator(self.scalar_type());
+  const Tensor before = self.to(type), product = source.to(type).index_select(0, order);
+  const int64_t n = index.numel();
+  if (n == 0) return before;
+  const Tensor in_run = at::sub(at::arange(n, index.options()), at::searchsorted(index, index));
+  // After the step of size s, each 2s-th row of a run holds the product of the 2s from it on.
+  for (int64_t step = 1; step < n; step *= 2) {
+    const Tensor first = at::eq(at::bitwise_and(in_run.narrow(0, 0, n - step), 2 * step - 1), 0);
+    const Tensor meets = at::logical_and(first, at::eq(index.narrow(0, 0, n - step), index.narrow(0, step, n - step)));
+    const Tensor left = product.narrow(0, 0, n - step), right = product.narrow(0, step, n - step);
+    left.copy_(at::where(meets.unsqueeze(1), at::mul(left, right), left));
+  }
+  const Tensor places = at::arange(self.size(0), index.options());
+  const Tensor run = at::searchsorted(index, places).clamp_max_(n - 1);
+  const Tensor named = at::eq(index.index_select(0, run), places).unsqueeze(1), factor = product.index_select(0, run);
+  return at::where(named, include_self ? at::mul(before, factor) : factor, before);
+}
+
 // Negative ones count from the end.
 Tensor wrapped(const Tensor& index, int64_t size, at::Device device) {
   const Tensor wide = index.to(device, at::kLong);
@@ -64,22 +91,6 @@ Tensor embedding_backward(const Tensor& grad, const Tensor& indices, c10::SymInt
   return out;
 }
 
-Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
-  if (self.dim() == 0) return index_add(self.reshape({1}), 0, index, source.reshape({-1}), alpha).reshape({});
-  dim = at::maybe_wrap_dim(dim, self.dim());
-  std::vector<int64_t> shape = self.sizes().vec();
-  shape[dim] = index.numel();
-  TORCH_CHECK_VALUE(index.dim() <= 1 && source.sizes() == at::IntArrayRef(shape), "index_add takes a source of shape ",
-                    at::IntArrayRef(shape), " for ", index.numel(), " indices, got ", source.sizes());
-  check_types("index_add", self, source);
-  Tensor out = self.movedim(dim, 0).clone(at::MemoryFormat::Contiguous);
-  if (source.numel() == 0) return out.movedim(0, dim).contiguous();
-  Tensor rows = source.movedim(dim, 0).reshape({index.numel(), -1});
-  if (!alpha.equal(1)) rows = at::mul(rows, alpha);
-  add_rows(out.view({self.size(dim), -1}), index.reshape({-1}).to(at::kLong), rows);
-  return out.movedim(0, dim).contiguous();
-}
-
 // An index past the end of a dim would be a place of another row.
 void check_within(const Tensor& index, int64_t size) {
   const Tensor fits = at::logical_and(at::ge(index, 0), at::lt(index, size)).all();
@@ -88,28 +99,60 @@ void check_within(const Tensor& index, int64_t size) {
                     index.max().item<int64_t>(), ", of ", size);
 }
 
-Tensor scatter_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
-  Tensor out = self.clone(at::MemoryFormat::Contiguous);
-  if (index.numel() == 0) return out;
-  check_types("scatter_add", self, src);
-  TORCH_CHECK_TYPE(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
-                   "scatter_add takes an index of int64 or int32, got ", index.scalar_type());
-  Tensor place = index.to(at::kLong), source = src;
-  if (self.dim() > 0) {
+// A source's rows along `dim`, one for each index.
+Tensor rows_of(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  check_types(op, self, source);
+  std::vector<int64_t> shape = self.sizes().vec();
+  shape[dim] = index.numel();
+  TORCH_CHECK_VALUE(index.dim() <= 1 && source.sizes() == at::IntArrayRef(shape), op, " takes a source of shape ",
+                    at::IntArrayRef(shape), " for ", index.numel(), " indices, got ", source.sizes());
+  return source.movedim(dim, 0).reshape({index.numel(), source.numel() / std::max<int64_t>(1, index.numel())});
+}
+
+Tensor index_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  if (self.dim() == 0) return index_add(self.reshape({1}), 0, index, source.reshape({-1}), alpha).reshape({});
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  Tensor rows = rows_of("index_add", self, dim, index, source);
+  Tensor out = self.movedim(dim, 0).clone(at::MemoryFormat::Contiguous);
+  if (source.numel() == 0) return out.movedim(0, dim).contiguous();
+  if (!alpha.equal(1)) rows = at::mul(rows, alpha);
+  add_rows(out.view({self.size(dim), -1}), index.reshape({-1}).to(at::kLong), rows);
+  return out.movedim(0, dim).contiguous();
+}
+
+// What scatter adds or multiplies, and where, in a contiguous tensor of self's shape.
+struct Scattered {
+  Tensor place, source;
+
+  Scattered(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+    check_types(op, self, src);
+    TORCH_CHECK_TYPE(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt, op,
+                     " takes an index of int64 or int32, got ", index.scalar_type());
+    place = index.to(at::kLong);
+    source = src;
     dim = at::maybe_wrap_dim(dim, self.dim());
-    check_within(place, self.size(dim));
-    place = at::mul(place, out.stride(dim));
+    check_within(place, self.dim() == 0 ? 1 : self.size(dim));
+    const auto strides = c10::contiguous_strides(self.sizes());
+    if (self.dim() > 0) place = at::mul(place, strides[dim]);
     for (int64_t d = 0; d < self.dim(); ++d) {
-      TORCH_CHECK_VALUE(d == dim || index.size(d) <= self.size(d), "scatter_add: an index of shape ", index.sizes(),
+      TORCH_CHECK_VALUE(d == dim || index.size(d) <= self.size(d), op, ": an index of shape ", index.sizes(),
                         " reaches past a tensor of shape ", self.sizes());
       source = source.narrow(d, 0, index.size(d));
       if (d == dim) continue;
       std::vector<int64_t> shape(self.dim(), 1);
       shape[d] = index.size(d);
-      place = at::add(place, at::mul(at::arange(index.size(d), place.options()), out.stride(d)).reshape(shape));
+      place = at::add(place, at::mul(at::arange(index.size(d), place.options()), strides[d]).reshape(shape));
     }
+    place = place.reshape({-1});
+    source = source.reshape({-1, 1});
   }
-  add_rows(out.view({-1, 1}), place.reshape({-1}), source.reshape({-1, 1}));
+};
+
+Tensor scatter_add(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+  Tensor out = self.clone(at::MemoryFormat::Contiguous);
+  if (index.numel() == 0) return out;
+  const Scattered scattered("scatter_add", self, dim, index, src);
+  add_rows(out.view({-1, 1}), scattered.place, scattered.source);
   return out;
 }
 
@@ -163,21 +206,53 @@ struct Accumulating {
   }
 };
 
-// Sums and means where an index says: what was there counts, or not.
+// ---- sums, means and products where an index says: what was there counts, or not
+
+namespace names {
+constexpr std::string_view sum = "sum", mean = "mean", prod = "prod", add = "add", multiply = "multiply";
+}
+
 Tensor scatter_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, std::string_view reduce,
                       bool include_self) {
+  if (index.numel() == 0) return self.clone(at::MemoryFormat::Contiguous);
+  if (reduce == names::prod) {
+    const Scattered scattered("scatter_reduce", self, dim, index, src);
+    const Tensor result = multiplied(self.reshape({-1, 1}), scattered.place, scattered.source, include_self);
+    return result.to(self.scalar_type()).view(self.sizes());
+  }
   check_types("scatter_reduce", self, src);
   const at::ScalarType type = composed::accumulator(self.scalar_type());
   const Tensor first = include_self ? self.to(type) : at::scatter(self.to(type), dim, index, 0);
   const Tensor sum = scatter_add(first, dim, index, src.to(type));
-  if (reduce == "sum") return sum.to(self.scalar_type());
+  if (reduce == names::sum) return sum.to(self.scalar_type());
   const Tensor before = include_self ? at::ones_like(first) : at::zeros_like(first);
   const Tensor counts = scatter_add(before, dim, index, at::ones_like(src, src.options().dtype(type)));
   return at::div(sum, counts.clamp_min(1)).to(self.scalar_type());
 }
 
-Tensor index_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
-                    std::string_view /*mean*/, bool include_self) {
+Tensor scatter_src(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, std::string_view reduce) {
+  if (reduce == names::add) return scatter_add(self, dim, index, src);
+  return scatter_reduce(self, dim, index, src, names::prod, /*include_self=*/true);
+}
+Tensor scatter_value(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value,
+                     std::string_view reduce) {
+  return scatter_src(self, dim, index, at::full(index.sizes(), value, self.options()), reduce);
+}
+
+Tensor index_reduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, std::string_view reduce,
+                    bool include_self) {
+  if (self.dim() == 0) {
+    return index_reduce(self.reshape({1}), 0, index, source.reshape({-1}), reduce, include_self).reshape({});
+  }
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  if (reduce == names::prod) {
+    const Tensor rows = rows_of("index_reduce", self, dim, index, source);
+    if (source.numel() == 0) return self.clone(at::MemoryFormat::Contiguous);
+    const Tensor place = index.reshape({-1}).to(at::kLong), moved = self.movedim(dim, 0);
+    check_within(place, self.size(dim));
+    const Tensor result = multiplied(moved.reshape({self.size(dim), -1}), place, rows, include_self);
+    return result.to(self.scalar_type()).view(moved.sizes()).movedim(0, dim).contiguous();
+  }
   check_types("index_reduce", self, source);
   const at::ScalarType type = composed::accumulator(self.scalar_type());
   const Tensor first = include_self ? self.to(type) : at::index_fill(self.to(type), dim, index.to(at::kLong), 0);
@@ -187,13 +262,13 @@ Tensor index_reduce(const Tensor& self, int64_t dim, const Tensor& index, const 
   return at::div(sum, counts.clamp_min(1)).to(self.scalar_type());
 }
 
-struct SumsAndMeans {
-  template <class... Rest>
-  static Verdict judge(const Seen& seen, const Tensor&, int64_t, const Tensor&, const Tensor&, std::string_view reduce,
+// What an op is asked for by name. Torch refuses names that it does not know.
+template <const std::string_view&... kNames>
+struct Named {
+  template <class Source, class... Rest>
+  static Verdict judge(const Seen& seen, const Tensor&, int64_t, const Tensor&, const Source&, std::string_view reduce,
                        Rest&&...) {
-    if (reduce == "amax" || reduce == "amin") return Verdict::torchs;
-    const Verdict verdict = Floats::judge(seen);
-    return verdict == Verdict::ours && reduce != "sum" && reduce != "mean" ? Verdict::uncovered : verdict;
+    return ((reduce == kNames) || ...) ? Floats::judge(seen) : Verdict::torchs;
   }
 };
 
@@ -252,12 +327,21 @@ void replace_index(torch::Library& m) {
   replace<&index_put_impl_, Accumulating>(m, "_index_put_impl_", kStores);
   replace<&put_, Accumulating>(m, "put_", kStores);
   constexpr char kExtrema[] = "a largest or smallest: no rounding";
-  replace<&scatter_reduce, SumsAndMeans>(m, "scatter_reduce.two", kExtrema);
-  replace<&Into<&scatter_reduce>::out, SumsAndMeans>(m, "scatter_reduce.two_out", kExtrema);
-  replace<&Into<&scatter_reduce>::self, SumsAndMeans>(m, "scatter_reduce_.two", kExtrema);
-  replace<&index_reduce, SumsAndMeans>(m, "index_reduce", kExtrema);
-  replace<&Into<&index_reduce>::out, SumsAndMeans>(m, "index_reduce.out", kExtrema);
-  replace<&Into<&index_reduce>::self, SumsAndMeans>(m, "index_reduce_", kExtrema);
+  using Scatters = Named<names::sum, names::mean, names::prod>;
+  replace<&scatter_reduce, Scatters>(m, "scatter_reduce.two", kExtrema);
+  replace<&Into<&scatter_reduce>::out, Scatters>(m, "scatter_reduce.two_out", kExtrema);
+  replace<&Into<&scatter_reduce>::self, Scatters>(m, "scatter_reduce_.two", kExtrema);
+  using Indexes = Named<names::mean, names::prod>;
+  replace<&index_reduce, Indexes>(m, "index_reduce", kExtrema);
+  replace<&Into<&index_reduce>::out, Indexes>(m, "index_reduce.out", kExtrema);
+  replace<&Into<&index_reduce>::self, Indexes>(m, "index_reduce_", kExtrema);
+  using Older = Named<names::add, names::multiply>;
+  replace<&scatter_src, Older>(m, "scatter.reduce");
+  replace<&Into<&scatter_src>::out, Older>(m, "scatter.reduce_out");
+  replace<&Into<&scatter_src>::self, Older>(m, "scatter_.reduce");
+  replace<&scatter_value, Older>(m, "scatter.value_reduce");
+  replace<&Into<&scatter_value>::out, Older>(m, "scatter.value_reduce_out");
+  replace<&Into<&scatter_value>::self, Older>(m, "scatter_.value_reduce");
   replace<&bag_backward>(m, "_embedding_bag_dense_backward");
   replace<&bag_weights_backward>(m, "_embedding_bag_per_sample_weights_backward");
 }
