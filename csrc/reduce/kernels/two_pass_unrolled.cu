@@ -2,8 +2,8 @@
 //
 // After:   two_pass_last_warp; the same additions, hence the same bits.
 // Mapping: as before; a switch on the host picks one of six kernels, for blocks of 1 to 32, of 64, ... and of 1024 threads.
-// Bound:   latency: one load of one element in flight a thread. And the number of blocks, which must be capped near what the chip
-//          holds at once: with n / T blocks the loop runs once, and this rung is slower than unrolled, which at least adds a pair.
+// Bound:   latency of the loads, as before. And the number of blocks, which must be capped near what the chip holds at once: with
+//          n / T blocks the loop runs once, and this rung is slower than unrolled, which at least adds a pair.
 // Next:    warp_shuffle runs the tree in registers.
 // Source:  Mark Harris, Optimizing Parallel Reduction in CUDA (2007), reduction 7; Nicholas Wilt, The CUDA Handbook (2013),
 //          Reduction3.

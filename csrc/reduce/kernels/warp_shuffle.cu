@@ -3,7 +3,7 @@
 //
 // After:   two_pass_unrolled. Lanes are folded before warps, so this is another order of additions.
 // Mapping: the grid-stride loop as before; then a tree by halves over the 32 lanes, then one over the T / 32 warps.
-// Bound:   latency: one load of one element in flight a thread. The tree costs almost nothing now.
+// Bound:   latency of the loads, as before. The tree costs almost nothing now.
 // Next:    vectorized loads 16 bytes at a time, four times before the first is used.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014).
 #include "../../primitives/shared.cuh"
