@@ -391,10 +391,17 @@ def test_arguments_in_the_place_of_others(op, device):
         (lambda: reduce(x, "v0"), rf"a rung is named: {op}\(x, variant='v0'\)"),
         (lambda: reduce(x, 0, "v0"), r"got 'v0' for keepdim"),
         (lambda: reduce(x, True), rf"keepdim is named: {op}\(x, keepdim=True\)"),
+        (lambda: reduce(x, 1.5), "got 1.5 for dim, which is an int or ints"),
         (lambda: reduce([1.0]), f"{op} takes a Tensor, got a list"),
     ):
         with pytest.raises(TypeError, match=match):
             wrong()
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_a_dtype_is_not_a_name(op, device):
+    with pytest.raises(TypeError, match="got 'float32' for dtype, which is a torch.dtype"):
+        getattr(torch_reduce, op)(torch.ones(3, device=device), dtype="float32")
 
 
 def test_messages_are_sentences(device):

@@ -241,6 +241,10 @@ MISTAKES = [
     (["threads", "--grid", "2", "--block", "1025", "--device", "cpu"], "1024"),
     (["threads", "--grid", "2^12", "--block", "2^13", "--device", "cpu"], "threads"),
     (["info", "--device", "cpu", "--json", "/no/such/folder/x.json"], "/no/such/folder"),
+    (["bench", "sum", "--shape", "3x3x3", "--device", "cpu"], "sum takes no --shape"),
+    (["bench", "matmul", "--n", "4", "--device", "cpu"], "matmul takes no --n"),
+    (["verify", "--op", "sum", "mean", "--shape", "3x3x3", "--device", "cpu"], "sum takes no --shape"),
+    (["verify", "--invariance", "--n", "5", "--device", "cpu"], "takes no --n"),
 ]
 
 

@@ -200,13 +200,9 @@ def _parser() -> argparse.ArgumentParser:
         "verify", _verify, "check every variant against float64 and against the bits its order promises", "",
         "--op sum --n 0 1 2^20 --dtype float16", "--variant v0 v6 --seed 7", "--invariance",
     )  # fmt: skip
-    checking.add_argument("--op", nargs="+", default=list(OPS), help="default: all")
-    checking.add_argument(
-        "--n", nargs="+", type=_count, default=list(LENGTHS), metavar="N", help="lengths, as for bench"
-    )
-    checking.add_argument(
-        "--shape", nargs="+", type=_shape, default=list(MATMUL_SHAPES), metavar="MxNxK", help="for matmul and linear"
-    )
+    checking.add_argument("--op", nargs="+", help="default: all")
+    checking.add_argument("--n", nargs="+", type=_count, metavar="N", help="lengths, as for bench")
+    checking.add_argument("--shape", nargs="+", type=_shape, metavar="MxNxK", help="for matmul and linear")
     checking.add_argument("--dtype", nargs="+", help="default: all that a variant takes")
     checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
     checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
@@ -397,6 +393,14 @@ def _threads(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _check_sizes(chosen: Sequence[str], args: argparse.Namespace) -> None:
+    """Refuses sizes that none of these ops has."""
+    if args.n and all(op in PRODUCTS for op in chosen):
+        raise ValueError(f"{chosen[0]} takes no --n: its sizes are --shape MxNxK")
+    if args.shape and not any(op in PRODUCTS for op in chosen):
+        raise ValueError(f"{chosen[0]} takes no --shape: its sizes are --n")
+
+
 def _shapes(op: str, args: argparse.Namespace, on_gpu: bool) -> list[tuple[int, ...]]:
     if op in PRODUCTS:
         return args.shape or [(1024, 1024, 1024) if on_gpu else (256, 256, 256)]
@@ -412,6 +416,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         if len(chosen_ops) * len(dtypes) > 1:
             raise ValueError("--plot draws one op and one dtype")
         _plot.check_target(args.plot)
+    _check_sizes(chosen_ops, args)
     if args.num_blocks and (products := [op for op in chosen_ops if op in PRODUCTS]):
         raise ValueError(f"{products[0]} takes no num_blocks")
     settings = dataclasses.replace(bench.QUICK if args.quick else bench.Settings(), seed=args.seed)
@@ -487,8 +492,13 @@ def _show_invariance(args: argparse.Namespace, device: torch.device, console: Co
 def _verify(args: argparse.Namespace, console: Console) -> int:
     device = as_device(args.device)
     if args.invariance:
+        for name in ("op", "n", "shape", "variant"):
+            if getattr(args, name):
+                raise ValueError(f"verify --invariance takes no --{name}: it has ops and shapes of its own")
         return _show_invariance(args, device, console)
-    chosen = list(dict.fromkeys(_known_ops(args.op)))
+    chosen = list(dict.fromkeys(_known_ops(args.op or OPS)))
+    _check_sizes(chosen, args)
+    products, lengths = args.shape or list(MATMUL_SHAPES), [(n,) for n in args.n or LENGTHS]
     dtypes = None if args.dtype is None else list(dict.fromkeys(_known_dtypes(args.dtype)))
     if args.variant:
         # With several ops, a name must belong to one of them only.
@@ -502,10 +512,10 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     about = bench.environment(device, args.command_line)
     console.print(_headline(about, device))
     outcomes = []
-    total = sum((len(args.shape) if op in PRODUCTS else len(args.n)) * len(dtypes or DTYPES) for op in chosen)
+    total = sum(len(products if op in PRODUCTS else lengths) * len(dtypes or DTYPES) for op in chosen)
     with _progress(console, total) as step:
         for op in chosen:
-            shapes = args.shape if op in PRODUCTS else [(n,) for n in args.n]
+            shapes = products if op in PRODUCTS else lengths
             for outcome in verify(op, args.variant, shapes, dtypes, device, args.seed, step):
                 outcomes.append(outcome)
                 label = f"{op:<11}{outcome.variant:<23}"
@@ -597,7 +607,7 @@ def _demo(args: argparse.Namespace, console: Console) -> int:
         )
     for picture in sorted((_checkout() / "docs" / "images").glob("sum*.svg")):
         console.print(f"picture: {os.path.relpath(picture)}", soft_wrap=True)
-    console.print("next: python -m torch_reduce info | variants | bench | verify | threads --grid 2,2 --block 4,2")
+    console.print("next: python -m torch_reduce info | variants | plan | bench | verify | model | threads")
     _write_json(args.json, bench.as_json(rows, about, ceilings))
     return 1 if any(row.wrong for row in rows) or any(_OTHER_BITS in b for b in bits.values()) else 0
 

@@ -41,7 +41,7 @@ def _shortcut(op: str, input: Tensor, *arguments: Any) -> Any:
     return NotImplemented if found is None else found(op, input, *arguments)
 
 
-def _check_call(op: str, input: Any, dim: Any, keepdim: Any) -> None:
+def _check_call(op: str, input: Any, dim: Any, keepdim: Any, dtype: Any = None) -> None:
     """Says the right call where something else stands in its place; what is left, torch.ops says."""
     if not isinstance(input, Tensor):
         raise TypeError(f"{op} takes a Tensor, got a {type(input).__name__}")
@@ -50,6 +50,10 @@ def _check_call(op: str, input: Any, dim: Any, keepdim: Any) -> None:
             raise TypeError(f"{op}: got {value!r} for {name}; a rung is named: {op}(x, variant={value!r})")
     if isinstance(dim, bool):
         raise TypeError(f"{op}: got {dim} for dim, which is an int or ints; keepdim is named: {op}(x, keepdim={dim})")
+    if isinstance(dim, float):
+        raise TypeError(f"{op}: got {dim} for dim, which is an int or ints")
+    if not isinstance(dtype, torch.dtype | None):
+        raise TypeError(f"{op}: got {dtype!r} for dtype, which is a torch.dtype such as torch.float32")
 
 
 def _target(op: str, out: Any, *inputs: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ def _reduced_to(
     variant: str,
     **sizes: int | None,
 ) -> Tensor:
-    _check_call(op, input, dim, keepdim)
+    _check_call(op, input, dim, keepdim, dtype)
     target = _target(op, out, input)
     if dtype is not None and dtype != out.dtype:
         raise TypeError(f"{op}: dtype is {dtype}, and that of out {out.dtype}")
@@ -159,7 +163,7 @@ def sum(
             result = _shortcut("sum", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
-    _check_call("sum", input, dim, keepdim)
+    _check_call("sum", input, dim, keepdim, dtype)
     return _sum(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 
@@ -215,7 +219,7 @@ def mean(
             result = _shortcut("mean", input, dim, keepdim, dtype, variant, block_size, num_blocks)
         if result is not NotImplemented:
             return result
-    _check_call("mean", input, dim, keepdim)
+    _check_call("mean", input, dim, keepdim, dtype)
     return _mean(input, variant, dim=dim, keepdim=keepdim, dtype=dtype, block_size=block_size, num_blocks=num_blocks)
 
 

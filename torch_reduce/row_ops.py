@@ -192,7 +192,9 @@ def cross_entropy(
             )
         smooth = target
         if label_smoothing:
-            smooth = (_widened(target) * (1 - label_smoothing) + label_smoothing / classes).to(target.dtype)
+            smooth = (_widened("cross_entropy", target) * (1 - label_smoothing) + label_smoothing / classes).to(
+                target.dtype
+            )
         losses = -sum(weighted * smooth, of_classes)
         if reduction == "none":
             return losses
@@ -203,7 +205,7 @@ def cross_entropy(
     counts = target != ignore_index
     if label_smoothing:
         spread = -sum(weighted, of_classes).masked_fill(~counts, 0)
-        mixed = _widened(losses) * (1 - label_smoothing) + _widened(spread) * (label_smoothing / classes)
+        mixed = losses.to(wide) * (1 - label_smoothing) + spread.to(wide) * (label_smoothing / classes)
         losses = mixed.to(input.dtype)
     if reduction == "none":
         return losses
@@ -321,7 +323,7 @@ def var(
     Source:
         As `sum`.
     """
-    return _variance(input, dim, correction, keepdim).to(input.dtype)
+    return _variance("var", input, dim, correction, keepdim).to(input.dtype)
 
 
 def std(
@@ -347,7 +349,7 @@ def std(
     Source:
         As `var`.
     """
-    return _root(_variance(input, dim, correction, keepdim)).to(input.dtype)
+    return _root(_variance("std", input, dim, correction, keepdim)).to(input.dtype)
 
 
 def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
@@ -375,7 +377,7 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     Source:
         As `sum`.
     """
-    wide = _widened(input)
+    wide = _widened("norm", input)
     if ord == 2:
         return _root(sum(wide * wide, dim, keepdim)).to(input.dtype)
     if ord == 1:
@@ -388,10 +390,10 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     raise ValueError(f"norm takes ord 2, 1, inf, -inf or 0, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
 
 
-def _widened(input: Tensor) -> Tensor:
+def _widened(op: str, input: Tensor) -> Tensor:
     """In what row operations compute."""
     if input.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        raise TypeError(f"row operations take float32, float64, float16 and bfloat16, got {input.dtype}")
+        raise TypeError(f"{op} takes float32, float64, float16 and bfloat16, got {input.dtype}")
     return input if input.dtype == torch.float64 else input.float()
 
 
@@ -406,8 +408,8 @@ def _root(x: Tensor) -> Tensor:
     return torch.ops.treduce.sqrt(x.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
-def _variance(input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
-    wide = _widened(input)
+def _variance(op: str, input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
+    wide = _widened(op, input)
     # Our sum is what vector_add makes of the gradient of the mean.
     centred = vector_add(wide, -mean(wide, dim, True))
     squares = sum(centred * centred, dim, keepdim)
