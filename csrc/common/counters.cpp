@@ -25,7 +25,7 @@ int length_for(int64_t count) {
 }
 
 // Allocating and clearing memory is forbidden to other streams while some stream of the process is captured in the default
-// mode; none of it touches the captured stream, so this thread may say that it knows what it does.
+// mode; none of it touches the captured stream, so this thread opts out of that rule.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -64,7 +64,7 @@ struct BadArgument {
   std::string message;
 };
 
-// "unknown variant 'wrap_shuffle' of sum; did you mean 'warp_shuffle'? variants: ..."
+// "unknown variant 'wrap_shuffle' of sum; the closest names are 'warp_shuffle', ... (torch_reduce.variants() lists all)"
 std::string unknown_variant(std::string_view family, std::string_view given, const std::vector<std::string>& names);
 
 // Checks a block_size or tile_size against the row and returns it, or the row's default when `given` is 0.

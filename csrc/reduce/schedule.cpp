@@ -597,7 +597,7 @@ const char* choose_rung(const Work& w) {
       return "row_lanes";
     }
     if (g.length < tuning::kTinyElements && !is_whole(w) && tile_accepts(w)) return "row_tile";
-    // Not of halves and integers of more than a byte that nearly fill a chunk: 1.8 us in place of 1.7 (NVIDIA H200).
+    // Not of halves and integers of more than a byte that nearly fill a chunk: 1.8 us in place of 1.7 (NVIDIA H200, 2026-11-23).
     const bool light =
         g.length <= Pairwise::kChunk / 2 || w.memory.accumulator == element_size(w) || element_size(w) == 1;
     if (takes_rows_at_once(w) && (chunks > 1 || light || !takes_vectors_at_once(w))) return "row_block";

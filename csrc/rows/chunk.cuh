@@ -33,7 +33,7 @@ constexpr bool kOneInner = kSize > 1 || Source::kAdjacent;
 // kUsed: packs that a row has something of, which the compiler knows of short rows that are read element by element: all of every one but
 // the last. 0: nothing is known.
 //
-// kQuickTexts: where exp of all elements is quickly taken, or no output is NaN, a text of its own computes them; it takes registers.
+// kQuickTexts: where exp of all elements is quickly taken, or no output is NaN, code of its own computes them, which takes registers.
 template <template <class> class RowOp, class Source, int kSize, int kStripes, int kUsed = 0, bool kQuickTexts = true>
 struct Chunk {
   using A = typename Source::Acc;
@@ -288,12 +288,12 @@ struct Chunk {
       if constexpr (kHasUsual) {
         if (are_usual(rows, values)) return map_part<kStage, kWhole, true>(rows, p, values, first, place, node);
       }
-      // Where others are rare, one text is for them and for ends of rows.
+      // Where others are rare, they share the code of the ends of rows.
       map_part<kStage, kWhole && !kHasUsual, false>(rows, p, values, first, place, node);
     });
   }
 
-  // Whether there is a text of its own for elements whose exp is quickly taken.
+  // Whether there is code of its own for elements whose exp is quickly taken.
   static constexpr bool kMayBeUsual = kQuickTexts && std::is_same_v<A, float>;
 
   // Whether all of a warp's elements, less their row's maximum, are such. Of a NaN in a row the maximum knows.

@@ -36,7 +36,8 @@ TREDUCE_DEVICE typename Fold::Acc fold_warps(typename Fold::Acc value, int warps
 }
 
 // The same over the blocks of a cluster (a power of two), each of which has a place for its node in shared memory.
-// Who calls: every thread of the cluster, with places that alternate. Valid in: every thread. The cluster synchronises once; before a block ends, it does again.
+// Who calls: every thread of the cluster, with places that alternate. Valid in: every thread. The cluster synchronises once; before
+// a block ends, it does again.
 template <class Fold>
 TREDUCE_DEVICE typename Fold::Acc fold_blocks(typename Fold::Acc value, int blocks, typename Fold::Acc* of_block) {
   if (threadIdx.x == 0) *of_block = value;

@@ -1,4 +1,4 @@
-// The same additions, a few columns at a time.
+// The additions of segments.h on the CPU, a few columns at a time.
 #include <algorithm>
 
 #include "../primitives/functors.h"

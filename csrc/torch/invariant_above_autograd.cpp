@@ -139,7 +139,7 @@ using PackedLstm = std::tuple<Tensor, Tensor, Tensor>(const Tensor& data, const 
                                                       at::TensorList params, bool has_biases, int64_t num_layers,
                                                       double dropout, bool train, bool bidirectional);
 
-// One direction of a layer. A step has the first rows of the state, as many as its text has.
+// One direction of a layer. A step has the first rows of the state, as many as there are sequences so long.
 std::tuple<Tensor, Tensor, Tensor> walk(std::vector<Tensor> steps, Tensor h, Tensor c, at::TensorList weights,
                                         bool backwards) {
   const auto bias = [&](size_t i) { return i < weights.size() ? OptionalTensor(weights[i]) : std::nullopt; };

@@ -2,9 +2,9 @@
 //
 // After:   grid_1d and grid_2d.
 // Mapping: thread g of G takes vectors g, g + G, g + 2G, ... The loop runs once unless the grid is at its limit: several waves of
-//          blocks overlap reads and writes, and a grid capped at what the chip holds was 6 % slower (H200). Arrays that do not
-//          begin on 16-byte boundaries are accessed element by element. The tail after the last whole vector goes to the thread
-//          whose vector it would begin.
+//          blocks overlap reads and writes, which a grid capped at what the chip holds does not. Arrays that do not begin on
+//          16-byte boundaries are accessed element by element. The tail after the last whole vector goes to the thread whose vector
+//          it would begin.
 // Bound:   memory bandwidth. This is the benchmark's ceiling for reading two arrays and writing one.
 // Source:  Justin Luitjens, CUDA Pro Tip: Increase Performance with Vectorized Memory Access (2013).
 #include "../../primitives/thread.cuh"

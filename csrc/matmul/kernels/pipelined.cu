@@ -2,16 +2,15 @@
 // is multiplied, and the factors of the next place along k come to registers while those of this one are multiplied.
 //
 // After:   warp_tiled; the same multiply-adds in the same order, hence the same bits.
-// Mapping: a ring of kStages tiles of each operand. At step s the threads start the copies for step s + kStages - 1, a few
-// between
+// Mapping: a ring of kStages tiles of each operand. At step s the threads start the copies for step s + kStages - 1, a few between
 //          the multiply-adds of each place along k. One barrier a step says both that the next tile has arrived and that the
 //          oldest may be overwritten. If kStep does not divide k, the narrow step comes first, so that the loop has whole steps
 //          alone and no branch. Past an edge, threads copy the last line again; these outputs are not stored. A copy moves 16
 //          bytes of neighbouring lines, but one element of neighbours along k, because the tile is transposed. Tiles of C are
 //          taken in bands, so that those computed at the same time share more of A and B.
-// Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output
-//          of several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller. For
-//          many small matrices see small_matrices.cuh.
+// Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output of
+//          several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller. For many small
+//          matrices see small_matrices.cuh.
 // Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
 #include "../../primitives/shared.cuh"

@@ -1,5 +1,6 @@
 // Moves between the registers of a warp and 8 x 8 matrices of 16-bit elements in shared memory (sm_90 for stores). One
-// wrapper an instruction; all 32 lanes call, converged. A row is 16 bytes, four words, whatever the size of its elements: wider ones can be loaded too.
+// wrapper an instruction; all 32 lanes call, converged. A row is 16 bytes, four words, whatever the size of its elements: wider ones
+// can be loaded too.
 #pragma once
 
 #include <cuda_runtime.h>

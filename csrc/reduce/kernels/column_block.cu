@@ -7,7 +7,7 @@
 //          of four leaves, 32 rows of a chunk, whose accumulators fit registers.
 // Bound:   memory bandwidth; for short columns the way through memory and back for counter and partials.
 // Next:    column_narrow, where there are not even enough columns for a warp.
-// Source:  Mark Harris, An Efficient Matrix Transpose in CUDA (2013).
+// Source:  Mark Harris, An Efficient Matrix Transpose in CUDA C/C++ (2013).
 #include "../column_folds.cuh"
 
 namespace treduce::reduce::column_block {

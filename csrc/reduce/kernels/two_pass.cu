@@ -3,7 +3,8 @@
 //
 // After:   unrolled and the rungs before it, whose number of blocks grows with the length. The tree is again that of sequential.
 // Mapping: thread g of G * T adds elements g, g + GT, g + 2GT, ...: coalesced in every iteration. One partial a block.
-// Bound:   latency: loads of one element, of which the compiler keeps four in flight for floats. The tree's cost is spread over many elements.
+// Bound:   latency: loads of one element, four of which the compiler keeps in flight for floats. The tree's cost is spread over many
+//          elements.
 // Next:    two_pass_last_warp removes the barriers of the tree's last steps.
 // Source:  Justin Luitjens, Faster Parallel Reductions on Kepler (2014), for the grid-stride loop; Nicholas Wilt, The CUDA
 //          Handbook (2013), Reduction1.

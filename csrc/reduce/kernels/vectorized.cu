@@ -1,7 +1,7 @@
 // Idea: keep many bytes in flight. A load takes 16 bytes, and four loads are issued before the first is used: memory answers
 // after some 600 cycles, and the bytes requested meanwhile set the bandwidth.
 //
-// After:   warp_shuffle, with one load of one element in flight a thread. The tree (block::reduce) is the same, now a primitive.
+// After:   warp_shuffle, whose loads have one element. The tree (block::reduce) is the same, now a primitive.
 // Mapping: thread g of G * T takes vectors g, g + GT, ... of 16 bytes. Each component of a vector has an accumulator of its own,
 //          folded by halves at the end. A pointer that is not 16-byte aligned is read element by element into the same
 //          accumulators: slower, the same bits.

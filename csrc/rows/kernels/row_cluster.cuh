@@ -9,7 +9,7 @@ template <template <class> class RowOp, class Source, int kSize>
 __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>),
                                   (Source::kAdjacent ? kResident<RowOp, Source, kSize> : 1))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int warps, int log2_blocks) {
-  using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes, 0, false>;  // quick texts would spill
+  using Rows = Held<RowOp, Source, kSize, Pairwise::kStripes, 0, false>;  // quick code would spill
   const int blocks = 1 << log2_blocks;
   const int rank = treduce::cluster::rank();
   const int thread = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
