@@ -1,14 +1,15 @@
 #include "fiber.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -18,26 +19,51 @@ namespace {
 constexpr size_t kStackBytes = 64 * 1024;
 const size_t kGuardBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
-ucontext_t scheduler;
+// Where a stack that does not run goes on. Of swapcontext each call would ask the kernel for the signal mask.
+using Point = void* [5];
+
+}  // namespace
+
+struct Stack {
+  char* memory;
+  Point point;
+};
+
+namespace {
+
+Point scheduler;
 void* scheduler_fake_stack = nullptr;
 const void* scheduler_stack = nullptr;
 size_t scheduler_stack_bytes = 0;
 Fiber* running = nullptr;
-std::vector<char*> free_stacks;
+std::deque<Stack> stacks;
+std::vector<Stack*> free_stacks;
 
-char* take_stack() {
-  if (free_stacks.empty()) {
-    void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // A page that nobody may touch below each stack: an overflow stops here, not in a neighbour's stack.
-    if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
-      perror("emulator: no memory for another stack");
-      abort();
-    }
-    return static_cast<char*>(memory) + kGuardBytes;
+// Unknown to AddressSanitizer, which would take the jumps for returns down one stack.
+[[noreturn, gnu::noinline, gnu::no_sanitize("address")]] void jump(Point& to) { __builtin_longjmp(to, 1); }
+[[gnu::noinline, gnu::no_sanitize("address")]] void swap(Point& from, Point& to) {
+  if (__builtin_setjmp(from) == 0) jump(to);
+}
+[[gnu::noinline, gnu::no_sanitize("address")]] void swap(Point& from, const ucontext_t& to) {
+  if (__builtin_setjmp(from) == 0) setcontext(&to);
+}
+
+Stack* new_stack(void (*work)()) {
+  void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // A page that nobody may touch below each stack: an overflow stops here, not in a neighbour's stack.
+  if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
+    perror("emulator: no memory for another stack");
+    abort();
   }
-  char* stack = free_stacks.back();
-  free_stacks.pop_back();
-  return stack;
+  stacks.push_back({static_cast<char*>(memory) + kGuardBytes, {}});
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks.back().memory;
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, work, 0);
+  swap(scheduler, context);  // until it waits for a fiber
+  return &stacks.back();
 }
 
 // AddressSanitizer must hear of every change of stack: before it, where we go, and after it, where we came from.
@@ -56,23 +82,15 @@ void arrived([[maybe_unused]] void* fake_stack, [[maybe_unused]] const void** fr
 
 void Fiber::start(Entry entry) {
   entry_ = entry;
-  stack_ = take_stack();
-#ifdef __SANITIZE_ADDRESS__
-  ASAN_UNPOISON_MEMORY_REGION(stack_, kStackBytes);  // what the fiber before left behind
-#endif
-  getcontext(&context_);
-  context_.uc_stack.ss_sp = stack_;
-  context_.uc_stack.ss_size = kStackBytes;
-  context_.uc_link = nullptr;
-  makecontext(&context_, &Fiber::trampoline, 0);
-  // AddressSanitizer's swapcontext wipes its knowledge of a stack whose size it can read here.
-  context_.uc_stack.ss_size = 0;
+  if (free_stacks.empty()) free_stacks.push_back(new_stack(&Fiber::work));
+  stack_ = free_stacks.back();
+  free_stacks.pop_back();
 }
 
 bool Fiber::resume() {
   running = this;
-  leaving(&scheduler_fake_stack, stack_, kStackBytes);
-  swapcontext(&scheduler, &context_);
+  leaving(&scheduler_fake_stack, stack_->memory, kStackBytes);
+  swap(scheduler, stack_->point);
   arrived(scheduler_fake_stack, nullptr, nullptr);
   running = nullptr;
   if (finished_) free_stacks.push_back(stack_);
@@ -81,17 +99,21 @@ bool Fiber::resume() {
 
 void Fiber::suspend() {
   leaving(&fake_stack_, scheduler_stack, scheduler_stack_bytes);
-  swapcontext(&context_, &scheduler);
+  swap(stack_->point, scheduler);
   arrived(fake_stack_, &scheduler_stack, &scheduler_stack_bytes);
 }
 
-void Fiber::trampoline() {
-  arrived(nullptr, &scheduler_stack, &scheduler_stack_bytes);
-  Fiber* self = running;
-  self->entry_();
-  self->finished_ = true;
-  leaving(nullptr, scheduler_stack, scheduler_stack_bytes);  // null: this stack is not coming back
-  setcontext(&scheduler);
+// A stack's life: one fiber after another.
+void Fiber::work() {
+  Stack& stack = stacks.back();
+  for (;;) {
+    swap(stack.point, scheduler);
+    arrived(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+    Fiber& self = *running;
+    self.entry_();
+    self.finished_ = true;
+    leaving(nullptr, scheduler_stack, scheduler_stack_bytes);  // null: what it has of a fake stack is given back
+  }
 }
 
 }  // namespace emulator

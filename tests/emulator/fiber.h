@@ -1,11 +1,11 @@
-// One thread of execution with a stack of its own, on ucontext.
+// One thread of execution with a stack of its own.
 #pragma once
-
-#include <ucontext.h>
 
 #include <cstddef>
 
 namespace emulator {
+
+struct Stack;
 
 class Fiber {
  public:
@@ -21,10 +21,9 @@ class Fiber {
   void suspend();
 
  private:
-  static void trampoline();
+  static void work();
 
-  ucontext_t context_;
-  char* stack_ = nullptr;
+  Stack* stack_ = nullptr;
   Entry entry_ = nullptr;
   void* fake_stack_ = nullptr;  // AddressSanitizer's bookkeeping while this fiber does not run
   bool finished_ = false;
