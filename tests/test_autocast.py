@@ -1,4 +1,4 @@
-"""Products and norms under torch.autocast: what torch's do, for every dtype that goes in."""
+"""Products, norms and sums under torch.autocast: what torch's do, for every dtype that goes in."""
 
 import itertools
 
@@ -130,24 +130,101 @@ def test_norms_take_weights_that_are_wider_than_rows(low, device):
     torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_softmax_is_float32_on_cuda_alone():
+# Of (3, 4): ours and torch's.
+SINGLE = {
+    "softmax": (lambda x, c: torch_reduce.softmax(x, -1), lambda x, c: torch.softmax(x, -1)),
+    "log_softmax": (lambda x, c: torch_reduce.log_softmax(x, -1), lambda x, c: torch.log_softmax(x, -1)),
+    "logsumexp": (lambda x, c: torch_reduce.logsumexp(x, -1), lambda x, c: torch.logsumexp(x, -1)),
+    "sum": (lambda x, c: torch_reduce.sum(x), lambda x, c: x.sum()),
+    "sum of rows": (lambda x, c: torch_reduce.sum(x, 1), lambda x, c: x.sum(1)),
+    "sum by a rung of whole tensors": (lambda x, c: torch_reduce.sum(x, variant="two_pass"), lambda x, c: x.sum()),
+    "sum to a dtype": (lambda x, c: torch_reduce.sum(x, dtype=x.dtype), lambda x, c: x.sum(dtype=x.dtype)),
+    "mean": (lambda x, c: torch_reduce.mean(x, 1), lambda x, c: x.mean(1)),
+    "amax": (lambda x, c: torch_reduce.amax(x, 1), lambda x, c: x.amax(1)),
+    "var": (lambda x, c: torch_reduce.var(x, 1), lambda x, c: x.var(1)),
+    "std": (lambda x, c: torch_reduce.std(x, 1), lambda x, c: x.std(1)),
+    "cross_entropy": (torch_reduce.cross_entropy, torch.nn.functional.cross_entropy),
+    "cross_entropy of rows": (
+        lambda x, c: torch_reduce.cross_entropy(x, c, reduction="none", label_smoothing=0.1),
+        lambda x, c: torch.nn.functional.cross_entropy(x, c, reduction="none", label_smoothing=0.1),
+    ),
+    "cross_entropy of probabilities": (
+        lambda x, c: torch_reduce.cross_entropy(x, x, reduction="sum"),
+        lambda x, c: torch.nn.functional.cross_entropy(x, x, reduction="sum"),
+    ),
+} | {
+    f"norm {order}": (
+        lambda x, c, order=order: torch_reduce.norm(x, order, 1),
+        lambda x, c, order=order: torch.linalg.vector_norm(x, order, 1),
+    )
+    for order in (2, 1, 0, float("inf"))
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_what_is_float32_on_cuda_alone(name):
     """By torch's tensors that have a device and no data, so that no GPU is needed."""
-    pairs = [(torch_reduce.softmax, torch.softmax), (torch_reduce.log_softmax, torch.log_softmax)]
-    pairs += [(torch_reduce.logsumexp, torch.logsumexp)]
+    ours, theirs = SINGLE[name]
     was = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     try:
         for device, dtype in itertools.product(was, (*LOW, torch.float32, torch.float64)):
             torch.set_autocast_enabled(device, True)
             with FakeTensorMode():
-                x = torch.empty(3, 4, device=device, dtype=dtype)
-                for ours, theirs in pairs:
-                    assert ours(x, -1).dtype == theirs(x, -1).dtype, (ours, device, dtype)
-                assert torch_reduce.softmax(x, -1, dtype=dtype).dtype == dtype
-                with torch_reduce.batch_invariant():
-                    assert torch.ops.aten._softmax(x, -1, False).dtype == dtype
+                x, classes = torch.empty(3, 4, device=device, dtype=dtype), torch.zeros(3, dtype=int, device=device)
+                assert ours(x, classes).dtype == theirs(x, classes).dtype, (device, dtype)
+                if name == "softmax":
+                    assert torch_reduce.softmax(x, -1, dtype=dtype).dtype == dtype
+                    with torch_reduce.batch_invariant():
+                        assert torch.ops.aten._softmax(x, -1, False).dtype == dtype
     finally:
         for device, enabled in was.items():
             torch.set_autocast_enabled(device, enabled)
+
+
+@pytest.mark.cuda
+@every_low
+def test_sums_of_16_bit_floats_are_rounded_to_float32(low):
+    x = torch.randn(7, 300, device="cuda").to(low).requires_grad_()
+    expected = torch_reduce.sum(x, 1, dtype=torch.float32), torch_reduce.norm(x.float(), 2, 1)
+    with torch.autocast("cuda", dtype=low):
+        actual = torch_reduce.sum(x, 1), torch_reduce.norm(x, 2, 1)
+        whole = torch_reduce.sum(x, variant="two_pass")
+    assert_same_bits(whole, torch_reduce.sum(x.float(), variant="two_pass"))
+    for a, e in zip(actual, expected, strict=True):
+        assert_same_bits(a, e)
+        assert torch.autograd.grad(a.sum(), x)[0].dtype == low
+
+
+# What torch computes below autocast and does not cast.
+NOT_CAST = {
+    "dot": lambda x: torch.dot(x[0], x[1]),
+    "vdot": lambda x: torch.vdot(x[0], x[1]),
+    "tensordot": lambda x: torch.tensordot(x, x),
+    "mv": lambda x: torch.ops.aten.mv(x, x[0]),
+    "addmv": lambda x: torch.ops.aten.addmv(x[:, 0], x, x[0]),
+    "trace": torch.trace,
+    "nansum": torch.nansum,
+    "layer norm": lambda x: torch.ops.aten.native_layer_norm(x, [9], None, None, 1e-5)[0],
+    "convolution": lambda x: torch.ops.aten.convolution_backward(
+        x[None], x[None], x[:, :, None], [0], [1], [0], [1], False, [0], 1, [True, True, False]
+    )[1],
+}
+
+
+@every_low
+@pytest.mark.parametrize("name", NOT_CAST)
+def test_the_mode_casts_what_torch_casts(name, low, device):
+    function = NOT_CAST[name]
+    for dtype in (torch.float32, low):
+        x = torch.randn(9, 9, device=device).to(dtype)
+        with torch_reduce.batch_invariant():
+            expected = function(x)
+            with torch.autocast(device, dtype=low):
+                actual = function(x)
+        with torch.autocast(device, dtype=low):
+            if function(x).dtype == dtype:  # on CUDA autocast has more in its lists
+                assert_same_bits(actual, expected, name)
+            assert actual.dtype == function(x).dtype
 
 
 def test_integers_stay_integers(device):

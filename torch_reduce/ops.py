@@ -133,7 +133,8 @@ def sum(
         A contiguous tensor of the shape that torch gives: `input.shape` without the reduced dims or, with `keepdim`,
         with size 1 for each. Its dtype is `dtype` or, by default, int64 for integers and bool (sums wrap), float32 for
         8-bit floats and the dtype of `input` otherwise. Floats of 16 and 8 bits are added in float32 and rounded once.
-        The sum of no elements is 0. A result of integers carries no gradient.
+        The sum of no elements is 0. A result of integers carries no gradient. Under `torch.autocast` on CUDA sums of
+        16-bit floats are float32, as torch's, unless there is `dtype` or `out`.
 
     Raises:
         ValueError: an unknown variant, a size that it does not take, `dim` or a converting `dtype` with a rung that

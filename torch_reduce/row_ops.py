@@ -160,7 +160,8 @@ def cross_entropy(
         variant: as for `softmax`.
 
     Returns:
-        A tensor of the dtype of `input`: a number, or with `"none"` the shape of `input` without its classes.
+        A tensor of the dtype of `input`: a number, or with `"none"` the shape of `input` without its classes. Under
+        `torch.autocast` it is float32 where `input` has 16 bits, as torch's.
 
     Raises:
         ValueError: a shape, a reduction or a smoothing that is not listed above; otherwise as `softmax`.
@@ -177,6 +178,7 @@ def cross_entropy(
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    input = _autocast(input, "cpu", "cuda")
     if input.dim() == 0:
         raise ValueError("cross_entropy takes logits of shape (classes) or (rows, classes, ...), got a number")
     of_classes = 0 if input.dim() == 1 else 1
@@ -363,7 +365,8 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
         keepdim: as for `sum`.
 
     Returns:
-        A tensor shaped as that of `sum`, of the dtype of `input`, rounded once.
+        A tensor shaped as that of `sum`, of the dtype of `input`, rounded once. Under `torch.autocast` on CUDA it is
+        float32 where `input` has 16 bits, as torch's.
 
     Raises:
         ValueError: another `ord`.
@@ -377,6 +380,7 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     Source:
         As `sum`.
     """
+    input = _autocast(input, "cuda")
     wide = _widened("norm", input)
     if ord == 2:
         return _root(sum(wide * wide, dim, keepdim)).to(input.dtype)
@@ -388,6 +392,13 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
         # The sign adds nothing but a gradient, of zeros.
         return sum((wide != 0) + 0 * wide.sign(), dim, keepdim).to(input.dtype)
     raise ValueError(f"norm takes ord 2, 1, inf, -inf or 0, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
+
+
+def _autocast(input: Tensor, *devices: str) -> Tensor:
+    """What `torch.autocast` on these devices makes of the operand of a norm or a loss: float32 of 16 bits."""
+    there = input.device.type
+    narrow = there in devices and input.dtype in (torch.float16, torch.bfloat16)
+    return input.float() if narrow and torch.is_autocast_enabled(there) else input
 
 
 def _widened(op: str, input: Tensor) -> Tensor:

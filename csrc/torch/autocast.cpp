@@ -1,12 +1,14 @@
-// Under torch.autocast, products, attention and norms do what torch's do. Floating-point operands of that device are cast, float64
-// and integers stay as they are: those of products and attention to its autocast dtype, weights once for the whole region; those of
-// norms, and on CUDA of softmax and its kin, to float32.
+// Under torch.autocast, products, attention, norms and sums do what torch's do. Floating-point operands of that device are cast,
+// float64 and integers stay as they are: those of products and attention to its autocast dtype, weights once for the whole region;
+// those of norms, and on CUDA of sums, softmax and its kin, to float32.
 #include <precompiled.h>
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
+#include "../reduce/ladder.h"
 #include "attention.h"
+#include "checks.h"
 #include "matmul_schema.h"
 #include "reduce_schema.h"
 #include "rows_schema.h"
@@ -100,6 +102,20 @@ at::Tensor wide_logsumexp(const at::Tensor& self, int64_t dim, bool keepdim, std
   return op.call(autocast.cast(self), dim, keepdim, variant);
 }
 
+// Elements are converted as they are read, but by the rungs of whole tensors.
+at::Tensor wide_sum(const at::Tensor& self, std::string_view variant, at::OptionalIntArrayRef dim, bool keepdim,
+                    std::optional<at::ScalarType> dtype, std::optional<int64_t> block_size,
+                    std::optional<int64_t> num_blocks) {
+  static const auto op = find_op<reduce::SumSchema>("treduce::sum");
+  const Autocast<c10::DeviceType::CUDA> autocast(at::kFloat);
+  const at::ScalarType type = self.scalar_type();
+  if (dtype.has_value() || !self.is_cuda() || !(type == at::kHalf || type == at::kBFloat16)) {
+    return op.call(self, variant, dim, keepdim, dtype, block_size, num_blocks);
+  }
+  const bool converts = as_value_error([&] { return reduce::find(variant).along_dims; });
+  return op.call(converts ? self : autocast.cast(self), variant, dim, keepdim, at::kFloat, block_size, num_blocks);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(treduce, AutocastCPU, m) {
@@ -118,6 +134,7 @@ TORCH_LIBRARY_IMPL(treduce, AutocastCUDA, m) {
   m.impl("softmax", wide_softmax<false>);
   m.impl("log_softmax", wide_softmax<true>);
   m.impl("logsumexp", wide_logsumexp);
+  m.impl("sum", wide_sum);
 }
 
 }  // namespace treduce

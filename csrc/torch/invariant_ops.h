@@ -58,6 +58,19 @@ struct FloatsOnCpu {
     return seen.cpu && !seen.others ? Floats::judge(seen) : Verdict::torchs;
   }
 };
+struct ComplexOnCpu {
+  template <class... A>
+  static Verdict judge(const Seen& seen, const at::Tensor& self, const A&...) {
+    return seen.cpu && !seen.elsewhere && self.is_complex() ? Verdict::ours : Verdict::torchs;
+  }
+};
+struct FloatsAndComplexOnCpu {
+  template <class... A>
+  static Verdict judge(const Seen& seen, const A&... args) {
+    const Verdict verdict = ComplexOnCpu::judge(seen, args...);
+    return verdict == Verdict::ours ? verdict : FloatsOnCpu::judge(seen, args...);
+  }
+};
 // Sums take integers and complex numbers too.
 struct Numbers {
   template <class... A>
@@ -66,11 +79,12 @@ struct Numbers {
   }
 };
 
-template <auto kKernel, class Takes>
+// What torch computes below autocast, our ops inside do not cast. What it takes apart above, it casts then.
+template <auto kKernel, class Takes, bool kApart = false>
 struct Replaced;
 
-template <class R, class... A, R (*kKernel)(A...), class Takes>
-struct Replaced<kKernel, Takes> {
+template <class R, class... A, R (*kKernel)(A...), class Takes, bool kApart>
+struct Replaced<kKernel, Takes, kApart> {
   static inline Entry* entry = nullptr;
 
   static R call(c10::DispatchKeySet keys, A... args) {
@@ -80,6 +94,7 @@ struct Replaced<kKernel, Takes> {
       const Verdict verdict = Takes::judge(seen, args...);
       if (verdict == Verdict::ours) {
         entry->ours.fetch_add(1, std::memory_order_relaxed);
+        const c10::impl::ExcludeDispatchKeyGuard guard(kApart ? c10::DispatchKeySet() : c10::autocast_dispatch_keyset);
         return kKernel(std::forward<A>(args)...);
       }
       if (verdict == Verdict::uncovered) {
@@ -99,9 +114,9 @@ struct Replaced<kKernel, Takes> {
   }
 };
 
-template <auto kKernel, class Takes = Floats>
+template <auto kKernel, class Takes = Floats, bool kApart = false>
 void replace(torch::Library& m, const char* op, const char* reason = "") {
-  using Call = Replaced<kKernel, Takes>;
+  using Call = Replaced<kKernel, Takes, kApart>;
   Call::entry = &add_entry(op, Kind::ours, reason);
   m.impl(op, &Call::call);
 }
@@ -118,14 +133,14 @@ struct AboveAutograd<kKernel, kTorchs, Takes> {
     Seen seen;
     (seen.look(args), ...);
     if (Takes::judge(seen, args...) != Verdict::ours) return kTorchs(args...);
-    Replaced<kKernel, Takes>::entry->ours.fetch_add(1, std::memory_order_relaxed);
+    Replaced<kKernel, Takes, /*kApart=*/true>::entry->ours.fetch_add(1, std::memory_order_relaxed);
     return kKernel(args...);
   }
 };
 
 template <auto kKernel, auto kTorchs, class Takes>
 void replace_above(torch::Library& m, const char* op) {
-  replace<kKernel, Takes>(m, op);
+  replace<kKernel, Takes, /*kApart=*/true>(m, op);
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
     auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     library->impl(op, &AboveAutograd<kKernel, kTorchs, Takes>::call);

@@ -11,6 +11,9 @@ namespace treduce::ours {
 inline at::Tensor sum(const at::Tensor& x, at::OptionalIntArrayRef dim, bool keepdim,
                       std::optional<at::ScalarType> dtype = std::nullopt) {
   static const auto op = reduce::find_op<reduce::SumSchema>("treduce::sum");
+  const at::ScalarType type = x.scalar_type();
+  // Not what autocast makes of it.
+  if (!dtype.has_value() && (type == at::kHalf || type == at::kBFloat16)) dtype = type;
   return op.call(x, "auto", dim, keepdim, dtype, std::nullopt, std::nullopt);
 }
 
