@@ -36,9 +36,6 @@ RANDOM += ("exponential", "geometric", "rand", "empty", "resize", "as_strided", 
 # Not elementwise, though arguments and results have one length.
 SHIFTS = ("cum", "flip", "sort", "take", "search", "softm", "normalize", "quantile", "scatter", "fft", "gradient")
 SHIFTS += ("rot90", "roll", "gather", "index", "put", "unique", "sparse", "bucketize", "squeeze")
-# Complex numbers: torch's function depends on the place, and is not replaced.
-LEFT = ("nn.functional.silu.complex",)
-LEFT_OF_COMPLEX = ("lerp",)
 
 
 def name_of(info):
@@ -46,7 +43,7 @@ def name_of(info):
 
 
 def infos(without):
-    chosen = [info for info in op_db if not any(word in info.name for word in without) and name_of(info) not in LEFT]
+    chosen = [info for info in op_db if not any(word in info.name for word in without)]
     return pytest.mark.parametrize("info", chosen, ids=name_of)
 
 
@@ -74,7 +71,7 @@ def same_bits(a, b):
 
 
 def samples(info, dtype):
-    if dtype not in info.supported_dtypes("cpu") or (dtype.is_complex and info.name in LEFT_OF_COMPLEX):
+    if dtype not in info.supported_dtypes("cpu"):
         return []
     wants_gradients = info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
     return list(info.sample_inputs("cpu", dtype, requires_grad=wants_gradients))

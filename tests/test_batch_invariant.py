@@ -312,6 +312,9 @@ def test_what_torch_refuses_is_refused():
         (ValueError, lambda: torch.bmm(torch.ones(1, 3, 4), torch.ones(5, 4, 2))),
         (ValueError, lambda: torch.mv(torch.ones(3, 4), torch.ones(4, 1))),
         (ValueError, lambda: torch.dot(torch.ones(2, 2), torch.ones(2))),
+        (ValueError, lambda: torch.linalg.solve_triangular(torch.ones(2, 3), torch.ones(2, 1), upper=True)),
+        (ValueError, lambda: torch.linalg.solve_triangular(torch.ones(3, 3), torch.ones(2, 1), upper=True)),
+        (ValueError, lambda: torch.linalg.solve_triangular(torch.ones(3, 3), torch.ones(3), upper=True)),
         (ValueError, lambda: functional.nll_loss(torch.ones(2, 3, 4, 5), torch.ones(2, 4, 4, dtype=torch.long))),
         (ValueError, lambda: functional.conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), padding=-1)),
         (ValueError, lambda: functional.conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), stride=0)),
@@ -357,6 +360,9 @@ PLACES = {
     "neg": lambda a, b, c: -a,
     "addcmul": lambda a, b, c: torch.addcmul(a, b, c, value=0.7),
     "addcdiv": lambda a, b, c: torch.addcdiv(a, b, c),
+    "lerp": lambda a, b, c: torch.lerp(a, b, 0.3),
+    "lerp_": lambda a, b, c: a.clone().lerp_(b, c),
+    "silu": lambda a, b, c: functional.silu(a),
     "tanh, its gradient": lambda a, b, c: torch.ops.aten.tanh_backward(a, b),
     "smooth_l1_loss, its gradient": lambda a, b, c: torch.ops.aten.smooth_l1_loss_backward(a, b, c, 0, 1.3),
     "huber_loss, its gradient": lambda a, b, c: torch.ops.aten.huber_loss_backward(a, b, c, 0, 1.3),
@@ -446,6 +452,46 @@ def test_attention_broadcasts_as_torch_does(sizes):
         actual = functional.scaled_dot_product_attention(q, k, 2 * k)
         torch.testing.assert_close(torch.autograd.grad(actual.square().sum(), (q, k)), gradients)
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("upper", [True, False], ids=["upper", "lower"])
+def test_triangular_systems(upper, left, dtype, device):
+    """Of a length that gives each matrix of a batch another alignment, on which torch's bits depend."""
+    n, tolerance = 33, {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+    triangles = random(4, 1, n, n).to(device, dtype) / 8 + 2 * torch.eye(n, device=device, dtype=dtype)
+    right = random(3, n, 5).to(device, dtype)
+    right = right if left else right.mT
+    for unitriangular in (False, True):
+
+        def solve(a, b, unit=unitriangular):
+            return torch.linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+
+        expected = solve(triangles, right)
+        with torch_reduce.batch_invariant(strict=True):
+            actual = solve(triangles, right)
+            for i in range(4):
+                assert_same_bits(solve(triangles[i, 0].clone(), right[2].clone()), actual[i, 2], f"matrix {i}")
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+        assert actual.stride() == expected.stride()
+    a, b = triangles[0, 0, :4, :4].double().requires_grad_(), random(4, 4).to(device).requires_grad_()
+    with torch_reduce.batch_invariant(strict=True):
+        assert torch.autograd.gradcheck(solve, (a, b))
+
+
+def test_batch_norm_in_evaluation_has_one_form(device):
+    x, weight, bias, mean, var = (random(*shape).to(device) for shape in ((3, 5, 7), (5,), (5,), (5,), (5,)))
+    for dtype in FLOATS:
+        operands = [t.to(dtype).requires_grad_() for t in (x, weight, bias)]
+        stats = mean.to(dtype), var.abs().to(dtype)
+        with torch_reduce.batch_invariant(strict=True):
+            one = functional.batch_norm(operands[0], *stats, operands[1], operands[2])
+            two = torch.native_batch_norm(*operands, *stats, False, 0.1, 1e-5)[0]
+            assert_same_bits(one.detach(), two.detach())
+            of = [torch.autograd.grad(y.square().sum(), operands) for y in (one, two)]
+            for a, b in zip(*of, strict=True):
+                assert_same_bits(a, b)
 
 
 def test_exp2_is_exact_of_whole_numbers():

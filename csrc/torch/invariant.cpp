@@ -149,7 +149,7 @@ constexpr Left kLeft[] = {
      "cudnn_grid_sampler_backward geqrf grid_sampler_2d_backward grid_sampler_3d_backward histogram "
      "linalg__powsum linalg_cholesky_ex linalg_eig linalg_eigvals linalg_householder_product linalg_inv_ex "
      "linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve "
-     "linalg_matrix_exp linalg_matrix_sqrth linalg_polar linalg_qr linalg_solve_triangular mkldnn_rnn_layer "
+     "linalg_matrix_exp linalg_matrix_sqrth linalg_polar linalg_qr mkldnn_rnn_layer "
      "mkldnn_rnn_layer_backward mm.dtype mm.dtype_out native_batch_norm.out nll_loss2d_forward.output "
      "nll_loss_forward.output ormqr slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
      "slow_conv_transpose2d slow_conv_transpose3d triangular_solve"},

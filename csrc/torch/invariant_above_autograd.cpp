@@ -3,7 +3,6 @@
 // In the mode there is one way, of differentiable ops, so these are replaced above autograd too.
 #include <precompiled.h>
 
-#include <ATen/ops/addcmul.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/batch_norm_native.h>
 #include <ATen/ops/bmm.h>
@@ -19,16 +18,11 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/matmul_native.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/mv.h>
 #include <ATen/ops/native_batch_norm.h>
-#include <ATen/ops/neg.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sub.h>
 #include <ATen/ops/tensordot_native.h>
 
-#include "composed.h"
 #include "invariant_ops.h"
 
 namespace treduce::invariant {
@@ -81,23 +75,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return at::native::matmul(a, b);
 }
 
-// In evaluation: x scale + shift, with one scale and shift for each channel. In training cuDNN has kernels of its own.
+// One kernel, whatever cuDNN and a CPU have.
 Tensor batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
                   const OptionalTensor& mean, const OptionalTensor& var, bool training, double momentum, double eps,
                   bool cudnn_enabled) {
   if (input.dim() < 2 || input.sym_numel() == 0 || (!training && !(is_there(mean) && is_there(var)))) {
     return at::native::batch_norm(input, weight, bias, mean, var, training, momentum, eps, cudnn_enabled);
   }
-  if (training) return std::get<0>(at::native_batch_norm(input, weight, bias, mean, var, training, momentum, eps));
-  const at::ScalarType type = composed::accumulator(input.scalar_type());
-  std::vector<c10::SymInt> shape(input.dim(), 1);
-  shape[1] = input.sym_size(1);
-  const auto of_channels = [&](const Tensor& x) { return x.to(type).reshape_symint(shape); };
-  Tensor scale = at::rsqrt(at::add(of_channels(*var), eps));
-  if (is_there(weight)) scale = at::mul(scale, of_channels(*weight));
-  Tensor shift = at::neg(at::mul(of_channels(*mean), scale));
-  if (is_there(bias)) shift = at::add(shift, of_channels(*bias));
-  return at::addcmul(shift, input.to(type), scale).to(input.scalar_type()).contiguous(input.suggest_memory_format());
+  return std::get<0>(at::native_batch_norm(input, weight, bias, mean, var, training, momentum, eps));
 }
 
 // Torch takes the shortcut by a product from 26 rows on. It has no other way for 16-bit floats.

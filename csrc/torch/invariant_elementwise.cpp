@@ -15,13 +15,16 @@
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/expm1.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ge.h>
 #include <ATen/ops/gt.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/log1p.h>
+#include <ATen/ops/lt.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/neg.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/reciprocal.h>
-
 #include <ATen/ops/round.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sqrt.h>
@@ -166,6 +169,19 @@ Tensor addr(const Tensor& self, const Tensor& u, const Tensor& v, const Scalar& 
   return result.to(at::native::result_type(at::TensorList({self, u, v})));
 }
 
+// Of complex numbers. Torch's loop rounds an element otherwise where those beside it have other weights.
+Tensor lerp(const Tensor& self, const Tensor& end, const Tensor& weight) {
+  TORCH_CHECK_TYPE(self.scalar_type() == end.scalar_type() && self.scalar_type() == weight.scalar_type(),
+                   "lerp takes tensors of one dtype, got ", self.scalar_type(), ", ", end.scalar_type(), " and ",
+                   weight.scalar_type());
+  const Tensor way = at::sub(end, self), re = at::real(weight), im = at::imag(weight);
+  const Tensor small = at::lt(at::add(at::mul(re, re), at::mul(im, im)), 0.25);
+  return at::where(small, at::add(self, at::mul(weight, way)), at::sub(end, at::mul(way, at::rsub(weight, 1))));
+}
+Tensor lerp_by(const Tensor& self, const Tensor& end, const Scalar& weight) {
+  return lerp(self, end, at::full({}, weight, self.options()));
+}
+
 }  // namespace
 
 void replace_elementwise(torch::Library& m) {
@@ -173,9 +189,9 @@ void replace_elementwise(torch::Library& m) {
   replace<&sigmoid, FloatsOnCpu>(m, "sigmoid", kCuda);
   replace<&Into<&sigmoid>::out, FloatsOnCpu>(m, "sigmoid.out", kCuda);
   replace<&Into<&sigmoid>::self, FloatsOnCpu>(m, "sigmoid_", kCuda);
-  replace<&silu, FloatsOnCpu>(m, "silu", kCuda);
-  replace<&Into<&silu>::out, FloatsOnCpu>(m, "silu.out", kCuda);
-  replace<&Into<&silu>::self, FloatsOnCpu>(m, "silu_", kCuda);
+  replace<&silu, FloatsAndComplexOnCpu>(m, "silu", kCuda);
+  replace<&Into<&silu>::out, FloatsAndComplexOnCpu>(m, "silu.out", kCuda);
+  replace<&Into<&silu>::self, FloatsAndComplexOnCpu>(m, "silu_", kCuda);
   replace<&silu_backward, FloatsOnCpu>(m, "silu_backward", kCuda);
   replace<&glu, FloatsOnCpu>(m, "glu", kCuda);
   replace<&Into<&glu>::out, FloatsOnCpu>(m, "glu.out", kCuda);
@@ -202,6 +218,13 @@ void replace_elementwise(torch::Library& m) {
   replace<&elu_backward, FloatsOnCpu>(m, "elu_backward", kCuda);
   replace<&smooth_l1_loss_backward, FloatsOnCpu>(m, "smooth_l1_loss_backward", kCuda);
   replace<&huber_loss_backward, FloatsOnCpu>(m, "huber_loss_backward", kCuda);
+  constexpr char kReal[] = "elementwise";
+  replace<&lerp, ComplexOnCpu>(m, "lerp.Tensor", kReal);
+  replace<&Into<&lerp>::out, ComplexOnCpu>(m, "lerp.Tensor_out", kReal);
+  replace<&Into<&lerp>::self, ComplexOnCpu>(m, "lerp_.Tensor", kReal);
+  replace<&lerp_by, ComplexOnCpu>(m, "lerp.Scalar", kReal);
+  replace<&Into<&lerp_by>::out, ComplexOnCpu>(m, "lerp.Scalar_out", kReal);
+  replace<&Into<&lerp_by>::self, ComplexOnCpu>(m, "lerp_.Scalar", kReal);
   replace<&addr, FloatsOnCpu>(m, "addr", kCuda);
   replace<&Into<&addr>::out, FloatsOnCpu>(m, "addr.out", kCuda);
   replace<&Into<&addr>::self, FloatsOnCpu>(m, "addr_", kCuda);

@@ -3,12 +3,15 @@
 
 #include "invariant_ops.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sub.h>
@@ -120,6 +123,43 @@ Tensor grouped_mm(const Tensor& a, const Tensor& b, const OptionalTensor& offs, 
     }
   }
   return out.to(type);
+}
+
+// The lower or upper half of A X = B, then what it leaves of the other: b (batch, n, k) becomes X.
+void substitute(const Tensor& a, const Tensor& b, bool upper, bool unitriangular) {
+  const int64_t n = a.size(1), half = n / 2;
+  if (n <= 1) {
+    if (n == 1 && !unitriangular) b.div_(a);
+    return;
+  }
+  const int64_t begin[] = {upper ? half : 0, upper ? 0 : half},
+                size[] = {upper ? n - half : half, upper ? half : n - half};
+  const auto of = [&](int rows, int columns) {
+    return a.narrow(1, begin[rows], size[rows]).narrow(2, begin[columns], size[columns]);
+  };
+  const Tensor first = b.narrow(1, begin[0], size[0]), second = b.narrow(1, begin[1], size[1]);
+  substitute(of(0, 0), first, upper, unitriangular);
+  second.sub_(ours::matmul_of_lengths(of(1, 0), first));
+  substitute(of(1, 1), second, upper, unitriangular);
+}
+
+Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left, bool unitriangular) {
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "linalg_solve_triangular takes tensors of one dtype, got ",
+                   a.scalar_type(), " and ", b.scalar_type());
+  TORCH_CHECK_VALUE(a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == a.size(-2) && a.size(-1) == b.size(left ? -2 : -1),
+                    "linalg_solve_triangular takes square matrices and as many rows, or columns for left=False, got ",
+                    a.sizes(), " and ", b.sizes());
+  // Torch's layout: column by column.
+  if (!left) return solve_triangular(a.mT(), b.mT(), !upper, /*left=*/true, unitriangular).contiguous().mT();
+  const int64_t n = b.size(-2), k = b.size(-1);
+  std::vector<int64_t> sizes = at::infer_size(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
+  const int64_t batch = c10::multiply_integers(sizes);
+  sizes.insert(sizes.end(), {n, n});
+  const Tensor triangles = a.expand(sizes).reshape({batch, n, n});
+  sizes.back() = k;
+  const Tensor x = b.expand(sizes).mT().clone(at::MemoryFormat::Contiguous);
+  if (x.numel() > 0) substitute(triangles, x.view({batch, k, n}).mT(), upper, unitriangular);
+  return x.mT();
 }
 
 // ---- sums
@@ -350,6 +390,9 @@ struct Channels {
   Tensor like(const Tensor& rows) const { return rows.reshape(moved).transpose(0, 1); }
   Tensor each(const Tensor& x) const { return x.to(wide).reshape(stats); }
   Tensor rstd(const Tensor& var, double eps) const { return at::rsqrt(at::add(var.to(wide), eps)); }
+  Tensor scale(const Tensor& rstd, const Tensor& weight) const {
+    return weight.defined() ? at::mul(rstd, weight.to(wide).reshape(rstd.sizes())) : rstd;
+  }
 };
 
 void update(const Tensor& running, const Tensor& found, double momentum) {
@@ -375,10 +418,18 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const 
     update(defined(running_var), at::mul(var, n / (n - 1)), momentum);
   }
   TORCH_CHECK_VALUE(var.defined() && mean.defined(), "batch_norm takes statistics where it is not in training");
-  const Tensor rstd = channels.rstd(var, eps);
-  Tensor y = at::mul(at::sub(input.to(channels.wide), channels.each(mean)), channels.each(rstd));
-  if (defined(weight).defined()) y = at::mul(y, channels.each(*weight));
-  if (defined(bias).defined()) y = at::add(y, channels.each(*bias));
+  const Tensor rstd = channels.rstd(var, eps), x = input.to(channels.wide);
+  Tensor y;
+  if (training) {
+    y = at::mul(at::sub(x, channels.each(mean)), channels.each(rstd));
+    if (defined(weight).defined()) y = at::mul(y, channels.each(*weight));
+    if (defined(bias).defined()) y = at::add(y, channels.each(*bias));
+  } else {  // x scale + shift
+    const Tensor scale = channels.scale(rstd, defined(weight));
+    Tensor shift = at::neg(at::mul(mean.to(channels.wide), scale));
+    if (defined(bias).defined()) shift = at::add(shift, bias->to(channels.wide));
+    y = at::addcmul(channels.each(shift), x, channels.each(scale));
+  }
   const at::ScalarType type = stats_type(input, defined(weight));
   y = y.to(input.scalar_type()).contiguous(input.suggest_memory_format());
   const auto saved = [&](const Tensor& x) {
@@ -408,9 +459,12 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(
   const at::ScalarType type = defined(weight).defined() ? weight->scalar_type() : input.scalar_type();
   Tensor dx, dweight, dbias;
   if (wanted[0]) {
-    const Tensor scaled = defined(weight).defined() ? at::mul(g, weight->to(channels.wide).reshape({-1, 1})) : g;
-    dx = train ? std::get<0>(composed::layer_norm_backward(scaled, x, mean, rstd, Tensor(), {true, false, false}))
-               : at::mul(scaled, rstd);
+    if (train) {
+      const Tensor scaled = defined(weight).defined() ? at::mul(g, weight->to(channels.wide).reshape({-1, 1})) : g;
+      dx = std::get<0>(composed::layer_norm_backward(scaled, x, mean, rstd, Tensor(), {true, false, false}));
+    } else {
+      dx = at::mul(g, channels.scale(rstd, defined(weight)));
+    }
     dx = channels.like(dx).to(input.scalar_type()).contiguous(input.suggest_memory_format());
   }
   if (wanted[1]) {
@@ -506,6 +560,8 @@ void replace_reductions(torch::Library& m) {
   replace<&addmm_activation>(m, "_addmm_activation");
   replace<&Into<&addmm_activation>::out>(m, "_addmm_activation.out");
   replace<&grouped_mm>(m, "_grouped_mm");
+  replace<&solve_triangular>(m, "linalg_solve_triangular");
+  replace<&Into<&solve_triangular>::out>(m, "linalg_solve_triangular.out");
 
   replace<&sum, Numbers>(m, "sum");
   replace<&sum_dim, Numbers>(m, "sum.dim_IntList");
