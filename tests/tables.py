@@ -47,7 +47,6 @@ every_variant_along_dims = pytest.mark.parametrize("variant", ALONG_DIMS, ids=na
 every_classic_variant = pytest.mark.parametrize("variant", CLASSIC, ids=names(CLASSIC))
 every_ordered_variant = pytest.mark.parametrize("variant", ORDERED, ids=names(ORDERED))
 every_matmul_variant = pytest.mark.parametrize("variant", MATMUL_VARIANTS, ids=names(MATMUL_VARIANTS))
-every_k_order_variant = pytest.mark.parametrize("variant", IN_K_ORDER, ids=names(IN_K_ORDER))
 every_add_variant = pytest.mark.parametrize("variant", ADD_VARIANTS, ids=names(ADD_VARIANTS))
 
 

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 namespace treduce {
 namespace {

@@ -10,9 +10,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <utility>
 

@@ -1,7 +1,5 @@
 #include "ladder.h"
 
-#include <algorithm>
-
 #include "choose.h"
 #include "operand.h"
 #include "prepare.h"

@@ -312,16 +312,6 @@ struct Lanes {
       }
     }
   }
-  // For the few values that are left.
-  static A combine_scalars(A a, A b) {
-    if constexpr (kSum) {
-      return static_cast<A>(Sum<std::conditional_t<std::is_integral_v<A>, int64_t, A>>::combine(a, b));
-    } else if constexpr (std::is_floating_point_v<A>) {
-      return O::combine(a, b);
-    } else {
-      return std::is_same_v<O, Max<Acc>> == (a > b) ? a : b;
-    }
-  }
 
   // Accumulators in planes, `distance` apart. What is split stays so.
   TREDUCE_INLINE static Value get(const A* p, int64_t distance) {

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <optional>
-#include <string>
 
 #include "../common/dtypes.h"
 #include "../common/variants.h"

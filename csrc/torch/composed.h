@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <optional>
 #include <tuple>
 
 namespace treduce::composed {

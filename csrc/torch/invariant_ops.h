@@ -5,7 +5,6 @@
 #include <ATen/native/Resize.h>
 
 #include <optional>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 

@@ -2,7 +2,6 @@
 // The bits are those of the values.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "reduce.h"
