@@ -398,6 +398,26 @@ def test_arguments_in_the_place_of_others(op, device):
             wrong()
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: torch_reduce.matmul(x, 3), "matmul: other is a Tensor, got int"),
+        (lambda x: torch_reduce.linear(x, None), "linear: weight is a Tensor, got NoneType"),
+        (lambda x: torch_reduce.vector_add([1.0], x), "vector_add: input is a Tensor, got list"),
+        (lambda x: torch_reduce.scaled_dot_product_attention(x, x, 1), "value is a Tensor, got int"),
+        (lambda x: torch_reduce.softmax(x, (0, 1)), r"softmax: dim is an int, got \(0, 1\)"),
+        (lambda x: torch_reduce.log_softmax(x, None), "log_softmax: dim is an int, got None"),
+        (lambda x: torch_reduce.logsumexp(3, 0), "logsumexp: input is a Tensor, got int"),
+        (lambda x: torch_reduce.layer_norm(3, (4,)), "layer_norm: input is a Tensor, got int"),
+        (lambda x: torch_reduce.rms_norm([x], (4,)), "rms_norm: input is a Tensor, got list"),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_tensor(call, says, device):
+    with pytest.raises(TypeError, match=says):
+        call(torch.ones(3, 4, device=device))
+
+
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_a_dtype_is_not_a_name(op, device):
     with pytest.raises(TypeError, match="got 'float32' for dtype, which is a torch"):

@@ -41,6 +41,15 @@ def _shortcut(op: str, input: Tensor, *arguments: Any) -> Any:
     return NotImplemented if found is None else found(op, input, *arguments)
 
 
+def check_kinds(op: str, dim: Any = 0, /, **tensors: Any) -> None:
+    """Says what is no Tensor, or no int, where torch.ops would say that its schema is not met."""
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{op}: {name} is a Tensor, got {type(value).__name__}")
+    if isinstance(dim, tuple | list | float | str | None):
+        raise TypeError(f"{op}: dim is an int, got {dim!r}")
+
+
 def _check_call(op: str, input: Any, dim: Any, keepdim: Any, dtype: Any = None) -> None:
     """Says the right call where something else stands in its place; what is left, torch.ops says."""
     if not isinstance(input, Tensor):
@@ -383,6 +392,7 @@ def matmul(
         result = _C.matmul(input, other, variant, tile_size)
         if result is not NotImplemented:
             return result
+    check_kinds("matmul", input=input, other=other)
     if tile_size is None:
         return _matmul(input, other, variant)
     return _matmul(input, other, variant, tile_size=tile_size)
@@ -422,6 +432,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
         result = _C.linear(input, weight, bias, variant)
         if result is not NotImplemented:
             return result
+    check_kinds("linear", input=input, weight=weight)
     return _linear(input, weight, bias, variant)
 
 
@@ -473,6 +484,7 @@ def scaled_dot_product_attention(
     Source:
         csrc/attention, and csrc/torch/attention.cpp, which composes.
     """
+    check_kinds("scaled_dot_product_attention", query=query, key=key, value=value)
     return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
@@ -501,6 +513,7 @@ def vector_add(
     Source:
         csrc/elementwise: the table in ladder.cpp, a file a rung in kernels.
     """
+    check_kinds("vector_add", input=input, other=other)
     if block_size is None:
         return _vector_add(input, other, variant)
     return _vector_add(input, other, variant, block_size=block_size)

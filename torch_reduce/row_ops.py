@@ -18,7 +18,7 @@ from torch.nn.functional import nll_loss
 from . import _C
 from ._dims import wrapped_dims
 from ._names import RowName
-from .ops import amax, amin, mean, sum, vector_add
+from .ops import amax, amin, check_kinds, mean, sum, vector_add
 
 # As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
@@ -62,6 +62,7 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
         result = _C.softmax(input, dim, variant)
         if result is not NotImplemented:
             return result
+    check_kinds("softmax", dim, input=input)
     return _softmax(input, dim, variant)
 
 
@@ -92,6 +93,7 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
         result = _C.log_softmax(input, dim, variant)
         if result is not NotImplemented:
             return result
+    check_kinds("log_softmax", dim, input=input)
     return _log_softmax(input, dim, variant)
 
 
@@ -122,6 +124,7 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
             result = _C.logsumexp(input, dim, keepdim, variant)
             if result is not NotImplemented:
                 return result
+        check_kinds("logsumexp", input=input)
         return _logsumexp(input, dim, keepdim, variant)
     dims = sorted(wrapped_dims(dim, input.dim()) or range(input.dim()))
     if len(dims) <= 1:
@@ -256,6 +259,7 @@ def layer_norm(
         result = _C.layer_norm(input, normalized_shape, weight, bias, eps, variant)
         if result is not NotImplemented:
             return result
+    check_kinds("layer_norm", input=input)
     return _layer_norm(input, normalized_shape, weight, bias, eps, variant)[0]
 
 
@@ -294,6 +298,7 @@ def rms_norm(
         result = _C.rms_norm(input, normalized_shape, weight, eps, variant)
         if result is not NotImplemented:
             return result
+    check_kinds("rms_norm", input=input)
     return _rms_norm(input, normalized_shape, weight, eps, variant)[0]
 
 
