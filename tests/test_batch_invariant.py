@@ -311,6 +311,7 @@ def test_what_torch_refuses_is_refused():
         (ValueError, lambda: torch.mm(torch.ones(2, 3, 4), torch.ones(4, 2))),
         (ValueError, lambda: torch.bmm(torch.ones(1, 3, 4), torch.ones(5, 4, 2))),
         (ValueError, lambda: torch.mv(torch.ones(3, 4), torch.ones(4, 1))),
+        (RuntimeError, lambda: torch.ones(2, 3) @ torch.ones(3, 2).bfloat16()),
         (ValueError, lambda: torch.dot(torch.ones(2, 2), torch.ones(2))),
         (ValueError, lambda: torch.linalg.solve_triangular(torch.ones(2, 3), torch.ones(2, 1), upper=True)),
         (ValueError, lambda: torch.linalg.solve_triangular(torch.ones(3, 3), torch.ones(2, 1), upper=True)),
@@ -478,6 +479,27 @@ def test_triangular_systems(upper, left, dtype, device):
     a, b = triangles[0, 0, :4, :4].double().requires_grad_(), random(4, 4).to(device).requires_grad_()
     with torch_reduce.batch_invariant(strict=True):
         assert torch.autograd.gradcheck(solve, (a, b))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample_on_a_cpu(mode):
+    """On CUDA its gradient is added atomically."""
+    x, grid, direction = random(5, 3, 13, 17), random(5, 7, 11, 2) / 2, random(5, 3, 7, 11)
+
+    def both(rows, strided=lambda t: t):
+        of = [strided(t[rows].float()).requires_grad_() for t in (x, grid)]
+        y = functional.grid_sample(*of, mode=mode, align_corners=False)
+        return y.detach(), *torch.autograd.grad(y, of, strided(direction[rows].float()))
+
+    expected = both(slice(None))
+    with torch_reduce.batch_invariant(strict=True):
+        actual = both(slice(None))
+        for rows in (slice(0, 1), slice(2, 4)):
+            for strided in (lambda t: t, lambda t: torch.stack((t, t), -1)[..., 0], lambda t: t.mT.contiguous().mT):
+                for a, whole in zip(both(rows, strided), actual, strict=True):
+                    assert_same_bits(a, whole[rows])
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e)
 
 
 def test_batch_norm_in_evaluation_has_one_form(device):

@@ -75,3 +75,23 @@ def test_every_op_that_reduces_is_known():
 @pytest.mark.parametrize("name", [name for name, op in aten_ops() if torch.Tag.reduction in op.tags])
 def test_what_torch_calls_a_reduction_is_known(name):
     assert name in {entry["op"] for entry in _C.invariant_entries()}
+
+
+def test_the_document_says_who_computes_an_op(root):
+    with torch_reduce.batch_invariant():
+        entries = {entry["op"].removeprefix("aten::"): entry for entry in _C.invariant_entries()}
+    text = (root / "docs" / "batch_invariance.md").read_text()
+    left, uncovered = (
+        text.partition(head)[2].partition("\n\n")[0] for head in ("| left to torch |", "| not covered |")
+    )
+    for table in (left, uncovered):
+        rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|$", table, flags=re.MULTILINE)
+        assert len(rows) >= 3
+        for ops, reason in rows:
+            for op in re.findall(r"`(.*?)`", ops):
+                found = [e for name, e in entries.items() if name.partition(".")[0] == op]
+                assert found, op
+                if table is left:
+                    assert {e["reason"] for e in found if e["reason"]} == {reason}, op
+                else:
+                    assert not any(e["covered"] for e in found), op

@@ -103,7 +103,7 @@ constexpr Left kLeft[] = {
      "_adaptive_avg_pool2d _adaptive_avg_pool3d _upsample_bicubic2d_aa _upsample_bilinear2d_aa "
      "_upsample_lanczos2d_aa _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward "
      "_upsample_nearest_exact3d_backward adaptive_avg_pool2d adaptive_avg_pool3d avg_pool2d avg_pool2d_backward "
-     "avg_pool3d col2im grid_sampler_2d grid_sampler_3d max_pool2d_with_indices_backward unfold_backward "
+     "avg_pool3d col2im grid_sampler_3d max_pool2d_with_indices_backward unfold_backward "
      "upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d_backward "
      "upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d"},
     {Kind::torchs, "elementwise", "nll_loss2d_backward nll_loss_backward"},
@@ -111,6 +111,7 @@ constexpr Left kLeft[] = {
      "_embedding_bag_backward _native_multi_head_attention _transformer_encoder_layer_fwd binary_cross_entropy "
      "huber_loss mse_loss norm renorm smooth_l1_loss"},
     {Kind::torchs, "a row's norm by one loop or one block", "embedding_renorm"},
+    {Kind::contiguous, "adds each output's own window in one loop", "grid_sampler_2d"},
     {Kind::contiguous, "each bag in one loop", "_embedding_bag _embedding_bag_forward_only"},
     {Kind::torchs, "each distance by one loop or one block", "_cdist_forward _pdist_forward"},
     // On CUDA they add atomically, unless torch.use_deterministic_algorithms finds them another kernel or refuses.
@@ -118,10 +119,12 @@ constexpr Left kLeft[] = {
      "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _upsample_bicubic2d_aa_backward "
      "_upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa_backward adaptive_avg_pool3d_backward "
      "adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool3d_backward fractional_max_pool2d_backward "
-     "fractional_max_pool3d_backward max_pool3d_with_indices_backward reflection_pad1d_backward "
+     "fractional_max_pool3d_backward grid_sampler_3d_backward max_pool3d_with_indices_backward "
+     "reflection_pad1d_backward "
      "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
      "replication_pad3d_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward "
      "upsample_trilinear3d_backward"},
+    {Kind::contiguous_on_cpu, "on a CPU each input's gradient is added in one loop", "grid_sampler_2d_backward"},
     {Kind::on_cpu, "on a CPU one loop adds in order",
      "_cdist_backward _ctc_loss _ctc_loss_backward _pdist_backward _segment_reduce_backward bincount "
      "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_backward multilabel_margin_loss_forward "
@@ -146,7 +149,7 @@ constexpr Left kLeft[] = {
      "bmm.dtype_out cholesky_inverse conv_depthwise3d cudnn_affine_grid_generator "
      "cudnn_affine_grid_generator_backward cudnn_batch_norm cudnn_batch_norm_backward cudnn_convolution "
      "cudnn_convolution_add_relu cudnn_convolution_relu cudnn_convolution_transpose cudnn_grid_sampler "
-     "cudnn_grid_sampler_backward geqrf grid_sampler_2d_backward grid_sampler_3d_backward histogram "
+     "cudnn_grid_sampler_backward geqrf histogram "
      "linalg__powsum linalg_cholesky_ex linalg_eig linalg_eigvals linalg_householder_product linalg_inv_ex "
      "linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve "
      "linalg_matrix_exp linalg_matrix_sqrth linalg_polar linalg_qr mkldnn_rnn_layer "
@@ -184,12 +187,14 @@ void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
   if (!active()) return op.redispatchBoxed(keys & below(kKey), stack);
   Entry& entry = entry_of(op);
   const Call call = kind_of(op.schema(), *stack);
+  const bool on_cpu = entry.kind == Kind::on_cpu || entry.kind == Kind::contiguous_on_cpu;
+  const bool contiguous = entry.kind == Kind::contiguous || entry.kind == Kind::contiguous_on_cpu;
   const bool uncovered = entry.kind == Kind::uncovered && (call == Call::rounds || call == Call::rounds_on_cuda);
-  if (uncovered || (entry.kind == Kind::on_cpu && call == Call::rounds_on_cuda)) {
+  if (uncovered || (on_cpu && call == Call::rounds_on_cuda)) {
     report_uncovered(entry);
   } else if (call != Call::elsewhere) {
     entry.torchs.fetch_add(1, std::memory_order_relaxed);
-    for (size_t i = 1; entry.kind == Kind::contiguous && i <= op.schema().arguments().size(); ++i) {
+    for (size_t i = 1; contiguous && i <= op.schema().arguments().size(); ++i) {
       c10::IValue& value = (*stack)[stack->size() - i];
       if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().contiguous();
     }

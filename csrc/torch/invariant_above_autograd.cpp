@@ -59,6 +59,9 @@ Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTensor& b
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  // As torch's: of a TypeError Python makes one about `@`, which names no dtype.
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "matmul takes tensors of one dtype, got ", a.scalar_type(), " and ",
+              b.scalar_type());
   // One matrix for all rows of all batches.
   if (a.dim() >= 2 && b.dim() == 2) return like_rows_of(a, at::mm(rows_of(a), b), b.sym_size(1));
   if (a.dim() >= 3 && b.dim() == 1) return like_rows_of(a, at::mv(rows_of(a), b), std::nullopt);

@@ -426,6 +426,7 @@ std::vector<py::dict> invariant_entries() {
     py::dict d;
     d["op"] = entry.name;
     d["reason"] = entry.reason;
+    d["covered"] = entry.kind != invariant::Kind::uncovered;
     d["ours"] = entry.ours.load();
     d["torchs"] = entry.torchs.load();
     d["uncovered"] = entry.uncovered.load();
