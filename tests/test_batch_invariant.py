@@ -594,6 +594,9 @@ def test_as_a_decorator():
     for pauses in (generator, coroutine):
         with pytest.raises(TypeError, match=f"{pauses.__name__} pauses"):
             torch_reduce.batch_invariant()(pauses)
+    for given in (generator, True):
+        with pytest.raises(TypeError, match="called before it decorates"):
+            torch_reduce.batch_invariant(given)
 
 
 def test_enable_and_disable():

@@ -155,12 +155,19 @@ class batch_invariant:
 
     Raises:
         NotImplementedError: in the strict mode, as above.
-        TypeError: as a decorator, of a generator or a coroutine.
+        TypeError: as a decorator, of a generator or a coroutine, or without a call of its own.
 
     Determinism:
         A row of a result has the same bits alone and in any batch, and on every run. Gradients of weights are sums over
         the batch: the same on every run.
     """
+
+    def __new__(cls, *given: object, **strict: bool) -> "batch_invariant":
+        if given:
+            raise TypeError(
+                "batch_invariant is called before it decorates, @batch_invariant(), and takes strict by name"
+            )
+        return super().__new__(cls)
 
     def __init__(self, *, strict: bool = False) -> None:
         self.strict = strict
