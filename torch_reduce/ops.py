@@ -355,10 +355,9 @@ def matmul(
             place, but real and imaginary parts mostly from a copy.
         other: (k), (k, n) or (..., k, n), of the same dtype; batch dimensions broadcast.
         variant: a rung of the ladder; `variants("matmul")` lists them, with the dtypes and the chip that each takes.
-            `"auto"` picks the fastest that has the dtype's precision (on GPUs other than the H200 and H100, of floats but
-            float64, the fastest in k order); with
-            `torch.backends.cuda.matmul.fp32_precision = "tf32"` (or `allow_tf32`), for float32 that is tfloat32's. A
-            named variant ignores that setting.
+            `"auto"` picks the fastest that has the dtype's precision, on GPUs other than the H200 and H100, for floats
+            but float64, the fastest in k order; with `torch.backends.cuda.matmul.fp32_precision = "tf32"` (or
+            `allow_tf32`), for float32 that is tfloat32's. A named variant ignores that setting.
         tile_size: for `"tiled"`, the side of a tile: 8, 16 or 32; for `"pipelined"`, its rows: 32, 64 or 128 (default:
             by the shape). No size changes the result.
         out: as for `sum`.
