@@ -258,6 +258,8 @@ def test_it_refuses_what_the_call_refuses():
     ):
         with pytest.raises(error):
             plan(*arguments, **named)
+    with pytest.raises(TypeError, match="plan of matmul takes two operands"):
+        plan("matmul", (5, 5))
 
 
 def test_frozen():

@@ -92,6 +92,8 @@ def plan(op: str, *arguments: Any, **named: Any) -> Plan | ProductPlan | RowPlan
         csrc/reduce/prepare.cpp, csrc/matmul/prepare.cpp and csrc/rows/prepare.cpp, which the call itself goes through.
     """
     if op in PRODUCTS:
+        if len(arguments) < 2 and "other" not in named:
+            raise TypeError(f"plan of {op} takes two operands, tensors or shapes")
         return plan_product(op, *arguments, **named)
     if op in ROW_OPS:
         return plan_rows(op, *arguments, **named)
