@@ -77,6 +77,17 @@ OTHERS = {
             "topk_group": 1, "first_k_dense_replace": 1, "bos_token_id": None, "eos_token_id": None,
         },
     ),
+    # Linear attention in chunks: a triangular system in each.
+    "qwen3_next": (
+        "decoder",
+        "CausalLM",
+        _TEXT | {
+            "num_key_value_heads": 2, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
     "opt": ("decoder", "CausalLM", _TEXT | {"ffn_dim": 72, "word_embed_proj_dim": 32, "dropout": 0.0}),
     "t5": (
         "pair",
@@ -100,8 +111,9 @@ OTHERS = {
 }  # fmt: skip
 
 
+@every_float
 @pytest.mark.parametrize("family", OTHERS)
-def test_models_of_other_kinds(family, device):
+def test_models_of_other_kinds(family, dtype, device):
     """Rows alone and among others, runs and gradients; of decoders prefixes as well."""
     import transformers  # optional, and slow to import
 
@@ -109,11 +121,11 @@ def test_models_of_other_kinds(family, device):
     transformers.logging.set_verbosity_error()
     config = transformers.AutoConfig.for_model(family, **settings)
     torch.manual_seed(0)
-    model = getattr(transformers, f"AutoModelFor{name}").from_config(config).to(device).eval()
+    model = getattr(transformers, f"AutoModelFor{name}").from_config(config).to(device, dtype).eval()
     tokens = torch.randint(3, 211, (5, 19), device=device)
     first = {
-        "image": {"pixel_values": torch.randn(5, 3, 16, 16, device=device)},
-        "sound": {"input_features": torch.randn(5, 8, 40, device=device)},
+        "image": {"pixel_values": torch.randn(5, 3, 16, 16, device=device, dtype=dtype)},
+        "sound": {"input_features": torch.randn(5, 8, 40, device=device, dtype=dtype)},
     }.get(kind, {"input_ids": tokens})
     whole = {**first, **({"decoder_input_ids": tokens} if kind in ("pair", "sound") else {})}
 
