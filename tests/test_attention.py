@@ -245,7 +245,8 @@ def test_a_prefix_and_a_cache_change_no_bit(dtype, device):
 
 @every_float
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_changes_no_bit(side, dtype, device):
+@pytest.mark.parametrize("mask", ["bool", "infinite", "lowest"])
+def test_padding_changes_no_bit(mask, side, dtype, device):
     length, padding = 70, 29
     q, k, v = operands(dtype, device, length=length, batch=1)
     alone = attention(q, k, v, is_causal=True)
@@ -257,7 +258,11 @@ def test_padding_changes_no_bit(side, dtype, device):
     seen = torch.ones(total, total, dtype=torch.bool, device=device).tril()
     real = torch.zeros(total, dtype=torch.bool, device=device)
     real[at] = True
-    assert_same_bits(attention(*padded, (seen & real).view(1, 1, total, total))[:, :, at], alone)
+    seen = (seen & real).view(1, 1, total, total)
+    if mask != "bool":
+        never = -torch.inf if mask == "infinite" else torch.finfo(dtype).min
+        seen = torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, never)
+    assert_same_bits(attention(*padded, seen)[:, :, at], alone)
 
 
 def test_threads_and_pieces_change_no_bit(one_thread_or_two):

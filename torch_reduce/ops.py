@@ -478,8 +478,9 @@ def scaled_dot_product_attention(
     Determinism:
         A query has the same bits alone and in any batch, and whatever keys that it does not attend stand after those
         that it does: as the last of few with a cache, or in a longer causal sequence. So do padded sequences: keys that
-        no query of a batch attends are moved to the end. Keys that only some queries attend keep their places, so one
-        that is masked before others (a sliding window) counts. On CUDA the bits are those of one kind of chip.
+        no query of a batch attends (`False`, or at most -10000) are moved to the end. Keys that only some queries
+        attend keep their places, so one that is masked before others (a sliding window) counts. On CUDA the bits are
+        those of one kind of chip.
 
     Source:
         csrc/attention, and csrc/torch/attention.cpp, which composes.

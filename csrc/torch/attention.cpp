@@ -13,6 +13,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "attention_call.h"
 

@@ -10,7 +10,6 @@
 #include <ATen/ops/sort.h>
 
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -93,11 +92,12 @@ struct Call {
   // Keys that no query of their batch attends, such as padding, go to the end: a padded prompt then has the bits that it has
   // alone.
   void move_padding() {
+    // Masks say so by -inf, by the lowest number of a dtype, by -1e9: exp is 0 of each.
+    constexpr double kUnseen = -1e4;
     if (mask.numel() == 0) return;
     const at::Tensor attended = mask.scalar_type() == at::kBool
                                     ? mask.any(1).any(1)
-                                    : at::gt(ours::amax(mask, at::IntArrayRef({1, 2}), /*keepdim=*/false),
-                                             -std::numeric_limits<double>::infinity());
+                                    : at::gt(ours::amax(mask, at::IntArrayRef({1, 2}), /*keepdim=*/false), kUnseen);
     const at::Tensor unused = at::logical_not(attended);
     if (unused.is_cpu() && !unused.any().item<bool>()) return;
     order = std::get<1>(at::sort(unused.to(at::kByte), /*stable=*/true, /*dim=*/-1, /*descending=*/false));
