@@ -388,8 +388,8 @@ class Reduction {
     return to;
   }
 
-  // The nodes of `count` elements of an output that are runs of memory. Stripes are read where they lie. Those that the end of a run cuts
-  // are copied together first, of short runs whole chunks. Hardware does not know where the next runs begin, so their first lines are asked for.
+  // The nodes of `count` elements of an output that are runs of memory. Chunks of short runs are copied together first; of others stripes are
+  // read where they lie. Hardware does not know where the next runs begin, so their first lines are asked for.
   void in_runs(int64_t base, int64_t first, int64_t count, char* buffer, char* nodes) const {
     RunWalk walk(reduced_, first), ahead(reduced_, first);
     const auto ask = [&](int64_t elements) {
@@ -408,27 +408,34 @@ class Reduction {
     const bool short_runs = reduced_.inner_size() < kShortRun;
     int64_t done = 0;
     while (done + kChunk <= count) {
-      const void* begins[kChunksOfRuns * Pairwise::kStripes];
+      Stripe stripes[kChunksOfRuns * Pairwise::kStripes];
       char* to = buffer;
       int64_t chunks = 0;
       for (; chunks < kChunksOfRuns && done + kChunk <= count; ++chunks, done += kChunk) {
         ask(std::min(kChunk, count - done - kChunk));
         for (int64_t s = 0; s < Pairwise::kStripes;) {
-          const void** const stripes = begins + chunks * Pairwise::kStripes + s;
-          const int64_t most = Pairwise::kStripes - s;
-          const int64_t lying = short_runs ? 0 : std::min(walk.left() / kLanes, most);
-          const int64_t here = lying > 0 ? lying : short_runs ? most : 1;
-          const char* const from = lying > 0 ? at(base + walk.offset()) : to;
-          for (int64_t i = 0; i < here; ++i) stripes[i] = from + i * kLanes * element_size_;
-          if (lying > 0) {
-            walk.advance(here * kLanes);
-          } else {
+          Stripe* const these = stripes + chunks * Pairwise::kStripes + s;
+          const int64_t most = Pairwise::kStripes - s, left = walk.left();
+          if (!short_runs && left < kLanes) {
+            const char* const begin = at(base + walk.offset());
+            walk.advance(left);
+            *these = {begin, at(base + walk.offset()), left};
+            walk.advance(kLanes - left);
+            ++s;
+            continue;
+          }
+          const int64_t here = short_runs ? most : std::min(left / kLanes, most);
+          const char* const from = short_runs ? to : at(base + walk.offset());
+          for (int64_t i = 0; i < here; ++i) these[i] = {from + i * kLanes * element_size_, nullptr, kLanes};
+          if (short_runs) {
             to = copy_runs(base, walk, here * kLanes, to);
+          } else {
+            walk.advance(here * kLanes);
           }
           s += here;
         }
       }
-      kernels_->stripes(begins, chunks, nodes);
+      kernels_->stripes(stripes, chunks, nodes);
       nodes += chunks * ops_->node_size;
     }
     if (done < count) {

@@ -66,20 +66,19 @@ struct AnyOrder {
     }
   }
 
-  static void stripes(const void* const* begins, int64_t chunks, void* result) {
+  static void stripes(const Stripe* all, int64_t chunks, void* result) {
     Acc* const nodes = static_cast<Acc*>(result);
     for (int64_t c = 0; c < chunks; ++c) {
-      const void* const* const of_chunk = begins + c * kStripes;
-      const In* const first = static_cast<const In*>(of_chunk[0]);
-      if (Rows<O, L>::in_one_run(of_chunk)) {
-        nodes[c] = across(of_run(first, kChunk));
+      typename Rows<O, L>::Stripes of_chunk(all + c * kStripes);
+      if (of_chunk.in_one_run()) {
+        nodes[c] = across(of_run(of_chunk.first(), kChunk));
         continue;
       }
       Value v[kAccumulators];
       for (int i = 0; i < kAccumulators; ++i) v[i] = L::identity();
       for (int s = 0; s < kStripes; ++s) {
         for (int e = 0; e < kLanes; e += kAccumulators * kElements) {
-          const In* const p = static_cast<const In*>(of_chunk[s]) + e;
+          const In* const p = of_chunk(s, e);
 #pragma GCC unroll 8
           for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
         }

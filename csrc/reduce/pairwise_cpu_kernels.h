@@ -11,6 +11,12 @@ namespace treduce::reduce::cpu {
 // so many integers of up to 16 bits are below 2^31.
 constexpr int64_t kUnit = 32 * Pairwise::kChunk;
 
+// A stripe of a chunk, or its first `count` elements: the others begin at `rest`.
+struct Stripe {
+  const void *begin, *rest;
+  int64_t count;
+};
+
 // The kernels of an op and a dtype. A node is an accumulator of the op (NodeOps::node_size bytes).
 struct Kernels {
   int element_size;
@@ -21,8 +27,8 @@ struct Kernels {
 
   // nodes[r] is the node over x[r * stride + e], e < n <= kUnit, for each of `rows` rows.
   void (*rows)(const void* x, int64_t rows, int64_t stride, int64_t n, void* nodes);
-  // nodes[c] is the node over a whole chunk whose stripe s begins at stripes[c * 8 + s], c < chunks <= kUnit / 1024.
-  void (*stripes)(const void* const* stripes, int64_t chunks, void* nodes);
+  // nodes[c] is the node over a whole chunk whose stripe s is stripes[c * 8 + s], c < chunks <= kUnit / 1024.
+  void (*stripes)(const Stripe* stripes, int64_t chunks, void* nodes);
   // nodes[c] is the node over x[row(e) + c], for each of `columns`, from `width` on. Row e begins at offsets[e], or, without
   // offsets, at e * pitch.
   void (*columns)(const void* x, const int64_t* offsets, int64_t pitch, int64_t n, int64_t columns, void* scratch,

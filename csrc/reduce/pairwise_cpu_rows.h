@@ -107,22 +107,54 @@ struct Rows {
     }
   }
 
-  static bool in_one_run(const void* const* stripes) {
-    bool run = true;
-    for (int s = 1; s < kStripes; ++s) run &= stripes[s] == static_cast<const In*>(stripes[0]) + s * kLanes;
-    return run;
-  }
+  // Where an element of a stripe is read: its run, or a copy, where the end of the run cuts the stripe. The copy is made when the
+  // stripe's first element is asked for, not earlier: hardware prefetches what is read from front to back. It is made in vectors
+  // as large as those that read it, which need not wait until it lies in the cache.
+  class Stripes {
+   public:
+    explicit Stripes(const Stripe* of_chunk) : of_chunk_(of_chunk) {}
+    bool in_one_run() const {
+      bool run = of_chunk_[kStripes - 1].count == kLanes;
+      for (int s = 1; s < kStripes; ++s) run &= of_chunk_[s].begin == first() + s * kLanes;
+      return run;
+    }
+    const In* first() const { return static_cast<const In*>(of_chunk_[0].begin); }
+    TREDUCE_INLINE const In* operator()(int s, int element) {
+      const Stripe& stripe = of_chunk_[s];
+      if (stripe.count == kLanes) return static_cast<const In*>(stripe.begin) + element;
+      In* const to = copies_[s];
+      if (element == 0) copy(stripe, to);
+      return to + element;
+    }
 
-  static void stripes(const void* const* begins, int64_t chunks, void* result) {
+   private:
+    static void copy(const Stripe& stripe, In* to) {
+      const In *const begin = static_cast<const In*>(stripe.begin), *const rest = static_cast<const In*>(stripe.rest);
+      const int count = static_cast<int>(stripe.count);
+      for (int i = 0; i < kLanes; i += kElements) {
+        if (i < count && count < i + kElements) {
+          memcpy(to + i, begin + i, (count - i) * sizeof(In));
+          memcpy(to + count, rest, (i + kElements - count) * sizeof(In));
+        } else {
+          memcpy(to + i, i < count ? begin + i : rest + (i - count), kElements * sizeof(In));
+        }
+      }
+    }
+
+    const Stripe* of_chunk_;
+    alignas(64) In copies_[kStripes][kLanes];
+  };
+
+  static void stripes(const Stripe* all, int64_t chunks, void* result) {
     Buffer buffer;
     for (int64_t c = 0; c < chunks; ++c) {
-      const void* const* const of_chunk = begins + c * kStripes;
-      const In* const first = static_cast<const In*>(of_chunk[0]);
-      if (in_one_run(of_chunk)) {  // which is read faster than what is looked up
+      Stripes of_chunk(all + c * kStripes);
+      const In* const first = of_chunk.first();
+      if (of_chunk.in_one_run()) {  // which is read faster than what is looked up
         read_ahead(first, kChunk);
-        whole_chunk([first](int s) { return first + s * kLanes; }, buffer, c * kOfChunk);
+        whole_chunk([first](int s, int element) { return first + s * kLanes + element; }, buffer, c * kOfChunk);
       } else {
-        whole_chunk([of_chunk](int s) { return static_cast<const In*>(of_chunk[s]); }, buffer, c * kOfChunk);
+        whole_chunk(of_chunk, buffer, c * kOfChunk);
       }
     }
     buffer.fold(chunks * kOfChunk, kOfChunk);
@@ -215,7 +247,7 @@ struct Rows {
         const In* chunk = x + r * stride;
         for (const In* const end = chunk + (n - rest); chunk < end; chunk += kChunk, at += kOfChunk) {
           read_ahead(chunk, kChunk);
-          whole_chunk([chunk](int s) { return chunk + s * kLanes; }, buffer, at);
+          whole_chunk([chunk](int s, int element) { return chunk + s * kLanes + element; }, buffer, at);
         }
         if (rest > 0) {
           read_ahead(chunk, rest);
@@ -259,23 +291,23 @@ struct Rows {
     for (int i = kAccumulators * kElements; i < kLanes; i += kLine) __builtin_prefetch(stripe + i);
   }
 
-  // stripe(s): where stripe s begins.
-  template <class Stripe>
-  TREDUCE_INLINE static void whole_chunk(const Stripe& stripe, Buffer& buffer, int64_t at) {
+  // stripe(s, e): where element e of stripe s lies. Of each stripe the first is asked for first.
+  template <class Element>
+  TREDUCE_INLINE static void whole_chunk(Element&& stripe, Buffer& buffer, int64_t at) {
 #pragma GCC unroll 1
     for (int lane = 0; lane < kLanes; lane += kPasses * kAccumulators * kElements) {
       typename N::Value nodes[kPasses * kAccumulators];
 #pragma GCC unroll 4
       for (int g = 0; g < kPasses; ++g) {
         const int first = lane + g * kAccumulators * kElements;
-        const In* p = stripe(0) + first;
+        const In* p = stripe(0, first);
         Value v[kAccumulators];
 #pragma GCC unroll 32
         for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(p + i * kElements);
         if (first == 0) ask_for_rest(p);
 #pragma GCC unroll 1
         for (int s = 1; s < kStripes; ++s) {
-          p = stripe(s) + first;
+          p = stripe(s, first);
 #pragma GCC unroll 32
           for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(p + i * kElements));
           if (first == 0) ask_for_rest(p);
