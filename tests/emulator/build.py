@@ -63,10 +63,19 @@ SOURCES = {
 }
 
 
-def optimisation(source: Path) -> str:
-    # A thousand kernel instances, compiled once and run for a moment: -O1 takes three times as long to compile them,
-    # and most of the run is spent in the switch from thread to thread.
-    return "-O0" if source.suffix == ".cu" else "-O1"
+def optimisation(source: Path) -> list[str]:
+    if source in MACHINE:  # most of a run is the switch from thread to thread
+        return ["-O1"]
+    # A thousand kernel instances, compiled once and run for a moment: -O1 takes three times as long to compile them.
+    flags = ["-O0"]
+    if not {"matmul", "attention"} & set(source.parts) and "clang" not in COMPILER[0]:
+        # AddressSanitizer's checks as calls: a sixth less to compile. Products run for longer than that saves.
+        flags.append("--param=asan-instrumentation-with-call-threshold=0")
+    return flags
+
+
+def compiler_for(source: Path) -> list[str]:
+    return [*COMPILER, *COMPILE, *optimisation(source)]
 
 
 class BuildError(Exception):
@@ -99,10 +108,11 @@ def object_of(source: Path) -> Path:
     return BUILD / (str(source.relative_to(ROOT)).replace("/", "_") + ".o")
 
 
-def is_stale(made: Path) -> bool:
-    """Whether `made` is older than one of the files that the compiler listed beside it, or was made otherwise."""
+def is_stale(source: Path) -> bool:
+    """Whether its object is older than one of the files that the compiler listed beside it, or was made otherwise."""
+    made = object_of(source)
     listed, flags = made.with_suffix(".d"), made.with_suffix(".flags")
-    if not (made.exists() and listed.exists() and flags.exists() and flags.read_text() == repr(COMPILER + COMPILE)):
+    if not (made.exists() and listed.exists() and flags.exists() and flags.read_text() == repr(compiler_for(source))):
         return True
     inputs = shlex.split(listed.read_text().replace("\\\n", " ").split(": ", 1)[1])
     return any(not Path(i).exists() or Path(i).stat().st_mtime > made.stat().st_mtime for i in inputs)
@@ -110,23 +120,9 @@ def is_stale(made: Path) -> bool:
 
 def compile_one(source: Path) -> None:
     made = object_of(source)
-    run(
-        [
-            *COMPILER,
-            *COMPILE,
-            optimisation(source),
-            "-MD",
-            "-MF",
-            made.with_suffix(".d"),
-            "-x",
-            "c++",
-            "-c",
-            source,
-            "-o",
-            made,
-        ]
-    )
-    made.with_suffix(".flags").write_text(repr(COMPILER + COMPILE))
+    listed = ["-MD", "-MF", made.with_suffix(".d")]
+    run([*compiler_for(source), *listed, "-x", "c++", "-c", source, "-o", made])
+    made.with_suffix(".flags").write_text(repr(compiler_for(source)))
 
 
 def build(program: str, rungs: set[tuple[str, str]] | None = None) -> Path:
@@ -147,7 +143,7 @@ def build(program: str, rungs: set[tuple[str, str]] | None = None) -> Path:
     with open(BUILD / "lock", "w") as lock:  # two test processes must not write the same files
         fcntl.flock(lock, fcntl.LOCK_EX)
         objects = [object_of(source) for source in sources]
-        stale = [source for source in sources if is_stale(object_of(source))]
+        stale = [source for source in sources if is_stale(source)]
         # The long ones first, so that no core waits at the end: those of ops compile all kernels of their family.
         stale.sort(key=lambda source: (source.parent.name != "ops", -source.stat().st_size))
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
