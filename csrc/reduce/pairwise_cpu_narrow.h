@@ -39,6 +39,7 @@ struct NarrowColumns {
       const int count = static_cast<int>(left < kChunk ? left : kChunk);
       const int stripes = count / kLanes;
       const int64_t rest = count % kLanes * columns;
+      read_ahead(x, count * columns);
       if (rest > 0) add(x, stripe, stripes + 1, rest, leaves);
       if (stripes > 0) add(x + rest, stripe, stripes, stripe - rest, leaves + rest);
       const A* const node = fold(leaves, other, count < kLanes ? count : kLanes, columns);
@@ -89,35 +90,27 @@ struct NarrowColumns {
     for (int i = 0; i < count; ++i) nodes[c + i] = all[i];
   }
 
-  // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements.
+  // sums[p] = x[p] + x[p + stripe] + ..., of `stripes` elements. A stripe after another, though their sums are then read and written for each:
+  // hardware prefetches what is read from front to back. From memory that is up to twice as fast as eight stripes side by side, from
+  // the second cache a fifth slower. AMD EPYC with AVX-512, 2026-11-23.
   static void add(const In* x, int64_t stripe, int stripes, int64_t count, A* sums) {
-    int64_t p = 0;
-    constexpr int kAccumulators = L::kParts == 2 ? 4 : 8;
-    for (; p + kAccumulators * kElements <= count; p += kAccumulators * kElements) {
-      Value v[kAccumulators];
+    for (int s = 0; s < stripes; ++s) {
+      const In* const from = x + s * stripe;
+      const auto sum = [&](int64_t p, const Value& v) __attribute__((always_inline)) {
+        return s == 0 ? v : L::combine(L::get(sums + p, kRoom), v);
+      };
+      int64_t p = 0;
+      constexpr int kAtOnce =
+          L::kParts == 2 ? 4 : 8;  // a store between loads of the same place in a page would delay them
+      for (; p + kAtOnce * kElements <= count; p += kAtOnce * kElements) {
+        Value v[kAtOnce];
 #pragma GCC unroll 8
-      for (int i = 0; i < kAccumulators; ++i) v[i] = L::load(x + p + i * kElements);
-#pragma GCC unroll 1
-      for (int s = 1; s < stripes; ++s) {
+        for (int i = 0; i < kAtOnce; ++i) v[i] = sum(p + i * kElements, L::load(from + p + i * kElements));
 #pragma GCC unroll 8
-        for (int i = 0; i < kAccumulators; ++i) v[i] = L::combine(v[i], L::load(x + s * stripe + p + i * kElements));
+        for (int i = 0; i < kAtOnce; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
       }
-#pragma GCC unroll 8
-      for (int i = 0; i < kAccumulators; ++i) L::put(sums + p + i * kElements, kRoom, v[i]);
-    }
-    while (p < count) {
-      Value v;
-      if (count >= kElements) {
-        if (p + kElements > count) p = count - kElements;  // the last vector overlaps the one before
-        v = L::load(x + p);
-        for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p));
-      } else {
-        const int few = static_cast<int>(count - p);
-        v = L::load(x + p, few, false);
-        for (int s = 1; s < stripes; ++s) v = L::combine(v, L::load(x + s * stripe + p, few, false));
-      }
-      L::put(sums + p, kRoom, v);
-      p += kElements;
+      for (; p + kElements <= count; p += kElements) L::put(sums + p, kRoom, sum(p, L::load(from + p)));
+      if (p < count) L::put(sums + p, kRoom, sum(p, L::load(from + p, static_cast<int>(count - p), false)));
     }
   }
 
