@@ -186,48 +186,27 @@ Tensor lerp_by(const Tensor& self, const Tensor& end, const Scalar& weight) {
 
 void replace_elementwise(torch::Library& m) {
   constexpr char kCuda[] = "on CUDA torch's is elementwise";
-  replace<&sigmoid, FloatsOnCpu>(m, "sigmoid", kCuda);
-  replace<&Into<&sigmoid>::out, FloatsOnCpu>(m, "sigmoid.out", kCuda);
-  replace<&Into<&sigmoid>::self, FloatsOnCpu>(m, "sigmoid_", kCuda);
-  replace<&silu, FloatsAndComplexOnCpu>(m, "silu", kCuda);
-  replace<&Into<&silu>::out, FloatsAndComplexOnCpu>(m, "silu.out", kCuda);
-  replace<&Into<&silu>::self, FloatsAndComplexOnCpu>(m, "silu_", kCuda);
+  replace_forms<&sigmoid, FloatsOnCpu>(m, "sigmoid", kCuda);
+  replace_forms<&silu, FloatsAndComplexOnCpu>(m, "silu", kCuda);
   replace<&silu_backward, FloatsOnCpu>(m, "silu_backward", kCuda);
-  replace<&glu, FloatsOnCpu>(m, "glu", kCuda);
-  replace<&Into<&glu>::out, FloatsOnCpu>(m, "glu.out", kCuda);
+  replace_and_out<&glu, FloatsOnCpu>(m, "glu", kCuda);
   replace<&glu_backward, FloatsOnCpu>(m, "glu_backward", kCuda);
-  replace<&gelu, FloatsOnCpu>(m, "gelu", kCuda);
-  replace<&Into<&gelu>::out, FloatsOnCpu>(m, "gelu.out", kCuda);
-  replace<&Into<&gelu>::self, FloatsOnCpu>(m, "gelu_", kCuda);
+  replace_forms<&gelu, FloatsOnCpu>(m, "gelu", kCuda);
   replace<&gelu_backward, FloatsOnCpu>(m, "gelu_backward", kCuda);
-  replace<&rsqrt, FloatsOnCpu>(m, "rsqrt", kCuda);
-  replace<&Into<&rsqrt>::out, FloatsOnCpu>(m, "rsqrt.out", kCuda);
-  replace<&Into<&rsqrt>::self, FloatsOnCpu>(m, "rsqrt_", kCuda);
-  replace<&exp2, FloatsOnCpu>(m, "exp2", kCuda);
-  replace<&Into<&exp2>::out, FloatsOnCpu>(m, "exp2.out", kCuda);
-  replace<&Into<&exp2>::self, FloatsOnCpu>(m, "exp2_", kCuda);
-  replace<&softplus, FloatsOnCpu>(m, "softplus", kCuda);
-  replace<&Into<&softplus>::out, FloatsOnCpu>(m, "softplus.out", kCuda);
+  replace_forms<&rsqrt, FloatsOnCpu>(m, "rsqrt", kCuda);
+  replace_forms<&exp2, FloatsOnCpu>(m, "exp2", kCuda);
+  replace_and_out<&softplus, FloatsOnCpu>(m, "softplus", kCuda);
   replace<&softplus_backward, FloatsOnCpu>(m, "softplus_backward", kCuda);
-  replace<&mish, FloatsOnCpu>(m, "mish", kCuda);
-  replace<&Into<&mish>::out, FloatsOnCpu>(m, "mish.out", kCuda);
+  replace_and_out<&mish, FloatsOnCpu>(m, "mish", kCuda);
   replace<&mish_backward, FloatsOnCpu>(m, "mish_backward", kCuda);
-  replace<&elu, FloatsOnCpu>(m, "elu", kCuda);
-  replace<&Into<&elu>::out, FloatsOnCpu>(m, "elu.out", kCuda);
-  replace<&Into<&elu>::self, FloatsOnCpu>(m, "elu_", kCuda);
+  replace_forms<&elu, FloatsOnCpu>(m, "elu", kCuda);
   replace<&elu_backward, FloatsOnCpu>(m, "elu_backward", kCuda);
   replace<&smooth_l1_loss_backward, FloatsOnCpu>(m, "smooth_l1_loss_backward", kCuda);
   replace<&huber_loss_backward, FloatsOnCpu>(m, "huber_loss_backward", kCuda);
   constexpr char kReal[] = "elementwise";
-  replace<&lerp, ComplexOnCpu>(m, "lerp.Tensor", kReal);
-  replace<&Into<&lerp>::out, ComplexOnCpu>(m, "lerp.Tensor_out", kReal);
-  replace<&Into<&lerp>::self, ComplexOnCpu>(m, "lerp_.Tensor", kReal);
-  replace<&lerp_by, ComplexOnCpu>(m, "lerp.Scalar", kReal);
-  replace<&Into<&lerp_by>::out, ComplexOnCpu>(m, "lerp.Scalar_out", kReal);
-  replace<&Into<&lerp_by>::self, ComplexOnCpu>(m, "lerp_.Scalar", kReal);
-  replace<&addr, FloatsOnCpu>(m, "addr", kCuda);
-  replace<&Into<&addr>::out, FloatsOnCpu>(m, "addr.out", kCuda);
-  replace<&Into<&addr>::self, FloatsOnCpu>(m, "addr_", kCuda);
+  replace_forms<&lerp, ComplexOnCpu>(m, "lerp.Tensor", kReal);
+  replace_forms<&lerp_by, ComplexOnCpu>(m, "lerp.Scalar", kReal);
+  replace_forms<&addr, FloatsOnCpu>(m, "addr", kCuda);
 }
 
 }  // namespace treduce::invariant

@@ -315,12 +315,8 @@ Tensor bag_weights_backward(const Tensor& grad, const Tensor& weight, const Tens
 
 void replace_index(torch::Library& m) {
   replace<&embedding_backward>(m, "embedding_dense_backward");
-  replace<&index_add>(m, "index_add");
-  replace<&Into<&index_add>::out>(m, "index_add.out");
-  replace<&Into<&index_add>::self>(m, "index_add_");
-  replace<&scatter_add>(m, "scatter_add");
-  replace<&Into<&scatter_add>::out>(m, "scatter_add.out");
-  replace<&Into<&scatter_add>::self>(m, "scatter_add_");
+  replace_forms<&index_add>(m, "index_add");
+  replace_forms<&scatter_add>(m, "scatter_add");
   constexpr char kStores[] = "without accumulate nothing is added";
   replace<&index_put, Accumulating>(m, "index_put", kStores);
   replace<&index_put_, Accumulating>(m, "index_put_", kStores);
@@ -328,20 +324,12 @@ void replace_index(torch::Library& m) {
   replace<&put_, Accumulating>(m, "put_", kStores);
   constexpr char kExtrema[] = "a largest or smallest: no rounding";
   using Scatters = Named<names::sum, names::mean, names::prod>;
-  replace<&scatter_reduce, Scatters>(m, "scatter_reduce.two", kExtrema);
-  replace<&Into<&scatter_reduce>::out, Scatters>(m, "scatter_reduce.two_out", kExtrema);
-  replace<&Into<&scatter_reduce>::self, Scatters>(m, "scatter_reduce_.two", kExtrema);
+  replace_forms<&scatter_reduce, Scatters>(m, "scatter_reduce.two", kExtrema);
   using Indexes = Named<names::mean, names::prod>;
-  replace<&index_reduce, Indexes>(m, "index_reduce", kExtrema);
-  replace<&Into<&index_reduce>::out, Indexes>(m, "index_reduce.out", kExtrema);
-  replace<&Into<&index_reduce>::self, Indexes>(m, "index_reduce_", kExtrema);
+  replace_forms<&index_reduce, Indexes>(m, "index_reduce", kExtrema);
   using Older = Named<names::add, names::multiply>;
-  replace<&scatter_src, Older>(m, "scatter.reduce");
-  replace<&Into<&scatter_src>::out, Older>(m, "scatter.reduce_out");
-  replace<&Into<&scatter_src>::self, Older>(m, "scatter_.reduce");
-  replace<&scatter_value, Older>(m, "scatter.value_reduce");
-  replace<&Into<&scatter_value>::out, Older>(m, "scatter.value_reduce_out");
-  replace<&Into<&scatter_value>::self, Older>(m, "scatter_.value_reduce");
+  replace_forms<&scatter_src, Older>(m, "scatter.reduce");
+  replace_forms<&scatter_value, Older>(m, "scatter.value_reduce");
   replace<&bag_backward>(m, "_embedding_bag_dense_backward");
   replace<&bag_weights_backward>(m, "_embedding_bag_per_sample_weights_backward");
 }

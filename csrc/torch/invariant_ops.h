@@ -4,7 +4,9 @@
 #include <ATen/core/List.h>
 #include <ATen/native/Resize.h>
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -160,5 +162,21 @@ struct Into<kKernel> {
   static at::Tensor& out(Self self, A... args, at::Tensor& result) { return put(kKernel(self, args...), result); }
   static at::Tensor& self(at::Tensor& self, A... args) { return self.copy_(kKernel(self, args...)); }
 };
+
+// An op and its form with out=: of `lerp.Tensor` that is `lerp.Tensor_out`, of `silu` `silu.out`.
+template <auto kKernel, class Takes = Floats>
+void replace_and_out(torch::Library& m, const std::string& op, const char* reason = "") {
+  replace<kKernel, Takes>(m, op.c_str(), reason);
+  replace<&Into<kKernel>::out, Takes>(m, (op + (op.find('.') == op.npos ? ".out" : "_out")).c_str(), reason);
+}
+
+// The same, and the form in place: `lerp_.Tensor`, `silu_`.
+template <auto kKernel, class Takes = Floats>
+void replace_forms(torch::Library& m, const std::string& op, const char* reason = "") {
+  replace_and_out<kKernel, Takes>(m, op, reason);
+  std::string in_place = op;
+  in_place.insert(std::min(op.find('.'), op.size()), "_");
+  replace<&Into<kKernel>::self, Takes>(m, in_place.c_str(), reason);
+}
 
 }  // namespace treduce::invariant

@@ -79,14 +79,9 @@ void replace_scans(torch::Library& m) {
   replace<&prod>(m, "prod");
   replace<&prod_dim>(m, "prod.dim_int");
   replace<&Into<&prod_dim>::out>(m, "prod.int_out");
-  replace<&cumsum>(m, "cumsum");
-  replace<&Into<&cumsum>::out>(m, "cumsum.out");
-  replace<&Into<&cumsum>::self>(m, "cumsum_");
-  replace<&cumprod>(m, "cumprod");
-  replace<&Into<&cumprod>::out>(m, "cumprod.out");
-  replace<&Into<&cumprod>::self>(m, "cumprod_");
-  replace<&logcumsumexp>(m, "_logcumsumexp");
-  replace<&Into<&logcumsumexp>::out>(m, "_logcumsumexp.out");
+  replace_forms<&cumsum>(m, "cumsum");
+  replace_forms<&cumprod>(m, "cumprod");
+  replace_and_out<&logcumsumexp>(m, "_logcumsumexp");
   replace<&trace>(m, "trace");
 }
 
