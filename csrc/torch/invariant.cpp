@@ -89,6 +89,7 @@ struct Left {
   Kind kind;
   const char* reason;  // why torch's kernel keeps the promise
   const char* ops;
+  bool contiguous = false;  // see Entry
 };
 
 constexpr Left kLeft[] = {
@@ -111,8 +112,8 @@ constexpr Left kLeft[] = {
      "_embedding_bag_backward _native_multi_head_attention _transformer_encoder_layer_fwd binary_cross_entropy "
      "huber_loss mse_loss norm renorm smooth_l1_loss"},
     {Kind::torchs, "a row's norm by one loop or one block", "embedding_renorm"},
-    {Kind::contiguous, "adds each output's own window in one loop", "grid_sampler_2d"},
-    {Kind::contiguous, "each bag in one loop", "_embedding_bag _embedding_bag_forward_only"},
+    {Kind::torchs, "adds each output's own window in one loop", "grid_sampler_2d", /*contiguous=*/true},
+    {Kind::torchs, "each bag in one loop", "_embedding_bag _embedding_bag_forward_only", /*contiguous=*/true},
     {Kind::torchs, "each distance by one loop or one block", "_cdist_forward _pdist_forward"},
     // On CUDA they add atomically, unless torch.use_deterministic_algorithms finds them another kernel or refuses.
     {Kind::on_cpu, "on a CPU each input's gradient is added in one loop",
@@ -124,7 +125,8 @@ constexpr Left kLeft[] = {
      "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
      "replication_pad3d_backward upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward "
      "upsample_trilinear3d_backward"},
-    {Kind::contiguous_on_cpu, "on a CPU each input's gradient is added in one loop", "grid_sampler_2d_backward"},
+    {Kind::on_cpu, "on a CPU each input's gradient is added in one loop", "grid_sampler_2d_backward",
+     /*contiguous=*/true},
     {Kind::on_cpu, "on a CPU one loop adds in order",
      "_cdist_backward _ctc_loss _ctc_loss_backward _pdist_backward _segment_reduce_backward bincount "
      "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_backward multilabel_margin_loss_forward "
@@ -187,14 +189,12 @@ void left_to_torch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10:
   if (!active()) return op.redispatchBoxed(keys & below(kKey), stack);
   Entry& entry = entry_of(op);
   const Call call = kind_of(op.schema(), *stack);
-  const bool on_cpu = entry.kind == Kind::on_cpu || entry.kind == Kind::contiguous_on_cpu;
-  const bool contiguous = entry.kind == Kind::contiguous || entry.kind == Kind::contiguous_on_cpu;
   const bool uncovered = entry.kind == Kind::uncovered && (call == Call::rounds || call == Call::rounds_on_cuda);
-  if (uncovered || (on_cpu && call == Call::rounds_on_cuda)) {
+  if (uncovered || (entry.kind == Kind::on_cpu && call == Call::rounds_on_cuda)) {
     report_uncovered(entry);
   } else if (call != Call::elsewhere) {
     entry.torchs.fetch_add(1, std::memory_order_relaxed);
-    for (size_t i = 1; contiguous && i <= op.schema().arguments().size(); ++i) {
+    for (size_t i = 1; entry.contiguous && i <= op.schema().arguments().size(); ++i) {
       c10::IValue& value = (*stack)[stack->size() - i];
       if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().contiguous();
     }
@@ -229,7 +229,7 @@ void leave_to_torch(torch::Library& m) {
                      handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
     if (!own) continue;
     const std::string name = op.name.substr(kAten.size()) + overload;
-    add_entry(name.c_str(), row->second->kind, row->second->reason);
+    add_entry(name.c_str(), row->second->kind, row->second->reason).contiguous = row->second->contiguous;
     m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&left_to_torch>());
   }
 }

@@ -31,12 +31,10 @@ void set(Mode mode);
 inline bool active() { return c10::impl::tls_local_dispatch_key_set().included_.has(kActive); }
 
 enum class Kind {
-  ours,               // computed here
-  torchs,             // torch's kernel keeps the promise, for the given reason
-  contiguous,         // likewise of contiguous tensors: others take other loops
-  on_cpu,             // likewise on a CPU; the one on CUDA is not covered
-  contiguous_on_cpu,  // both
-  uncovered,          // reduces in an order that torch does not promise
+  ours,       // computed here
+  torchs,     // torch's kernel keeps the promise, for the given reason
+  on_cpu,     // likewise on a CPU; the one on CUDA is not covered
+  uncovered,  // reduces in an order that torch does not promise
 };
 
 // An op that the mode knows, and how often it ran in the mode since the process began.
@@ -44,6 +42,7 @@ struct Entry {
   std::string name;
   Kind kind;
   std::string reason;
+  bool contiguous = false;  // torch's kernel is given contiguous tensors: of others it takes other loops
   std::atomic<int64_t> ours{0}, torchs{0}, uncovered{0};
   std::atomic<bool> warned{false};
 
