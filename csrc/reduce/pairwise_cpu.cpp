@@ -388,6 +388,27 @@ class Reduction {
     return to;
   }
 
+  void whole_stripes(const char* from, int64_t count, Stripe* stripes) const {
+    for (int64_t s = 0; s < count; ++s) stripes[s] = {from + s * kLanes * element_size_, nullptr, kLanes};
+  }
+
+  // The stripes of a chunk. The end of a run cuts one, whose other elements begin the next run.
+  void stripes_of_runs(int64_t base, RunWalk& walk, Stripe* stripes) const {
+    for (int64_t s = 0; s < Pairwise::kStripes;) {
+      const char* const begin = at(base + walk.offset());
+      const int64_t left = walk.left(), whole = std::min(left / kLanes, Pairwise::kStripes - s);
+      if (whole > 0) {
+        whole_stripes(begin, whole, stripes + s);
+        walk.advance(whole * kLanes);
+        s += whole;
+      } else {
+        walk.advance(left);
+        stripes[s++] = {begin, at(base + walk.offset()), left};
+        walk.advance(kLanes - left);
+      }
+    }
+  }
+
   // The nodes of `count` elements of an output that are runs of memory. Chunks of short runs are copied together first; of others stripes are
   // read where they lie. Hardware does not know where the next runs begin, so their first lines are asked for.
   void in_runs(int64_t base, int64_t first, int64_t count, char* buffer, char* nodes) const {
@@ -413,26 +434,12 @@ class Reduction {
       int64_t chunks = 0;
       for (; chunks < kChunksOfRuns && done + kChunk <= count; ++chunks, done += kChunk) {
         ask(std::min(kChunk, count - done - kChunk));
-        for (int64_t s = 0; s < Pairwise::kStripes;) {
-          Stripe* const these = stripes + chunks * Pairwise::kStripes + s;
-          const int64_t most = Pairwise::kStripes - s, left = walk.left();
-          if (!short_runs && left < kLanes) {
-            const char* const begin = at(base + walk.offset());
-            walk.advance(left);
-            *these = {begin, at(base + walk.offset()), left};
-            walk.advance(kLanes - left);
-            ++s;
-            continue;
-          }
-          const int64_t here = short_runs ? most : std::min(left / kLanes, most);
-          const char* const from = short_runs ? to : at(base + walk.offset());
-          for (int64_t i = 0; i < here; ++i) these[i] = {from + i * kLanes * element_size_, nullptr, kLanes};
-          if (short_runs) {
-            to = copy_runs(base, walk, here * kLanes, to);
-          } else {
-            walk.advance(here * kLanes);
-          }
-          s += here;
+        Stripe* const of_chunk = stripes + chunks * Pairwise::kStripes;
+        if (short_runs) {
+          whole_stripes(to, Pairwise::kStripes, of_chunk);
+          to = copy_runs(base, walk, kChunk, to);
+        } else {
+          stripes_of_runs(base, walk, of_chunk);
         }
       }
       kernels_->stripes(stripes, chunks, nodes);
