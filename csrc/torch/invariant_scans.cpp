@@ -71,7 +71,11 @@ Tensor logcumsumexp(const Tensor& self, int64_t dim) {
   return running(self, dim, std::nullopt, [](Tensor x, const Tensor& before) { x.copy_(at::logaddexp(x, before)); });
 }
 
-Tensor trace(const Tensor& self) { return ours::sum(self.diagonal(), std::nullopt, /*keepdim=*/false); }
+// Of 16-bit floats, the sum's dtype is autocast's to say.
+Tensor trace(const Tensor& self) {
+  static const auto op = reduce::find_op<reduce::SumSchema>("treduce::sum");
+  return op.call(self.diagonal(), "auto", std::nullopt, /*keepdim=*/false, std::nullopt, std::nullopt, std::nullopt);
+}
 
 }  // namespace
 
@@ -82,7 +86,7 @@ void replace_scans(torch::Library& m) {
   replace_forms<&cumsum>(m, "cumsum");
   replace_forms<&cumprod>(m, "cumprod");
   replace_and_out<&logcumsumexp>(m, "_logcumsumexp");
-  replace<&trace>(m, "trace");
+  replace<&trace, Floats, /*kApart=*/true>(m, "trace");  // torch's kernel calls sum, which autocast casts on CUDA
 }
 
 }  // namespace treduce::invariant
