@@ -277,6 +277,7 @@ CORES = {
     "register_operand": ({"HGMMA", "UTMALDG", "LDS"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
 }

@@ -81,6 +81,15 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
         assert "64 x" in plan("matmul", a, b, variant="split_fp16").launches[1].kernel
 
 
+def test_small_products_take_one_launch():
+    for m, n, k, tile in ((256, 256, 256, (16, 16)), (512, 512, 512, (64, 32)), (1, 4096, 512, (8, 16))):
+        p = plan("matmul", (m, k), (k, n))
+        assert (p.rung, p.order, p.tile, p.regions) == ("split_direct", "split_fp16", tile, ())
+        assert len(p.launches) == 1 and p.reads == ("split as it is read",) * 2
+    for m, n, k in ((1024, 1024, 1024), (1, 50257, 768), (256, 256, 2112)):
+        assert plan("matmul", (m, k), (k, n)).rung == "split_fp16"
+
+
 def test_parts_of_long_lines_are_taken_where_they_are_needed():
     for k, late in ((65536, True), (8192, False)):
         names = [launch.kernel for launch in plan("matmul", (64, k), (k, 300), variant="split_fp16").launches]

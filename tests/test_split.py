@@ -16,7 +16,10 @@ from orders import CLEAN, DENSE, FEW, SEGMENT, ZERO
 from products import into_poison, product
 from tables import row
 
+import torch_reduce
+
 SPLIT, PARTS, K_ORDER = row("matmul", "split_fp16"), row("matmul", "split_bf16"), row("matmul", "pipelined")
+DIRECT = row("matmul", "split_direct")
 both_rungs = pytest.mark.parametrize("rung", [SPLIT, PARTS], ids=["split_fp16", "split_bf16"])
 
 DEPTHS = (1, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4100)
@@ -882,6 +885,63 @@ def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, l
     if benign and not batch:
         bias = torch.randn(n, generator=g, device="cuda")
         assert_same_bits(torch.ops.treduce.linear(a, b.T, bias, SPLIT.name), whole + bias)
+
+
+# Of each tile that split_direct has: m, n, k, batch.
+DIRECT_PRODUCTS = [
+    (600, 633, 640, ()),
+    (505, 512, 500, ()),
+    (297, 1999, 129, ()),
+    (128, 761, 768, ()),
+    (49, 50, 130, ()),
+    (250, 251, 192, (2,)),
+    (16, 1000, 1024, ()),
+    (40, 33, 4200, (3,)),
+    (2100, 3, 130, (3,)),
+    (1000, 8, 2048, ()),
+    (1, 4099, 512, ()),
+    (7, 1000, 1024, ()),
+    (5, 300, 4200, (2,)),
+]
+
+
+def test_every_tile_of_small_products_is_tested():
+    plans = [
+        torch_reduce.plan("matmul", (*b, m, k), (*b, k, n), variant="split_direct") for m, n, k, b in DIRECT_PRODUCTS
+    ]
+    found = {(p.tile, p.launches[0].block[0]) for p in plans}
+    tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
+    assert found == {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "NT", "TU", "UU"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), DIRECT_PRODUCTS)
+def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
+    """Of benign lines, of every kind, and of one line that is not benign."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k + n)
+
+    def lines(count, kind):
+        x = torch.randn(*batch, count, k, generator=g, device="cuda")
+        if kind == "one":
+            x[..., count // 2, k // 3] = NAN
+        return lines_of_every_kind(x.numel() // k, k, g)[0].view_as(x) if kind == "every" else x
+
+    beside = lines(300, "benign")
+    for of_a, of_b in (("benign", "benign"), ("every", "every"), ("one", "benign"), ("benign", "every")):
+        a, b = lines(m, of_a), lines(n, of_b).mT.contiguous()
+        large = torch.cat([a, beside], -2), torch.cat([b, beside.mT], -1)
+        whole = product(*large, SPLIT)[..., :m, :n].contiguous()
+        a, b = in_layout(a, layout[0]), in_layout(b, layout[1])
+        for _ in range(2):
+            assert_same_bits(product(a, b, DIRECT), whole, f"{of_a} by {of_b}")
+        if not batch:
+            bias = torch.randn(n, generator=g, device="cuda")
+            found = torch.ops.treduce.linear(a, b.T, bias, DIRECT.name)
+            more_bias = torch.nn.functional.pad(bias, (0, 300))
+            whole = torch.ops.treduce.linear(large[0], large[1].T, more_bias, SPLIT.name)[:m, :n].contiguous()
+            assert_same_bits(found, whole, f"{of_a} by {of_b}, with a bias")
 
 
 @pytest.mark.cuda

@@ -527,4 +527,66 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
 
 }  // namespace split_both
 
+namespace split_direct {
+namespace {
+
+// Of each shape, what a block takes that has a multiprocessor for itself: to begin, and for as many segments as it splits at once; and
+// two blocks that share one. In microseconds, fitted to 60 products on an NVIDIA H200, 2026-11-24: most are met within 5 %.
+struct Times {
+  double begin, segments, begin_two, segments_two;
+};
+constexpr double kLaunch = 1.2;
+constexpr Times kTimes[kShapeCount] = {
+    {3.3, 1.62, 0, 0}, {2.6, 1.12, 0, 0},   {1.5, 0.83, 2.2, 1.34}, {2, 1.34, 0, 0},     {1.6, 0.76, 2.1, 1.08},
+    {2, 1.18, 0, 0},   {1.6, 0.6, 2, 0.95}, {1.6, 1.08, 0, 0},      {1.6, 0.6, 2, 0.95}, {1.6, 1.08, 0, 0}};
+
+double time_of(int index, const Problem& p, const Chip& chip) {
+  const Shape& s = kShapes[index];
+  const Times& t = kTimes[index];
+  const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()), each = ceil_div(blocks, int64_t(chip.multiprocessors));
+  const auto turns = static_cast<double>(ceil_div(ceil_div(p.k, int64_t(kSegment)), int64_t(s.segments_at_once())));
+  const int64_t twos = each / s.blocks() * (s.blocks() - 1), ones = each - s.blocks() * twos;
+  return kLaunch + static_cast<double>(ones) * (t.begin + t.segments * turns) +
+         static_cast<double>(twos) * (t.begin_two + t.segments_two * turns);
+}
+
+// What split_fp16 takes, fitted to the same products: its launches, rounds of blocks, and numbers that are split before.
+double time_of_others(const Problem& p, const Chip& chip) {
+  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), steps = ceil_div(p.k, int64_t(kSegment));
+  const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
+    return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
+  };
+  const auto numbers = [&](int64_t lines) { return 1e-6 * static_cast<double>(p.batches * lines * p.k); };
+  if (fewer > 128) {
+    const double round = 7.1 + 0.63 * static_cast<double>(steps);
+    return 9.3 + round * rounds(128, 128) + 3.7 * numbers(p.m + p.n);
+  }
+  const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
+  if (fewer > split_warps::kRows) {
+    return 11.7 + 0.34 * segments * rounds(64, 64) + 15 * numbers(fewer) + 0.8 * numbers(more);
+  }
+  return 8.8 + 0.075 * segments * rounds(64, 64) + 30 * numbers(fewer) + 1.05 * numbers(more);
+}
+
+}  // namespace
+
+Index choose(const Problem& p, const Chip& chip) {
+  int best = -1;
+  for (int i = 0; i < kShapeCount; ++i) {
+    const Shape& s = kShapes[i];
+    // Those for few rows or columns are for these alone.
+    const bool fits = s.s_lines > kOctet || (s.of_a ? p.n : p.m) <= kOctet;
+    if (fits && (best < 0 || time_of(i, p, chip) < time_of(best, p, chip))) best = i;
+  }
+  return static_cast<Index>(best);
+}
+
+bool pays(const Problem& p, const Chip& chip) {
+  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time.
+  constexpr double kFaster = 0.75;
+  return p.k <= kGroup && time_of(choose(p, chip), p, chip) < kFaster * time_of_others(p, chip);
+}
+
+}  // namespace split_direct
+
 }  // namespace treduce::matmul

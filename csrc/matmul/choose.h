@@ -106,4 +106,10 @@ struct Choice {
 std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
 }  // namespace split_both
 
+namespace split_direct {
+Index choose(const Problem& p, const Chip& chip);
+// Whether it is faster than split_fp16.
+bool pays(const Problem& p, const Chip& chip);
+}  // namespace split_direct
+
 }  // namespace treduce::matmul

@@ -128,6 +128,25 @@ Row make_split_row(const char* name, const char* summary, const char* origin, Pr
   return row;
 }
 
+// Blocks find their tile by 32 bits, and numbers by 32 bits of bytes between steps of k.
+const char* direct_refusal(const Problem& p) {
+  constexpr int64_t kMostStep = INT32_MAX / sizeof(float);
+  if (boxes_refusal(p) != nullptr) return boxes_refusal(p);
+  if (ceil_div(p.m, 8) * ceil_div(p.n, 8) > INT32_MAX / p.batches) return "fewer than 2^31 tiles of 8 x 8 outputs";
+  return p.a_column <= kMostStep && p.b_row <= kMostStep ? nullptr : "steps along k of less than 2^31 bytes";
+}
+
+// The bits of split_fp16.
+Row make_split_direct_row(const Row& split) {
+  Row row = split;
+  row.name = "split_direct";
+  row.summary = "split_fp16 of small products: a block splits what it multiplies, in one launch";
+  row.origin = "this project";
+  row.prepare = &prepare_split_direct;
+  row.refusal = &direct_refusal;
+  return row;
+}
+
 Row make_auto() {
   Row row = with_tile(make_row("auto", "picks the fastest that keeps what the dtype promises", "this project", nullptr),
                       0, 8, 128);
@@ -139,6 +158,10 @@ Row make_auto() {
 
 // In teaching order.
 std::vector<Row> make_ladder() {
+  const Row split_fp16 =
+      make_split_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
+                     "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores",
+                     &prepare_split_fp16, "three products of float16 pairs", 3, 22);
   return {
       make_row("naive", "one thread an output; row and column straight from global memory", kGuide, &prepare_naive),
       with_tile(
@@ -170,9 +193,8 @@ std::vector<Row> make_ladder() {
       make_split_row("split_bf16", "float32 as three bfloat16 parts on tensor cores, sums of 64 products in float32",
                      "G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype",
                      &prepare_split_bf16, "six products of bfloat16 parts", 6, 24),
-      make_split_row("split_fp16", "float32 as pairs of float16 on tensor cores, sums of 64 products in float32",
-                     "H. Ootomo, R. Yokota, Recovering single precision accuracy from Tensor Cores",
-                     &prepare_split_fp16, "three products of float16 pairs", 3, 22),
+      split_fp16,
+      make_split_direct_row(split_fp16),
       make_auto(),
   };
 }
@@ -213,17 +235,19 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   if (resolved.row != &ladder().back()) return resolved;
   const bool half = dtype == DType::float16 || dtype == DType::bfloat16;
   const auto runs = [&](const Row& row) {
-    return runs_on(row, target.capability) && (target.planned || built_for(row)) && row.refusal(problem) == nullptr;
+    return runs_on(row, target.chip.capability) && (target.planned || built_for(row)) &&
+           row.refusal(problem) == nullptr;
   };
   const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
-  static const Row &persistent = find("persistent"), &split = find("split_fp16"), &doubles = find("mma_f64"),
-                   &doubles_by_boxes = find("specialized_f64");
+  static const Row &persistent = find("persistent"), &split = find("split_fp16"), &split_small = find("split_direct"),
+                   &doubles = find("mma_f64"), &doubles_by_boxes = find("specialized_f64");
   // Few rows or columns leave its warps little to multiply.
   const bool by_boxes = problem.m > 16 && problem.n > 16 && dtype == DType::float64 && runs(doubles_by_boxes);
   const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &persistent
                            : dtype == DType::float32 && problem.k >= kSplitDepth         ? &split
                            : dtype == DType::float64 ? (by_boxes ? &doubles_by_boxes : &doubles)
                                                      : nullptr;
+  if (cores == &split && runs(split_small) && split_direct::pays(problem, target.chip)) return {&split_small, 0};
   if (cores != nullptr && runs(*cores)) return {cores, 0};
   if (bytes && runs(find("mma"))) return {&find("mma"), 0};
   // Of a square of threads most would have no output.
@@ -231,7 +255,7 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   constexpr int64_t kNarrowDepth =
       32;  // longer rows a thread each are read apart: measured on an NVIDIA H200, 2026-11-22
   if (narrow && problem.k <= kNarrowDepth && resolved.tile == 0) return {&find("naive"), 0};
-  if (dtype == DType::float32 && target.capability > 0 && resolved.tile == 0 && small_matrices::pays(problem)) {
+  if (dtype == DType::float32 && target.chip.capability > 0 && resolved.tile == 0 && small_matrices::pays(problem)) {
     return {&find("pipelined"), 0};
   }
   // As many outputs may be small matrices, which fill no larger tile.

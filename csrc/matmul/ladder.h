@@ -37,7 +37,7 @@ Resolved resolve(std::string_view variant, std::optional<int64_t> tile_size);
 
 // Where a product is to be computed, as far as `auto` cares.
 struct Target {
-  int capability = 0;     // times ten; 0: the CPU
+  Chip chip = {0, 0};     // capability 0: the CPU
   bool tfloat32 = false;  // float32 may be multiplied as tfloat32
   bool planned = false;   // nothing is launched: this build need not have the code
 };

@@ -555,6 +555,19 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   add_finish(p, chip, out);
 }
 
+void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  if (p.k == 0) return;
+  out.groups = groups_of(p.k);
+  out.split_a.as_read = out.split_b.as_read = true;
+  out.shape = split_direct::choose(p, chip);
+  const split_direct::Shape& s = split_direct::kShapes[out.shape];
+  out.tile_m = s.tile_m();
+  out.tile_n = s.tile_n();
+  add_blocks(s.name, tiles_of(p, out.tile_m, out.tile_n), out, s.threads(), /*cluster=*/1,
+             s.shared_bytes(ceil_div(p.k, int64_t(kSegment))));
+}
+
 Prepared prepare(const Request& r, const Chip& chip) {
   Prepared out;
   out.row = r.row;

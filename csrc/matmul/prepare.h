@@ -51,6 +51,7 @@ void prepare_wmma(const Request&, const Chip&, Prepared&);
 void prepare_persistent(const Request&, const Chip&, Prepared&);
 void prepare_split_bf16(const Request&, const Chip&, Prepared&);
 void prepare_split_fp16(const Request&, const Chip&, Prepared&);
+void prepare_split_direct(const Request&, const Chip&, Prepared&);
 
 // One launch with a block for each tile of the shape; past what a grid holds, blocks take several.
 void prepare_tiles(const TileShape& shape, Prepared& out);

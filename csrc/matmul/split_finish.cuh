@@ -22,11 +22,6 @@ struct Plain {
   TREDUCE_DEVICE bool has(int row, int column) const { return (columns[row][column / 32] >> column % 32 & 1) != 0; }
 };
 
-// What products that are not finite add up to, in any order: bits. Of both infinities: NaN.
-enum NotFinite : unsigned { kPlusInfinity = 1, kMinusInfinity = 2, kNaN = 4 };
-TREDUCE_DEVICE bool is_nan(unsigned sum) { return sum >= (kPlusInfinity | kMinusInfinity); }
-TREDUCE_DEVICE bool is_finite(float x) { return (__float_as_uint(x) << 1) < 0xff000000u; }
-
 // The outputs of a line with infinities or NaN, with 64 lines of the other operand: a thread multiplies every kPlaceShares-th number
 // of the line that is not finite by that of one of the others. Finite products cannot change the sum. Returns it in the first 64
 // threads. `mine`, `others`: where the line and the first of the others begin; strides along k, and from line to line.
@@ -66,7 +61,7 @@ __device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_
   }
   const unsigned sum = sums[line];
   __syncthreads();  // the next call clears them
-  return __uint_as_float(is_nan(sum) ? 0x7fffffffu : sum == kPlusInfinity ? 0x7f800000u : 0xff800000u);
+  return sum_of(sum);
 }
 
 // Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.

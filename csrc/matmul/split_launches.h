@@ -76,4 +76,63 @@ constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGrou
 
 }  // namespace split_both
 
+// Small products, all in one launch: a block splits both operands of its tile into shared memory, a chunk of segments after another,
+// and multiplies from there.
+namespace split_direct {
+
+// Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
+constexpr int kSharedBytes = 222 << 10, kMostChunk = 16;
+constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
+
+// A tile has lines of F in sixteens, as rows of the instruction, and of S in eights, as columns. A warp multiplies 16 lines of F by `sets`
+// eights of S.
+struct Shape {
+  const char* name;
+  int f_lines, s_lines, sets, warps;
+  bool of_a;  // F is A
+
+  constexpr int tile_m() const { return of_a ? f_lines : s_lines; }
+  constexpr int tile_n() const { return of_a ? s_lines : f_lines; }
+  constexpr int threads() const { return warps * 32; }
+  constexpr int blocks() const { return 16 / warps; }  // on a multiprocessor
+  constexpr int octets() const { return (f_lines + s_lines) / kOctet; }
+  // A warp has eight lines. Warps beyond split the next segments.
+  constexpr int segments_at_once() const {
+    int at_once = warps;
+    while (at_once * octets() > warps) at_once /= 2;
+    return at_once;
+  }
+  // What warps multiply. If it is as many as there are warps, sums stay in their registers; else they share out the segments.
+  constexpr int warp_tiles() const { return f_lines / 16 * (s_lines / (8 * sets)); }
+  constexpr bool own() const { return warp_tiles() == warps; }
+  // Of a segment: what was split, scales, sums.
+  constexpr int segment_bytes(int octet_bytes) const {
+    return octets() * (octet_bytes + kOctet * 4) + (own() ? 0 : f_lines * s_lines * 4);
+  }
+  // Of lines: facts, also of the segments that were split at once, and units of two groups.
+  constexpr int known_bytes() const { return octets() * kOctet * 4 * (segments_at_once() + 3); }
+  // The segments of a chunk, of so many: all, or two chunks lie in shared memory.
+  constexpr int chunk(int segments, int octet_bytes, int shared_bytes) const {
+    const int most = (shared_bytes - known_bytes()) / segment_bytes(octet_bytes), at_once = segments_at_once();
+    if (segments <= (most < kMostChunk ? most : kMostChunk)) return segments;
+    const int half = (most / 2 < kMostChunk ? most / 2 : kMostChunk) / at_once * at_once;
+    return half;
+  }
+  constexpr int shared_bytes(int64_t segments) const {
+    const int least = (segments > 1 ? 2 * segments_at_once() : 1) * segment_bytes(kPartBytes);
+    const int most = kSharedBytes / blocks() - known_bytes();
+    const int pairs = static_cast<int>(segments < kMostChunk ? segments : 2 * kMostChunk) * segment_bytes(kPairBytes);
+    return known_bytes() + (pairs < least ? least : pairs < most ? pairs : most);
+  }
+};
+enum Index { k64x64, k64x32, k32x32, kDeep32x32, k16x16, kDeep16x16, k16x8, kDeep16x8, k8x16, kDeep8x16, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {
+    {"multiply 64 x 64 tiles", 64, 64, 2, 16, true}, {"multiply 64 x 32 tiles", 64, 32, 1, 16, true},
+    {"multiply 32 x 32 tiles", 32, 32, 1, 8, true},  {"multiply 32 x 32 tiles", 32, 32, 2, 16, true},
+    {"multiply 16 x 16 tiles", 16, 16, 2, 8, true},  {"multiply 16 x 16 tiles", 16, 16, 2, 16, true},
+    {"multiply 16 x 8 tiles", 16, 8, 1, 8, true},    {"multiply 16 x 8 tiles", 16, 8, 1, 16, true},
+    {"multiply 8 x 16 tiles", 16, 8, 1, 8, false},   {"multiply 8 x 16 tiles", 16, 8, 1, 16, false}};
+
+}  // namespace split_direct
+
 }  // namespace treduce::matmul

@@ -7,89 +7,15 @@
 #include "rung.h"
 #include "split_launches.h"
 #include "split_segment.cuh"
+#include "split_source.cuh"
 
 namespace treduce::matmul::split {
 
-// Each lane of a team has kNumbers of its segment, in runs of kRun; the runs of the lanes alternate.
-constexpr int kNumbers = kSegment / kLanes, kRun = 8;
+// A lane's numbers lie in runs of kRun; the runs of the lanes alternate.
+constexpr int kRun = 8;
 
 // Where a lane's run begins in its segment, if its first number is the lane's `i`th.
 TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(threadIdx.x) % kLanes * kRun; }
-
-// Of the first numbers of a group, those of a lane.
-struct Sampled {
-  float numbers[kSampled / kLanes];
-
-  // The largest of a line's magnitudes, as bits without the sign. Who calls: all lanes of a warp.
-  TREDUCE_DEVICE uint32_t most() const {
-    uint32_t most = 0;
-#pragma unroll
-    for (const float number : numbers) most = max(most, __float_as_uint(number) << 1);
-#pragma unroll
-    for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
-    return most;
-  }
-};
-
-// What is read: an operand's lines.
-struct Source {
-  const float* data;
-  int64_t line_stride, depth_stride, batch_size1, batch_stride[2];
-  int64_t depth;  // k, without padding
-
-  TREDUCE_DEVICE const float* line(uint32_t matrix, uint32_t line) const {
-    const float* from = data + line * line_stride;
-    if (matrix == 0) return from;
-    const uint32_t inner = static_cast<uint32_t>(batch_size1);
-    return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
-  }
-  // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the
-  // first numbers of the group; where these are zero, from the next ones.
-  // Who calls: all lanes of a warp.
-  TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
-    return unit(there, line, segment, first_of_group(there, line, segment));
-  }
-  TREDUCE_DEVICE Sampled first_of_group(bool there, const float* line, uint32_t segment) const {
-    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
-    Sampled sampled;
-#pragma unroll
-    for (int i = 0; i < kSampled / kLanes; ++i) {
-      const int64_t k = begin + i * kLanes + threadIdx.x % kLanes;
-      sampled.numbers[i] = there && k < depth ? __ldg(line + k * depth_stride) : 0.0f;
-    }
-    return sampled;
-  }
-  TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment, const Sampled& sampled) const {
-    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
-    uint32_t most = sampled.most();
-#pragma unroll 1
-    for (int first = kSampled; first < kMostSampled && __any_sync(~0u, there && most == 0); first += kSegment) {
-      const uint32_t next = sample<kSegment>(there && most == 0, line, begin + first);
-      if (most == 0) most = next;
-    }
-    return unit_exponent(most);
-  }
-
- private:
-  // The largest of kCount magnitudes, as bits without the sign.
-  template <int kCount>
-  TREDUCE_DEVICE uint32_t sample(bool there, const float* line, int64_t begin) const {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kCount; i += kLanes) {
-      const int64_t k = begin + i + threadIdx.x % kLanes;
-      if (there && k < depth) most = max(most, __float_as_uint(__ldg(line + k * depth_stride)) << 1);
-    }
-#pragma unroll
-    for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
-    return most;
-  }
-};
-
-inline Source source_of(const Operand& o) {
-  return {static_cast<const float*>(o.data),      o.line_stride, o.depth_stride, o.batch_size[1],
-          {o.batch_stride[0], o.batch_stride[1]}, o.depth};
-}
 
 // One operand, and where what it is split into goes. 32 bits are enough for indices of lines and segments: more would need a
 // workspace of 2^40 bytes.

@@ -11,6 +11,9 @@ namespace treduce::matmul::split {
 
 using Operand16 = SplitOperand<float16>;
 
+// A team of kLanes lanes has a segment, each lane so many numbers.
+constexpr int kNumbers = kSegment / kLanes;
+
 constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
 // A segment's scale lies within these binary orders of its group's unit. So no sum in units overflows, and none is rounded as a
@@ -175,6 +178,19 @@ TREDUCE_DEVICE void split_parts(float x, float y, uint32_t (&parts)[kParts]) {
 
 // The sum of a segment, from both accumulators of the tensor core: products of the largest parts, and all others.
 TREDUCE_DEVICE void add_parts(float& acc, float high, float rest) { acc += high + rest; }
+
+// ---- plain cores ----
+
+// What products that are not finite add up to, in any order: bits. Of both infinities: NaN.
+enum NotFinite : unsigned { kPlusInfinity = 1, kMinusInfinity = 2, kNaN = 4 };
+TREDUCE_DEVICE bool is_nan(unsigned sum) { return sum >= (kPlusInfinity | kMinusInfinity); }
+TREDUCE_DEVICE float sum_of(unsigned found) {
+  return __uint_as_float(found == 0               ? 0u
+                         : is_nan(found)          ? 0x7fffffffu
+                         : found == kPlusInfinity ? 0x7f800000u
+                                                  : 0xff800000u);
+}
+TREDUCE_DEVICE bool is_finite(float x) { return (__float_as_uint(x) << 1) < 0xff000000u; }
 
 // Which matrix of an operand belongs to a batch index.
 struct Matrices {

@@ -5,13 +5,17 @@
 #pragma once
 
 #include "../primitives/ptx/acquire.cuh"
-#include "../primitives/ptx/mma.cuh"
+#include "split_pieces.cuh"
 #include "split_rows.cuh"
 
 namespace treduce::matmul::split_warps {
 
 using namespace hopper;
+using split::kNumbers;
+using split::multiply_segment;
 using split::Operand16;
+using split::Pieces;
+using split::PiecesX;
 using Mode = split_rows::Mode<kRows>;
 
 struct Work {
@@ -39,18 +43,10 @@ struct Task {
   }
 };
 
-// A lane has two lines of W, eight apart, and of 16 steps of k four that are neighbours. The instruction would have two and two: which
-// of 16 steps is which changes no sum, as long as both operands agree.
-constexpr int kNumbers = kSegment / split::kLanes;
-template <int kPieces>
-using Pieces = uint32_t[kPieces][2][kNumbers / 2];
-
 // The first of the lines of lane 4 i: lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
 
-// A lane's numbers of a segment of a line of X: of piece after piece, `step` further each.
-template <int kPieces>
-using PiecesX = uint32_t[kPieces][kNumbers / 2];
+// Of piece after piece, `step` further each.
 template <int kPieces>
 TREDUCE_DEVICE void read_x(const uint16_t* x, int64_t step, PiecesX<kPieces>& pieces) {
 #pragma unroll
@@ -61,31 +57,6 @@ TREDUCE_DEVICE void read_x(const uint16_t* x, int64_t step, PiecesX<kPieces>& pi
       pieces[piece][i] = two.x;
       pieces[piece][i + 1] = two.y;
     }
-  }
-}
-
-// Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`, in the order of
-// split_rows.
-template <class Piece, int kPieces, bool kOfA>
-TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const Pieces<kPieces>& w,
-                                     const PiecesX<kPieces>& x) {
-  const auto multiply = [&](float (&to)[4], int a, int b) {
-    const int of_w = kOfA ? a : b, of_x = kOfA ? b : a;
-#pragma unroll
-    for (int i = 0; i < kNumbers / 2; i += 2) {
-      const uint32_t words[4] = {w[of_w][0][i], w[of_w][1][i], w[of_w][0][i + 1], w[of_w][1][i + 1]};
-      ptx::multiply(Piece{}, to, words, x[of_x][i], x[of_x][i + 1]);
-    }
-  };
-  // Pairs of pieces (of A, of B).
-  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
-  multiply(high, 0, 0);
-  if constexpr (kPieces == kParts) {
-#pragma unroll
-    for (const auto& pair : kOfParts) multiply(rest, pair[0], pair[1]);
-  } else {
-#pragma unroll
-    for (const auto& pair : kPairs) multiply(rest, pair[0], pair[1]);
   }
 }
 

@@ -22,7 +22,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   checked_operands({&self, &other});
   const CudaScope scope(self.device());
   const Chip& chip = chip_of(self.get_device());
-  const Target target{chip.capability, tfloat32_allowed()};
+  const Target target{chip, tfloat32_allowed()};
   TensorRequest r = request(self, other, variant, tile_size, target, out);
   if (r.result.numel() == 0) return r.result;
   if (r.problem.k == 0 && bias.defined()) return r.result.copy_(bias);

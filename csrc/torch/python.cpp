@@ -371,8 +371,8 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   const std::vector<c10::SymInt> sizes = matmul::result_sizes(self, other);
   const bool composed = matmul::is_composed(dtype);
   const matmul::Multiplied multiplied = composed ? matmul::multiplied(self, other) : matmul::Multiplied{self, other};
-  matmul::TensorRequest r = matmul::request(multiplied.self, multiplied.other, variant, tile_size,
-                                            {chip.capability, tfloat32, /*planned=*/!here});
+  matmul::TensorRequest r =
+      matmul::request(multiplied.self, multiplied.other, variant, tile_size, {chip, tfloat32, /*planned=*/!here});
   check(refused_by(chip, *r.row));
   const bool copies_a = multiplied.copies_self || !r.self.is_same(multiplied.self);
   const bool copies_b = multiplied.copies_other || !r.other.is_same(multiplied.other);

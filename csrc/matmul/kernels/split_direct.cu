@@ -1,0 +1,529 @@
+// Idea: of a small product the launches of split_fp16 take longer than the work. So each block splits the lines of its tile as it
+//       reads them, into shared memory, and multiplies from there, all in one launch. A line is split again by every block that
+//       needs it: instructions for launches.
+//
+// After:   split_fp16; the same bits. Pieces lie in the order in which mma's instruction wants them, whose sums are a warp group's
+//          in every comparison.
+// Mapping: a block a tile. A warp has eight lines, and reads a segment ahead. While a chunk of segments is multiplied the next one is
+//          split: half of the warps begin with the one, half with the other, so that both pipes are busy. Either a warp has its
+//          outputs of all segments in registers, or, in small tiles, warps share out the segments and leave sums to be added in order.
+// Bound:   instructions, 18 for a number that is split; and by latency where a warp has few segments.
+// Note:    what the lines are like is known in the block, so what pairs cannot hold it computes as well: by parts, and on the plain
+//          cores. No workspace is needed.
+// Source:  this project.
+#include "../../primitives/ptx/opaque.cuh"
+#include "../epilogue.cuh"
+#include "../hopper.cuh"
+#include "../rung.h"
+#include "../split_launches.h"
+#include "../split_pieces.cuh"
+#include "../split_source.cuh"
+
+namespace treduce::matmul::split_direct {
+
+using split::kNumbers;
+using split::Pieces;
+using split::PiecesX;
+
+enum class Way { pairs, parts, plain };
+
+// An operand: F, whose lines are the instruction's rows, or S, of its columns.
+struct Side {
+  split::Source source;
+  split::Matrices matrices;
+  int lines;
+  bool vectors;  // four steps of k are one aligned load
+};
+
+struct Work {
+  Side sides[2];  // F, S
+  int64_t n, matrix_outputs;
+  int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
+};
+
+// Where a block's tile lies, and its shared memory: of two chunks, one after another, what was split, [segment][octet][16 bytes of a
+// lane][lane], their scales, [segment][line], and the sums of their segments, [segment][16 x 8 outputs][lane].
+struct Block {
+  const float* data[2];  // of the matrices
+  int first[2];          // lines
+  uint4* pieces;
+  float* scales;
+  float4* sums;
+};
+
+// Of a line that begins with zeros. Who calls: all lanes of a warp.
+__device__ __noinline__ int late_unit(const split::Source& source, const float* line, int segment) {
+  return source.unit(true, line, segment);
+}
+
+// kIndex: of kShapes.
+template <int kIndex>
+struct Tile {
+  static constexpr Shape kShape = kShapes[kIndex];
+  static constexpr int kWarps = kShape.warps, kSets = kShape.sets, kOctets = kShape.octets(), kLines = kOctets * kOctet;
+  static constexpr int kOctetsF = kShape.f_lines / kOctet, kAllSets = kShape.s_lines / kOctet;
+  static constexpr int kAtOnce = kShape.segments_at_once(), kTiles = kShape.warp_tiles();
+  static constexpr bool kOfA = kShape.of_a, kOwn = kShape.own();
+  static constexpr int kItems = kOwn ? kSets : 1;  // 16 x 8 outputs that a warp adds
+  static_assert(kOwn || kTiles * kSets <= kWarps);
+
+  // What is known of the tile's lines, those of F first.
+  struct Shared {
+    Facts found[kAtOnce][kLines], lines[kLines];
+    float units[2][kLines];  // of two groups: while one's sums are added, the next one's are found
+  };
+  static_assert(sizeof(Shared) == kShape.known_bytes() && sizeof(Shared) % 16 == 0);
+
+  const Work& work;
+  Shared& shared;
+  Block block;
+
+  // Which of the 16 x 8 outputs a warp adds.
+  TREDUCE_DEVICE static int item(int i) { return threadIdx.x / 32 * kItems + i; }
+  TREDUCE_DEVICE static bool adds() { return kOwn || threadIdx.x / 32 < kTiles * kSets; }
+  // Of a lane's outputs, in the tile: the first line of F, the other is eight further; and of S, whose neighbour is the other.
+  TREDUCE_DEVICE static int line_f(int item) { return item / kAllSets * 16 + threadIdx.x % 32 / 4; }
+  TREDUCE_DEVICE static int line_s(int item) { return kOctetsF * kOctet + item % kAllSets * 8 + threadIdx.x % 4 * 2; }
+
+  template <Way kWay>
+  static constexpr int kQuads = kWay == Way::parts ? 2 * kParts : 4;  // 16 bytes each, that a lane has of a line
+  template <Way kWay>
+  TREDUCE_DEVICE uint4* pieces(int segment, int octet) const {
+    return block.pieces + (segment * kOctets + octet) * kQuads<kWay> * 32;
+  }
+
+  // ---- multiply: a segment of the chunk, kSets from `item` on ----
+
+  template <Way kWay>
+  TREDUCE_DEVICE void read_pieces(int segment, int octet, PiecesX<kQuads<kWay> / 2>& to) const {
+    const uint4* const from = pieces<kWay>(segment, octet) + threadIdx.x % 32;
+#pragma unroll
+    for (int quad = 0; quad < kQuads<kWay>; ++quad) {
+      const uint4 four = from[quad * 32];
+      uint32_t* const words = to[quad / 2] + quad % 2 * 4;
+      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+    }
+  }
+
+  template <Way kWay, class Add>
+  TREDUCE_DEVICE void multiply(int segment, int item, Add add) const {
+    constexpr int kPieces = kQuads<kWay> / 2;
+    const int octet_f = item / kAllSets * 2, octet_s = kOctetsF + item % kAllSets;
+    Pieces<kPieces> f;
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      PiecesX<kPieces> of_line;
+      read_pieces<kWay>(segment, octet_f + l, of_line);
+#pragma unroll
+      for (int i = 0; i < kPieces * 8; ++i) f[i / 8][l][i % 8] = of_line[i / 8][i % 8];
+    }
+    const float* const scales = block.scales + segment * kLines;
+    const float scale_f[2] = {scales[line_f(item)], scales[line_f(item) + 8]};
+#pragma unroll(kOwn&& kWay == Way::parts ? 1 : kSets)
+    for (int set = 0; set < kSets; ++set) {
+      PiecesX<kPieces> s;
+      read_pieces<kWay>(segment, octet_s + set, s);
+      float high[4] = {}, rest[4] = {}, value[4] = {};
+      if constexpr (kWay == Way::pairs) {
+        const float2 scale_s = *reinterpret_cast<const float2*>(scales + line_s(item + set));
+        split::multiply_segment<float16, 2, kOfA>(high, rest, f, s);
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          split::add_segment(value[o], high[o], rest[o], scale_f[o / 2] * (o % 2 == 0 ? scale_s.x : scale_s.y));
+        }
+      } else {
+        split::multiply_segment<bfloat16, kParts, kOfA>(high, rest, f, s);
+#pragma unroll
+        for (int o = 0; o < 4; ++o) split::add_parts(value[o], high[o], rest[o]);
+      }
+      add(set, value);
+    }
+  }
+
+  // The same on the plain cores.
+  template <class Add>
+  TREDUCE_DEVICE void multiply_plain(int segment, int item, Add add) const {
+    const auto read = [&](int line, int i) {
+      const uint4 four = pieces<Way::plain>(segment, line / kOctet)[i / 4 * 32 + line % 8 * 4 + i % 4];
+      return float4{__uint_as_float(four.x), __uint_as_float(four.y), __uint_as_float(four.z), __uint_as_float(four.w)};
+    };
+#pragma unroll 1
+    for (int set = 0; set < kSets; ++set) {
+      const int row = line_f(item), column = line_s(item + set);
+      float acc[4] = {};
+      unsigned found[4] = {};
+#pragma unroll 1
+      for (int i = 0; i < kSegment / 4; ++i) {
+        const float4 f[2] = {read(row, i), read(row + 8, i)}, s[2] = {read(column, i), read(column + 1, i)};
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          const float a[4] = {f[o / 2].x, f[o / 2].y, f[o / 2].z, f[o / 2].w};
+          const float b[4] = {s[o % 2].x, s[o % 2].y, s[o % 2].z, s[o % 2].w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            acc[o] = multiply_add(a[j], b[j], acc[o]);
+            if (split::is_finite(a[j]) && split::is_finite(b[j])) continue;
+            const float product = a[j] * b[j];
+            found[o] |= product != product ? split::kNaN : product > 0 ? split::kPlusInfinity : split::kMinusInfinity;
+          }
+        }
+      }
+      // Finite products change no sum that is not finite.
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        if (all_finite(shared.lines[row + o / 2 * 8]) && all_finite(shared.lines[column + o % 2])) continue;
+        acc[o] = split::sum_of(found[o]);
+      }
+      add(set, acc);
+    }
+  }
+
+  // ---- split: a warp has eight lines, a team of four lanes one ----
+
+  struct Line {
+    const float* data;  // from the lane's first number on
+    bool vectors;
+    int step;  // bytes, along k
+  };
+  TREDUCE_DEVICE Line line_of(int octet) const {
+    const bool of_s = octet >= kOctetsF;
+    const Side& side = work.sides[of_s];
+    // Past the last one the last.
+    const int within = (octet - (of_s ? kOctetsF : 0)) * kOctet + static_cast<int>(threadIdx.x % 32 / 4);
+    const int line = min((of_s ? block.first[1] : block.first[0]) + within, side.lines - 1);
+    const float* const data = (of_s ? block.data[1] : block.data[0]) + line * side.source.line_stride;
+    return {data + threadIdx.x % 4 * 4 * side.source.depth_stride, side.vectors,
+            static_cast<int>(side.source.depth_stride * 4)};
+  }
+
+  // A lane's numbers from step `begin` of k on: four of every 16, that are neighbours; zeros past the end of k.
+  template <int kCount>
+  TREDUCE_DEVICE void read(const Line& line, int begin, float (&to)[kCount]) const {
+    const int left = work.depth - begin - static_cast<int>(threadIdx.x % 4) * 4;
+    if (line.vectors) {
+      const float* const from = line.data + begin;
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) {
+        const float4 four = i * 4 < left ? __ldg(reinterpret_cast<const float4*>(from + i * 4)) : float4{};
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+      }
+    } else {
+      const char* const from = ptx::opaque(reinterpret_cast<const char*>(line.data) + int64_t(begin) * line.step);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int k = i / 4 * 16 + i % 4;
+        to[i] = k < left ? __ldg(reinterpret_cast<const float*>(from + int64_t(k) * line.step)) : 0.0f;
+      }
+    }
+  }
+
+  TREDUCE_DEVICE int unit_of(const Line& line, int octet, int group) const {
+    float first[split::kSampled / split::kLanes];
+    read(line, group * kGroup, first);
+    const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
+    if (__any_sync(~0u, most == 0)) {
+      const split::Source& source = work.sides[octet >= kOctetsF].source;
+      return late_unit(source, line.data - threadIdx.x % 4 * 4 * source.depth_stride, group * kGroupSegments);
+    }
+    return split::unit_exponent(most);
+  }
+
+  // Writes what a lane's numbers become, of a segment of the chunk. `present`: numbers of the segment.
+  template <Way kWay>
+  TREDUCE_DEVICE void write(const float (&numbers)[kNumbers], int segment, int octet, int unit, int present,
+                            Facts& known) const {
+    const int line = octet * kOctet + threadIdx.x % 32 / 4;
+    uint32_t words[kQuads<kWay> / 2][kNumbers / 2];
+    if constexpr (kWay == Way::pairs) {
+      int exponent;
+      unsigned flags;
+      const split::Extremes extremes =
+          split::split_segment<kNumbers, split::kLanes>(numbers, present, unit, words[0], words[1], exponent, flags);
+      known = join(known, extremes.facts(flags));
+      if (threadIdx.x % 4 == 0) block.scales[segment * kLines + line] = split::power_of_two(exponent - unit);
+    } else if constexpr (kWay == Way::parts) {
+      const float factor = split::power_of_two(parts_exponent(shared.lines[line]));
+#pragma unroll
+      for (int i = 0; i < kNumbers; i += 2) {
+        uint32_t both[kParts];
+        split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) words[part][i / 2] = both[part];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) words[i / 8][i % 8] = __float_as_uint(numbers[i]);
+    }
+    uint4* const to = pieces<kWay>(segment, octet) + threadIdx.x % 32;
+#pragma unroll
+    for (int quad = 0; quad < kQuads<kWay>; ++quad) {
+      const uint32_t* const four = words[quad / 2] + quad % 2 * 4;
+      to[quad * 32] = make_uint4(four[0], four[1], four[2], four[3]);
+    }
+  }
+
+  template <Way kWay, class Add>
+  TREDUCE_DEVICE void multiply_by(int segment, int item, Add add) const {
+    if constexpr (kWay == Way::plain) {
+      multiply_plain(segment, item, add);
+    } else {
+      multiply<kWay>(segment, item, add);
+    }
+  }
+
+  // ---- both, over all of k ----
+
+  // Adds the sums of a group, and clears them.
+  template <Way kWay>
+  TREDUCE_DEVICE void add_group(float (&total)[kItems][4], float (&sum)[kItems][4], int group) const {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int lines[4] = {line_f(item(i)), line_f(item(i)) + 8, line_s(item(i)), line_s(item(i)) + 1};
+      float units[4] = {};
+#pragma unroll
+      for (int l = 0; l < 4; ++l) {
+        if (kWay == Way::pairs) units[l] = shared.units[group % 2][lines[l]];
+        if (kWay == Way::parts) units[l] = split::power_of_two(-parts_exponent(shared.lines[lines[l]]));
+      }
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        float of_group = sum[i][o];
+        if (kWay != Way::plain) of_group = split::from_units(of_group, units[o / 2], units[2 + o % 2]);
+        total[i][o] = group == 0 ? of_group : total[i][o] + of_group;
+        sum[i][o] = 0;
+      }
+    }
+  }
+
+  // The sums of the tile. Of pairs, whether these suit all outputs.
+  template <Way kWay>
+  TREDUCE_DEVICE bool walk(float (&total)[kItems][4]) {
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+    const int chunk = kWay == Way::parts ? work.parts_chunk : work.chunk;
+    const int places = chunk < work.steps ? 2 * chunk : chunk;
+    block.scales = reinterpret_cast<float*>(block.pieces + places * kOctets * kQuads<kWay> * 32);
+    block.sums = reinterpret_cast<float4*>(block.scales + places * kLines);
+
+    constexpr int kTurn = kWarps / kAtOnce;
+    const int octet = warp % kTurn, phase = warp / kTurn;
+    const int end_of_own = octet < kOctets ? work.steps : 0;
+    const Line line = line_of(octet < kOctets ? octet : 0);
+    Facts known = kNoFacts;
+    bool suits = true;
+    int unit = 0;
+    constexpr bool kAhead = !(kOwn && kWay != Way::pairs);  // which need the registers
+    float next[kNumbers];
+    if (kAhead && phase < end_of_own) read(line, phase * kSegment, next);
+    float sum[kItems][4] = {};
+    // While a chunk is multiplied, [begin, end), the next one is split. A half of the warps does first the one, and a half the other.
+    const int first_half = warp / 4 % 2;
+    int begin = 0, end = 0, at = 0;  // at: of the chunk that is split, the first segment's place
+    for (;;) {
+      const int group = end / kGroupSegments;
+      const int next_end = min(min(end + chunk, (group + 1) * kGroupSegments), work.steps), other = chunk - at;
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half) {
+        if (half == first_half) {
+          if (end == work.steps || octet >= kOctets) continue;
+          if (kWay == Way::pairs && end % kGroupSegments == 0) {
+            unit = unit_of(line, octet, group);
+            if (phase == 0 && lane % 4 == 0) {
+              shared.units[group % 2][octet * kOctet + lane / 4] = split::power_of_two(unit);
+            }
+          }
+#pragma unroll 1
+          for (int segment = end + phase; segment < next_end; segment += kAtOnce) {
+            if (!kAhead) read(line, segment * kSegment, next);
+            float now[kNumbers];
+#pragma unroll
+            for (int i = 0; i < kNumbers; ++i) now[i] = next[i];
+            // The next one, of the next chunk too.
+            const int after = segment + kAtOnce < next_end ? segment + kAtOnce : next_end + phase;
+            if (kAhead && after < work.steps) read(line, after * kSegment, next);
+            write<kWay>(now, at + segment - end, octet, unit, min(kSegment, work.depth - segment * kSegment), known);
+          }
+          if (kWay == Way::pairs && next_end == work.steps && lane % 4 == 0) {
+            shared.found[phase][octet * kOctet + lane / 4] = known;
+          }
+        } else if constexpr (kOwn) {
+#pragma unroll 1
+          for (int segment = 0; segment < end - begin; ++segment) {
+            multiply_by<kWay>(other + segment, warp * kSets, [&](int set, const float (&value)[4]) {
+#pragma unroll
+              for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+                for (int o = 0; o < 4; ++o) {
+                  if (i == set) sum[i][o] += value[o];
+                }
+              }
+            });
+          }
+        } else {
+#pragma unroll 1
+          for (int i = warp; i < (end - begin) * kTiles; i += kWarps) {
+            const int segment = other + i / kTiles, first = i % kTiles * kSets;
+            multiply_by<kWay>(segment, first, [&](int set, const float (&value)[4]) {
+              block.sums[(segment * kTiles * kSets + first + set) * 32 + lane] = {value[0], value[1], value[2],
+                                                                                  value[3]};
+            });
+          }
+        }
+      }
+      const bool last = begin < end && end == work.steps;
+      if (kWay == Way::pairs && last && static_cast<int>(threadIdx.x) < kLines) {
+        Facts of_line = shared.found[0][threadIdx.x];
+#pragma unroll
+        for (int i = 1; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
+        shared.lines[threadIdx.x] = of_line;
+        suits = suits_pairs(of_line);
+      }
+      suits = __syncthreads_and(suits) != 0;
+
+      if (begin < end && adds()) {
+        if constexpr (!kOwn) {
+#pragma unroll 4
+          for (int segment = other; segment < other + end - begin; ++segment) {
+            const float4 value = block.sums[(segment * kTiles * kSets + warp) * 32 + lane];
+            sum[0][0] += value.x, sum[0][1] += value.y, sum[0][2] += value.z, sum[0][3] += value.w;
+          }
+        }
+        if (end % kGroupSegments == 0 || last) add_group<kWay>(total, sum, begin / kGroupSegments);
+      }
+      if (last) break;
+      begin = end;
+      end = next_end;
+      at = other;
+    }
+    return suits;
+  }
+
+  // ---- store ----
+
+  // Calls body(item, its output, lines of F and of S in the tile, place, column) for each of a thread's outputs.
+  template <class Body>
+  TREDUCE_DEVICE void for_each_output(float* c, Body body) const {
+    if (!adds()) return;
+#pragma unroll 1  // more addresses at once than there are registers
+    for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        const int line_of_f = line_f(item(i)) + o / 2 * 8, line_of_s = line_s(item(i)) + o % 2;
+        const int f = block.first[0] + line_of_f, s = block.first[1] + line_of_s - kOctetsF * kOctet;
+        if (f >= work.sides[0].lines || s >= work.sides[1].lines) continue;
+        const int row = kOfA ? f : s, column = kOfA ? s : f;
+        body(i, o, line_of_f, line_of_s, c + row * work.n + column, column);
+      }
+    }
+  }
+  // Stores those that are `wanted`, with the bias.
+  template <class Wanted>
+  TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted) const {
+    for_each_output(c, [&](int i, int o, int f, int s, float* at, int column) {
+      if (!wanted(f, s, at)) return;
+      float sum = total[0][o];
+#pragma unroll
+      for (int j = 1; j < kItems; ++j) sum = i == j ? total[j][o] : sum;
+      *at = bias == nullptr ? sum : canonical(sum + __ldg(bias + column));
+    });
+  }
+  // Whether the tile has such outputs. Who calls: all threads of the block.
+  template <class Wanted>
+  TREDUCE_DEVICE bool any(float* c, Wanted wanted) const {
+    bool found = false;
+    for_each_output(c, [&](int, int, int f, int s, float* at, int) { found = found || wanted(f, s, at); });
+    return __syncthreads_or(found) != 0;
+  }
+
+  TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const {
+    return arithmetic_of(code_of(shared.lines[f]), code_of(shared.lines[s]));
+  }
+
+  // What pairs do not hold: rare.
+  TREDUCE_DEVICE void compute_rest(float* c, const float* bias) {
+    float total[kItems][4] = {};
+    const auto parts = [&](int f, int s, const float*) { return by_parts(arithmetic(f, s)); };
+    const auto plain = [&](int f, int s, const float* at) {
+      const Arithmetic way = arithmetic(f, s);
+      if (way != Arithmetic::checked_parts) return way == Arithmetic::plain;
+      return !is_certain(__float_as_uint(*at), shared.lines[f], shared.lines[s]);
+    };
+    if (any(c, parts)) {
+      walk<Way::parts>(total);
+      store(c, bias, total, parts);
+    }
+    if (any(c, plain)) {
+      walk<Way::plain>(total);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+        for (int o = 0; o < 4; ++o) total[i][o] = canonical(total[i][o]);
+      }
+      store(c, bias, total, plain);
+    }
+  }
+
+  TREDUCE_DEVICE void compute(float* c, const float* bias) {
+    int index = blockIdx.x;
+    const int tile_s = index % work.tiles_s;
+    index /= work.tiles_s;
+    const int tile_f = index % work.tiles_f, batch = index / work.tiles_f;
+    block.first[0] = tile_f * kShape.f_lines;
+    block.first[1] = tile_s * kShape.s_lines;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Side& side = work.sides[i];
+      block.data[i] = side.source.line(side.matrices.of(batch / work.inner_batches, batch % work.inner_batches), 0);
+    }
+    c += batch * work.matrix_outputs;
+    float total[kItems][4];
+    if (walk<Way::pairs>(total)) {
+      store(c, bias, total, [](int, int, const float*) { return true; });
+      return;
+    }
+    store(c, bias, total, [&](int f, int s, const float*) { return by_pairs(arithmetic(f, s)); });
+    compute_rest(c, bias);
+  }
+};
+
+template <int kIndex>
+__global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blocks())
+    kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
+#ifdef TREDUCE_SM90A
+  using Shared = typename Tile<kIndex>::Shared;
+  Shared* const shared = dynamic_shared<Shared>();
+  Tile<kIndex> tile{work, *shared, {}};
+  tile.block.pieces = reinterpret_cast<uint4*>(shared + 1);
+  tile.compute(c, bias);
+#endif
+}
+
+cudaError_t launch_one(const Call& call) {
+  if (call.launch_count == 0) return hopper::clear(call);
+  const Problem& p = call.problem;
+  const Shape& shape = kShapes[call.prepared.shape];
+  const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
+  const Operand* const operands[2] = {shape.of_a ? &a : &b, shape.of_a ? &b : &a};
+  Work work;
+  for (int i = 0; i < 2; ++i) {
+    const Operand& o = *operands[i];
+    work.sides[i] = {split::source_of(o), split::matrices_of(o), static_cast<int>(o.lines),
+                     splitting_of(o, halves_of(o)).vectors};
+  }
+  const Launch launched = call.step(0);
+  work.n = p.n;
+  work.matrix_outputs = p.m * p.n;
+  work.depth = static_cast<int>(p.k);
+  work.steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
+  work.tiles_f = static_cast<int>(ceil_div(operands[0]->lines, int64_t(shape.f_lines)));
+  work.tiles_s = static_cast<int>(ceil_div(operands[1]->lines, int64_t(shape.s_lines)));
+  work.chunk = shape.chunk(work.steps, kPairBytes, static_cast<int>(launched.shared_bytes));
+  work.parts_chunk = shape.chunk(work.steps, kPartBytes, static_cast<int>(launched.shared_bytes));
+  work.inner_batches = static_cast<int>(inner_batches_of(p));
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    return launch(&kernel<index()>, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  });
+}
+
+const Rung<launch_one> rung("split_direct");
+
+}  // namespace treduce::matmul::split_direct

@@ -1,0 +1,42 @@
+// A segment of lines that are split, in the registers of a warp that multiplies it by mma's instruction.
+#pragma once
+
+#include "../primitives/ptx/mma.cuh"
+#include "split_segment.cuh"
+
+namespace treduce::matmul::split {
+
+// A lane has two lines of W, the instruction's rows, eight apart, and of 16 steps of k four that are neighbours. The instruction would
+// have two and two: which of 16 steps is which changes no sum, as long as both operands agree.
+template <int kPieces>
+using Pieces = uint32_t[kPieces][2][kNumbers / 2];
+
+// The same of a line of X, one of the instruction's columns.
+template <int kPieces>
+using PiecesX = uint32_t[kPieces][kNumbers / 2];
+// Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`, in the order of
+// split_rows.
+template <class Piece, int kPieces, bool kOfA>
+TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const Pieces<kPieces>& w,
+                                     const PiecesX<kPieces>& x) {
+  const auto multiply = [&](float (&to)[4], int a, int b) {
+    const int of_w = kOfA ? a : b, of_x = kOfA ? b : a;
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; i += 2) {
+      const uint32_t words[4] = {w[of_w][0][i], w[of_w][1][i], w[of_w][0][i + 1], w[of_w][1][i + 1]};
+      ptx::multiply(Piece{}, to, words, x[of_x][i], x[of_x][i + 1]);
+    }
+  };
+  // Pairs of pieces (of A, of B).
+  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
+  multiply(high, 0, 0);
+  if constexpr (kPieces == kParts) {
+#pragma unroll
+    for (const auto& pair : kOfParts) multiply(rest, pair[0], pair[1]);
+  } else {
+#pragma unroll
+    for (const auto& pair : kPairs) multiply(rest, pair[0], pair[1]);
+  }
+}
+
+}  // namespace treduce::matmul::split
