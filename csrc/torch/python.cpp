@@ -192,7 +192,9 @@ std::string matmul_choice(const std::string& dtype, int64_t m, int64_t n, int64_
   const DType asked_dtype = checked_dtype(dtype);
   if (is_complex_dtype(asked_dtype)) p.m *= 2, p.n *= 2;
   const matmul::Resolved asked = matmul::resolve("auto", std::nullopt);
-  return matmul::choose(asked, matmul::multiplied_dtype(asked_dtype), p, {capability, tfloat32}).row->name;
+  Chip chip;
+  chip.capability = capability;
+  return matmul::choose(asked, matmul::multiplied_dtype(asked_dtype), p, {chip, tfloat32}).row->name;
 }
 
 rows::Op row_op_named(const std::string& name) {
