@@ -89,6 +89,7 @@ MatmulName = Literal[
     "persistent",
     "split_bf16",
     "split_fp16",
+    "split_direct",
 ]
 
 VectorAddName = Literal[

@@ -132,7 +132,8 @@ Row make_split_row(const char* name, const char* summary, const char* origin, Pr
 const char* direct_refusal(const Problem& p) {
   constexpr int64_t kMostStep = INT32_MAX / sizeof(float);
   if (boxes_refusal(p) != nullptr) return boxes_refusal(p);
-  if (ceil_div(p.m, 8) * ceil_div(p.n, 8) > INT32_MAX / p.batches) return "fewer than 2^31 tiles of 8 x 8 outputs";
+  if (p.batches > 0 && ceil_div(p.m, 8) * ceil_div(p.n, 8) > INT32_MAX / p.batches)
+    return "fewer than 2^31 tiles of 8 x 8 outputs";
   return p.a_column <= kMostStep && p.b_row <= kMostStep ? nullptr : "steps along k of less than 2^31 bytes";
 }
 
