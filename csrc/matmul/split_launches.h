@@ -81,7 +81,8 @@ constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGrou
 namespace split_direct {
 
 // Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
-constexpr int kSharedBytes = 222 << 10, kMostChunk = 16;
+// Of the blocks of a multiprocessor; and segments of a chunk: a group is more, so that units of two groups suffice.
+constexpr int kSharedBytes = 222 << 10, kMostChunk = kGroupSegments / 2;
 constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
 
 // A tile has lines of F in sixteens, as rows of the instruction, and of S in eights, as columns. A warp multiplies 16 lines of F by `sets`
@@ -115,8 +116,7 @@ struct Shape {
   constexpr int chunk(int segments, int octet_bytes, int shared_bytes) const {
     const int most = (shared_bytes - known_bytes()) / segment_bytes(octet_bytes), at_once = segments_at_once();
     if (segments <= (most < kMostChunk ? most : kMostChunk)) return segments;
-    const int half = (most / 2 < kMostChunk ? most / 2 : kMostChunk) / at_once * at_once;
-    return half;
+    return (most / 2 < kMostChunk ? most / 2 : kMostChunk) / at_once * at_once;
   }
   constexpr int shared_bytes(int64_t segments) const {
     const int least = (segments > 1 ? 2 * segments_at_once() : 1) * segment_bytes(kPartBytes);
