@@ -532,6 +532,7 @@ MATMUL_GROUPS = {
     "squares": "squares",
     "tokens": "transformer layers, m = 128 to 8192",
     "few rows": "transformer layers, m = 1 to 64",
+    "small": "small",
     "odd": "odd and misaligned",
     "layouts": "transposed operands",
     "batched": "batches",
@@ -562,6 +563,20 @@ MATMUL_GRID = (
         )
         for n, k, reason in _WEIGHTS
         for m in _ROWS_OF_X
+    ),
+    *(
+        MatmulPoint("small", m, n, k, reason, layout, batch)
+        for m, n, k, layout, batch, reason in (
+            (128, 128, 128, "NN", (), "a launch is most of it"),
+            (256, 256, 256, "NN", (), "the smallest square of tutorials"),
+            (512, 512, 512, "NN", (), "an eighth of the chip"),
+            (768, 768, 768, "NN", (), "tiles for a quarter of the chip"),
+            (1, 1024, 1024, "NT", (), "a row, all of it in the L2"),
+            (16, 1024, 1024, "NT", (), "a few rows, all in the L2"),
+            (128, 768, 768, "NT", (), "a small transformer's layer"),
+            (300, 200, 400, "TN", (), "no round number of tiles"),
+            (128, 128, 128, "NN", (16,), "a small batch"),
+        )
     ),
     MatmulPoint("odd", 4095, 4097, 4099, "odd in every dimension: unaligned rows, edges everywhere"),
     MatmulPoint("odd", 4096, 4096, 4096, "round, but every row begins at an odd element", "sliced"),
