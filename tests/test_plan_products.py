@@ -232,10 +232,15 @@ def test_stages_are_as_many_as_the_chip_holds():
 
 
 def test_auto_says_which_rung():
-    def rung(device="H200", tf32=False, dtype=torch.float32, k=512):
-        return plan("matmul", (512, k), (k, 512), device=device, tf32=tf32, input_dtype=dtype).rung
+    def rung(device="H200", tf32=False, dtype=torch.float32, m=2048, k=512):
+        return plan("matmul", (m, k), (k, 512), device=device, tf32=tf32, input_dtype=dtype).rung
 
-    assert rung() == "split_fp16" and rung(k=64) == "pipelined" and rung("A100") == "pipelined"
+    assert (
+        rung() == "split_fp16"
+        and rung(m=512) == "split_direct"
+        and rung(k=64) == "pipelined"
+        and rung("A100") == "pipelined"
+    )
     assert rung(tf32=True) == rung(dtype=torch.bfloat16) == rung(dtype=torch.int8) == "persistent"
     assert rung(dtype=torch.float64) == "specialized_f64" and rung("A100", dtype=torch.float64) == "mma_f64"
     assert rung("A100", dtype=torch.int8) == "mma" and rung(dtype=torch.int64) == "pipelined"

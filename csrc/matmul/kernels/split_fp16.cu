@@ -10,6 +10,7 @@
 // Note:    outputs of lines whose numbers spread too far for pairs are computed by parts (split_bf16), what is infinite or NaN on
 //          the plain cores, with the same segments and groups. That is decided a line of A and a line of B at a time, so a row
 //          of C does not depend on the others. Warps without other work read a tile ahead what is to be done.
+// Next:    split_direct has one launch, for products so small that several take longer than the work.
 // Source:  H. Ootomo, R. Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../epilogue.cuh"
