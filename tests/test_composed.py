@@ -180,7 +180,7 @@ def test_compile_and_autocast(dtype, device):
 def test_plans_say_what_is_multiplied():
     a = torch.empty(100, 300, dtype=torch.complex64, device="meta")
     p = torch_reduce.plan("matmul", a, (300, 50), device="H200", input_dtype=torch.complex64)
-    assert p.rung == "split_fp16" and "one product of float32" in p.made_of and p.made_of in str(p)
+    assert p.rung == "split_direct" and "one product of float32" in p.made_of and p.made_of in str(p)
     assert p.problem == (1, 200, 100, 300) and p.result_shape == (100, 50) and p.result_dtype == "complex64"
     assert p.reads[0] == "written out first" and p.reads[1] != "written out first"
     assert p.operations == 3 * 4 * 2 * 100 * 50 * 300
