@@ -557,7 +557,7 @@ double time_of_others(const Problem& p, const Chip& chip) {
     return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
   };
   const auto numbers = [&](int64_t lines) { return 1e-6 * static_cast<double>(p.batches * lines * p.k); };
-  if (fewer > 128) {
+  if (fewer > split_fp16::kFewLines) {
     const double round = 7.1 + 0.63 * static_cast<double>(steps);
     return 9.3 + round * rounds(128, 128) + 3.7 * numbers(p.m + p.n);
   }
@@ -568,23 +568,30 @@ double time_of_others(const Problem& p, const Chip& chip) {
   return 8.8 + 0.075 * segments * rounds(64, 64) + 30 * numbers(fewer) + 1.05 * numbers(more);
 }
 
-}  // namespace
-
-Index choose(const Problem& p, const Chip& chip) {
-  int best = -1;
-  for (int i = 0; i < kShapeCount; ++i) {
+struct Fastest {
+  int index;
+  double time;
+};
+Fastest fastest(const Problem& p, const Chip& chip) {
+  Fastest best = {k64x64, time_of(k64x64, p, chip)};
+  for (int i = k64x64 + 1; i < kShapeCount; ++i) {
     const Shape& s = kShapes[i];
     // Those for few rows or columns are for these alone.
-    const bool fits = s.s_lines > kOctet || (s.of_a ? p.n : p.m) <= kOctet;
-    if (fits && (best < 0 || time_of(i, p, chip) < time_of(best, p, chip))) best = i;
+    if (s.s_lines <= kOctet && (s.of_a ? p.n : p.m) > kOctet) continue;
+    const double time = time_of(i, p, chip);
+    if (time < best.time) best = {i, time};
   }
-  return static_cast<Index>(best);
+  return best;
 }
+
+}  // namespace
+
+Index choose(const Problem& p, const Chip& chip) { return static_cast<Index>(fastest(p, chip).index); }
 
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time.
   constexpr double kFaster = 0.75;
-  return p.k <= kGroup && time_of(choose(p, chip), p, chip) < kFaster * time_of_others(p, chip);
+  return p.k <= kGroup && fastest(p, chip).time < kFaster * time_of_others(p, chip);
 }
 
 }  // namespace split_direct

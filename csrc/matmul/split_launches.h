@@ -80,9 +80,9 @@ constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGrou
 // and multiplies from there.
 namespace split_direct {
 
-// Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
 // Of the blocks of a multiprocessor; and segments of a chunk: a group is more, so that units of two groups suffice.
 constexpr int kSharedBytes = 222 << 10, kMostChunk = kGroupSegments / 2;
+// Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
 constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
 
 // A tile has lines of F in sixteens, as rows of the instruction, and of S in eights, as columns. A warp multiplies 16 lines of F by `sets`

@@ -311,7 +311,7 @@ struct Tile {
     Facts known = kNoFacts;
     bool suits = true;
     int unit = 0;
-    constexpr bool kAhead = !(kOwn && kWay != Way::pairs);  // which need the registers
+    constexpr bool kAhead = !(kOwn && kWay != Way::pairs);  // the others have no registers for it
     float next[kNumbers];
     if (kAhead && phase < end_of_own) read(line, phase * kSegment, next);
     float sum[kItems][4] = {};
