@@ -135,6 +135,21 @@ def check_compiler() -> None:
         )
 
 
+def shared_libstdcxx() -> list[str]:
+    """libstdc++.so.6 by its path, where the compiler brings libstdc++.a alone.
+
+    Torch runs on the shared one. With a second one inside this library, C++ that formats a number crashes: what the two
+    merge (GNU unique symbols) they do not lay out alike.
+    """
+
+    def find(name: str) -> str:
+        """The bare name where the compiler knows no such file, as where it is not GCC's."""
+        return subprocess.run([*COMPILER, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+
+    shared = find("libstdc++.so.6")
+    return [shared] if Path(shared).is_absolute() and not Path(find("libstdc++.so")).is_absolute() else []
+
+
 def check_layers() -> None:
     """Only csrc/torch may know torch: everything else under csrc/ includes none of its headers."""
     for path in sorted(ROOT.glob("csrc/**/*.*")):
@@ -295,7 +310,7 @@ def make_extension():
         include_dirs=[str(CONFIG), str(CONFIG / "cuda")],
         define_macros=[("AT_PER_OPERATOR_HEADERS", None)],  # torch's headers without every op
         extra_compile_args=extra,
-        extra_link_args=["-fopenmp"],
+        extra_link_args=["-fopenmp", *shared_libstdcxx()],
         depends=sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.*h")),
         **cuda,
     )

@@ -192,6 +192,12 @@ def test_the_build_says_both_torches():
     assert build.built_with_torch.split(".")[:2] == torch.__version__.split(".")[:2]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has libstdc++ on Linux only")
+def test_the_library_has_no_libstdcxx_of_its_own():
+    """A process with torch's and another one crashes in C++ that formats a number."""
+    assert b"libstdc++.so.6\0" in Path(torch_reduce._C.__file__).read_bytes()
+
+
 def test_progress_of_a_build(root, tmp_path):
     ninja = "torch_reduce: a message\n[1/3] c++ -c x.cpp -o a/x.o -O3\nnoise\n[3/3] c++ -c y.cpp -o a/y.o -O3\n"
     command = [sys.executable, str(root / "tools" / "progress.py"), str(tmp_path / "log.txt")]
