@@ -455,29 +455,8 @@ Scheduled schedule_column_narrow(const Work& w) {
   return {s, ""};
 }
 
-// Where `x` threads side by side, a power of two, would leave more than a twentieth of them without columns, finds another x (and a
-// power of two for y) that fills the threads of a block and whole waves of blocks. blocks(x, y) is the number of blocks. Returns
-// whether it found one.
-template <class Blocks>
-bool fit_width(int64_t vectors, int64_t at_once, Blocks blocks, int64_t& x, int64_t& y) {
-  const auto filled = [&](int64_t side) { return static_cast<double>(vectors) / (ceil_div(vectors, side) * side); };
-  if (filled(x) >= 0.95) return false;
-  double best = 0;
-  for (int64_t side = 9; side <= std::min<int64_t>(vectors, kWarp); ++side) {
-    int64_t down = 1;
-    while (2 * down * side <= kColumnBlockThreads) down *= 2;
-    const int64_t all = blocks(side, down);
-    const double of_waves = static_cast<double>(all) / round_up(all, at_once);
-    // A wave that is not full costs more than its share: the multiprocessors with two blocks end last.
-    const double score = filled(side) * side * down * of_waves * std::sqrt(of_waves);
-    if (filled(side) >= 0.95 && score > 1.02 * best) {  // of equals that with more y's
-      best = score;
-      x = side;
-      y = down;
-    }
-  }
-  return best > 0;
-}
+// The nodes of a thread, at most; and the threads side by side where columns are so short that a block has all of their rows.
+constexpr int64_t kMostSpan = 16, kShortRun = 4;
 
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
@@ -506,42 +485,53 @@ Scheduled schedule_column_block(const Work& w) {
     while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
     y = std::min(y, threads / x);
   }
-  const int64_t at_once = kColumnBlocksAnSm * w.chip.multiprocessors;
+  // The blocks of a wave, by the registers of their warps.
+  const auto at_once = [&](int64_t x, int64_t y) {
+    return kColumnBlocksAnSm * (kColumnBlockThreads / kWarp) / ceil_div(x * y, kWarp) * w.chip.multiprocessors;
+  };
   // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
   const auto bytes = [&](int64_t x, int64_t y, int64_t span) {
     return with_fold_room(span * y) * x * pack * w.memory.accumulator;
   };
   const auto span_of = [&](int64_t x, int64_t y, int64_t tenfold) {
-    int64_t span = std::min<int64_t>(ceil_div(bit_ceil(groups), y), 16);
+    int64_t span = std::min(ceil_div(bit_ceil(groups), y), kMostSpan);
     while (span > 1 && (bytes(x, y, span) > tuning::kColumnBytes ||
                         10 * ceil_div(vectors, x) * ceil_div(groups, y * span) < tenfold * w.chip.multiprocessors)) {
       span /= 2;
     }
     return span;
   };
-  const auto blocks_of = [&](int64_t x, int64_t y) {
-    return ceil_div(vectors, x) * ceil_div(groups, y * span_of(x, y, tuning::kOddBlocksTenfold));
-  };
   const bool may_choose = s.vectors && w.block == 0 && groups > 32;
-  const bool odd = may_choose && fit_width(vectors, at_once, blocks_of, x, y);
-  int64_t tenfold = odd ? tuning::kOddBlocksTenfold : tuning::kColumnBlocksTenfold;
+  int64_t tenfold = tuning::kColumnBlocksTenfold;
   // Columns that blocks share: half the threads, twice as wide, so that runs of memory are longer and folds shorter. But blocks that
   // share nothing, where there is about one an SM and few of their nodes are past the end.
   const int64_t size = element_size(w), nodes = bit_ceil(groups);
   const bool of_bytes = size == 1 && vectors >= 2 * x;
   const bool shares =
-      may_choose && !odd && ((w.memory.common_sum() && size <= 4) || of_bytes) && y * span_of(x, y, tenfold) < groups;
+      may_choose && ((w.memory.common_sum() && size <= 4) || of_bytes) && y * span_of(x, y, tenfold) < groups;
   const bool one_an_sm = size == 4 && 10 * ceil_div(vectors, x) >= 9 * w.chip.multiprocessors &&
                          ceil_div(vectors, x) <= w.chip.multiprocessors && 4 * groups >= 3 * nodes && nodes <= 16 * y &&
                          bytes(x, y, nodes / y) <= tuning::kColumnBytes;
+  // Nor where few are so short that the y's of a block are enough.
+  const bool alone = shares && size <= 4 && nodes * kShortRun <= kColumnBlockThreads &&
+                     ceil_div(vectors, kShortRun) <= at_once(kShortRun, nodes);
   if (shares && one_an_sm) {
     tenfold = 9;
+  } else if (alone) {
+    x = kShortRun;
+    y = nodes;
   } else if (shares) {
     // But not where all columns would be one tile, and half as many partials of two leave enough blocks.
     const bool two_tiles = vectors == 2 * x && 2 * groups >= kColumnBlockThreads / 2 / x * w.chip.multiprocessors;
-    if (20 * round_up(vectors, 2 * x) <= 21 * round_up(vectors, x) && !two_tiles) x *= 2;
+    if (3 * round_up(vectors, 2 * x) <= 4 * vectors && !two_tiles) x *= 2;
     y = kColumnBlockThreads / 2 / x;
-    tenfold = size == 4 ? tuning::kSharedBlocksTenfold : tuning::kSharedBlocksOfHalvesTenfold;
+    tenfold = tuning::kSharedBlocksTenfold;
+    // Half as many blocks of all threads, where the last one would have many partials to fold.
+    const int64_t splits = ceil_div(groups, y * span_of(x, y, tenfold));
+    if (splits * pack > tuning::kColumnPartials * y) {
+      y *= 2;
+      tenfold /= 2;
+    }
   }
   // One chunk of very many columns: wide blocks of half the threads.
   constexpr int64_t kWide = kColumnBlockThreads / 4;
@@ -554,15 +544,23 @@ Scheduled schedule_column_block(const Work& w) {
   s.columns = true;
   s.span = span_of(x, y, tenfold);
   s.splits = ceil_div(groups, y * s.span);
-  // A few blocks more than one wave would be a second wave, too few to keep memory busy. One wave instead: blocks of half the
-  // threads, or half as many that are twice as wide.
-  const int64_t blocks = ceil_div(vectors, x) * s.splits;
-  const bool a_few = s.splits > 1 ? 4 * blocks <= 5 * at_once : s.vectors && blocks <= 2 * at_once;
-  if (w.block == 0 && !wide && !shares && y > 1 && blocks > at_once && a_few) {
-    if (s.splits == 1 && x * y == kColumnBlockThreads && bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes)
+  // One wave of blocks, not two or three of which the last is nearly empty: blocks twice as wide, or with fewer y's of more nodes.
+  const int64_t blocks = ceil_div(vectors, x) * s.splits, wave = at_once(x, y);
+  if (w.block == 0 && !wide && !shares && s.vectors && blocks > wave) {
+    int64_t fewer = y, more = s.span;
+    if (y > 1 && ceil_div(vectors, 2 * x) * s.splits <= wave && 2 * bytes(x, y, s.span) <= tuning::kColumnBytes) {
       x *= 2;
-    y /= 2;
-    s.span *= 2;
+      fewer /= 2;
+      more *= 2;
+    }
+    while (ceil_div(vectors, x) * s.splits > at_once(x, fewer) && x * fewer > kWarp && fewer > 1 && more < kMostSpan) {
+      fewer /= 2;
+      more *= 2;
+    }
+    if (ceil_div(vectors, x) * s.splits <= at_once(x, fewer)) {
+      y = fewer;
+      s.span = more;
+    }
   }
   s.tile = x * pack;
   const int64_t tiles = ceil_div(vectors, x);

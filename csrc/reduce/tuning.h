@@ -61,10 +61,9 @@ constexpr int64_t kRowWarpsAnSm = 6;  // by row_warp from that many outputs an S
 constexpr int kColumnThreads = 256;
 constexpr int64_t kColumnSide = 8;            // threads side by side where columns are long
 constexpr int64_t kColumnBytes = 47 * 1024;   // of shared memory
-constexpr int64_t kOddBlocksTenfold = 14;     // as kColumnBlocksTenfold, where threads side by side are no power of two
-constexpr int64_t kSharedBlocksTenfold = 15;  // likewise, of columns that blocks share,
-constexpr int64_t kSharedBlocksOfHalvesTenfold = 20;  // of elements of two bytes
-constexpr int64_t kWideBlocksTenfold = 25;            // columns of one chunk in wide blocks while there are 2.5 an SM
-constexpr int64_t kColumnBlocksTenfold = 19;          // a block folds more rows while there are 1.9 blocks an SM
+constexpr int64_t kSharedBlocksTenfold = 20;  // likewise, of columns that blocks share
+constexpr int64_t kColumnPartials = 64;       // of a thread of the last block: with more, blocks have more threads
+constexpr int64_t kWideBlocksTenfold = 25;    // columns of one chunk in wide blocks while there are 2.5 an SM
+constexpr int64_t kColumnBlocksTenfold = 19;  // a block folds more rows while there are 1.9 blocks an SM
 
 }  // namespace treduce::reduce::tuning
