@@ -21,6 +21,20 @@ namespace treduce {
 struct Chip {
   int multiprocessors = 132;
   int capability = 90;  // times ten
+
+  // Dynamic shared memory that a block may ask for, and a multiprocessor has for all of its blocks, less 1 KB a block. CUDA Programming
+  // Guide, technical specifications.
+  int shared_bytes() const {
+    switch (capability) {
+      case 75: return 64 * 1024;
+      case 80:
+      case 87: return 163 * 1024;
+      case 90:
+      case 100:
+      case 103: return 227 * 1024;
+      default: return 99 * 1024;
+    }
+  }
 };
 
 constexpr int64_t kMostCounters = 4096;  // of one launch, see counters.h

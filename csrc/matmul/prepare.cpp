@@ -61,19 +61,6 @@ void copy_for_boxes(const Request& r, Prepared& out) {
 
 // ---- a warp's matrix instructions ----
 
-// Dynamic shared memory that a block may ask for: CUDA Programming Guide, technical specifications. No chip from 8.0 on has
-// less than 99 KB.
-int shared_bytes_of(const Chip& chip) {
-  switch (chip.capability) {
-    case 80:
-    case 87: return 163 * 1024;
-    case 90:
-    case 100:
-    case 103: return 227 * 1024;
-    default: return 99 * 1024;
-  }
-}
-
 // The launch that adds groups of k that are apart, behind their sums.
 void add_groups_apart(const Chip& chip, Prepared& out) {
   const Problem& p = out.problem;
@@ -92,7 +79,7 @@ void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool
   const int bytes = static_cast<int>(size_of(r.dtype));
   copy_operands(staged_a(r.problem, r.a, bytes), staged_b(r.problem, r.b, bytes), out);
   set_tile(s, out);
-  if (!fixed) out.stages = std::min(s.stages, shared_bytes_of(chip) / s.stage_bytes);
+  if (!fixed) out.stages = std::min(s.stages, chip.shared_bytes() / s.stage_bytes);
   LaunchShape launch = launch_of(s);
   launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1));
   launch.shared_bytes = out.stages * s.stage_bytes + kept_bytes;
@@ -305,7 +292,7 @@ void prepare_staged_mma(const Request& r, const Chip& chip, Prepared& out) {
 }
 
 void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
-  const Choice choice = mma_f64::choose(r.problem, chip, shared_bytes_of(chip));
+  const Choice choice = mma_f64::choose(r.problem, chip, chip.shared_bytes());
   out.shape = choice.index;
   out.apart = choice.apart;
   out.groups = long_k::groups_of(r.problem.k);

@@ -152,7 +152,7 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
           if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
         }
       }
-      take<Op>(leaf, x, loaded, count - row);
+      take<Op>(leaf, x, loaded, takes_zeros<O, Source> ? Pairwise::kChunk : count - row);
     }
   }
   typename Side<O, kSize>::Acc node;
@@ -166,10 +166,11 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
   return node;
 }
 
-// Short columns have one stripe, so a leaf is an element. The node over the first `count` of kRows rows.
+// Short columns have one stripe, so a leaf is an element. The node over the first `count` of kRows rows; the others are zeros.
 template <class O, class Columns, class Source, class Row, int kRows>
 TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_loaded(const Source& x, const Row (&row)[kRows], int count) {
   using Acc = typename O::Acc;
+  if (takes_zeros<O, Source>) count = kRows;
   typename Side<O, Columns::kSize>::Acc node;
   if constexpr (std::is_same_v<Source, Float8>) {
     Acc value[Columns::kSize][kRows];

@@ -10,6 +10,11 @@ namespace treduce::reduce {
 template <class O>
 constexpr bool is_order_free = std::is_integral_v<typename O::Acc> || std::is_same_v<O, Max<typename O::Acc>>;
 
+// Whether zero bits in place of elements that are not there change nothing: in sums of floats, and of integers as they are.
+template <class O, class Source>
+constexpr bool takes_zeros = !is_order_free<O> || (std::is_same_v<O, Sum<typename O::Acc>> &&
+                                                   std::is_same_v<Source, Stored<typename Source::Raw>>);
+
 // The op over 32-bit integers, where that is enough.
 template <class O, bool kNarrow>
 struct Narrowed {

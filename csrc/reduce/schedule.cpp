@@ -455,8 +455,12 @@ Scheduled schedule_column_narrow(const Work& w) {
   return {s, ""};
 }
 
-// The nodes of a thread, at most; and the threads side by side where columns are so short that a block has all of their rows.
-constexpr int64_t kMostSpan = 16, kShortRun = 4;
+// The nodes of a thread at most, the threads of blocks that share columns, and threads side by side where columns are so short that a
+// block has all of their rows.
+constexpr int64_t kMostSpan = 16, kMostSharing = 160, kShortRun = 4;
+constexpr int64_t kMostWarps = kColumnBlocksAnSm * kColumnBlockThreads / kWarp;  // of an SM, by their registers
+
+int64_t bit_floor(int64_t n) { return bit_ceil(n + 1) / 2; }
 
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
@@ -472,6 +476,8 @@ Scheduled schedule_column_block(const Work& w) {
   const int64_t threads = w.block > 0 ? std::min(w.block, kColumnBlockThreads) : tuning::kColumnThreads;
   // Many rows: few x's and many y's, so that few partials are left to fold. Few rows: as many y's as there are groups. Single
   // columns: a warp side by side, fewer where that would leave much of the last tile empty.
+  const bool may_choose = s.vectors && w.block == 0 && groups > 32;
+  const auto is_full = [&](int64_t side) { return 3 * round_up(vectors, side) <= 4 * vectors; };  // nearly
   int64_t x = std::min<int64_t>(tuning::kColumnSide, bit_ceil(vectors));
   int64_t y = std::clamp<int64_t>(threads / x, 1, bit_ceil(groups));
   if (s.vectors) {
@@ -479,19 +485,24 @@ Scheduled schedule_column_block(const Work& w) {
       while (y > 1 && ceil_div(vectors, threads / y) >= 8 * w.chip.multiprocessors) y /= 2;
     }
     x = std::min(threads / y, bit_ceil(vectors));
+    if (may_choose && !is_full(x)) {
+      x = ceil_div(vectors, ceil_div(vectors, 2 * x));
+      y = bit_floor(std::min(kColumnBlockThreads / x, bit_ceil(groups)));
+    }
   } else {
     const auto empty = [&](int64_t side) { return ceil_div(g.outputs, side * pack) * side * pack - g.outputs; };
     x = std::min<int64_t>(kWarp, bit_ceil(vectors));
     while (x > 8 && empty(x) > g.outputs / 8) x /= 2;
     y = std::min(y, threads / x);
   }
-  // The blocks of a wave, by the registers of their warps.
-  const auto at_once = [&](int64_t x, int64_t y) {
-    return kColumnBlocksAnSm * (kColumnBlockThreads / kWarp) / ceil_div(x * y, kWarp) * w.chip.multiprocessors;
-  };
   // The nodes of a block, and room for the first round of their fold. A group is four leaves, or eight: see Grouping.
   const auto bytes = [&](int64_t x, int64_t y, int64_t span) {
     return with_fold_room(span * y) * x * pack * w.memory.accumulator;
+  };
+  // The blocks of a wave, by the registers of their warps and by their shared memory.
+  const auto at_once = [&](int64_t x, int64_t y, int64_t span) {
+    const int64_t by_memory = w.chip.shared_bytes() / (bytes(x, y, span) + 1024);
+    return std::min(kMostWarps / ceil_div(x * y, kWarp), by_memory) * w.chip.multiprocessors;
   };
   const auto span_of = [&](int64_t x, int64_t y, int64_t tenfold) {
     int64_t span = std::min(ceil_div(bit_ceil(groups), y), kMostSpan);
@@ -501,9 +512,8 @@ Scheduled schedule_column_block(const Work& w) {
     }
     return span;
   };
-  const bool may_choose = s.vectors && w.block == 0 && groups > 32;
   int64_t tenfold = tuning::kColumnBlocksTenfold;
-  // Columns that blocks share: half the threads, twice as wide, so that runs of memory are longer and folds shorter. But blocks that
+  // Columns that blocks share: fewer threads, twice as wide, so that runs of memory are longer and folds shorter. But blocks that
   // share nothing, where there is about one an SM and few of their nodes are past the end.
   const int64_t size = element_size(w), nodes = bit_ceil(groups);
   const bool of_bytes = size == 1 && vectors >= 2 * x;
@@ -514,21 +524,19 @@ Scheduled schedule_column_block(const Work& w) {
                          bytes(x, y, nodes / y) <= tuning::kColumnBytes;
   // Nor where few are so short that the y's of a block are enough.
   const bool alone = shares && size <= 4 && nodes * kShortRun <= kColumnBlockThreads &&
-                     ceil_div(vectors, kShortRun) <= at_once(kShortRun, nodes);
+                     ceil_div(vectors, kShortRun) <= at_once(kShortRun, nodes, 1);
   if (shares && one_an_sm) {
     tenfold = 9;
   } else if (alone) {
     x = kShortRun;
     y = nodes;
   } else if (shares) {
-    // But not where all columns would be one tile, and half as many partials of two leave enough blocks.
-    const bool two_tiles = vectors == 2 * x && 2 * groups >= kColumnBlockThreads / 2 / x * w.chip.multiprocessors;
-    if (3 * round_up(vectors, 2 * x) <= 4 * vectors && !two_tiles) x *= 2;
-    y = kColumnBlockThreads / 2 / x;
+    if (is_full(2 * x)) x *= 2;
+    y = bit_floor(kMostSharing / x);
     tenfold = tuning::kSharedBlocksTenfold;
     // Half as many blocks of all threads, where the last one would have many partials to fold.
     const int64_t splits = ceil_div(groups, y * span_of(x, y, tenfold));
-    if (splits * pack > tuning::kColumnPartials * y) {
+    if (2 * x * y <= kColumnBlockThreads && splits * pack > tuning::kColumnPartials * y) {
       y *= 2;
       tenfold /= 2;
     }
@@ -545,21 +553,26 @@ Scheduled schedule_column_block(const Work& w) {
   s.span = span_of(x, y, tenfold);
   s.splits = ceil_div(groups, y * s.span);
   // One wave of blocks, not two or three of which the last is nearly empty: blocks twice as wide, or with fewer y's of more nodes.
-  const int64_t blocks = ceil_div(vectors, x) * s.splits, wave = at_once(x, y);
-  if (w.block == 0 && !wide && !shares && s.vectors && blocks > wave) {
-    int64_t fewer = y, more = s.span;
-    if (y > 1 && ceil_div(vectors, 2 * x) * s.splits <= wave && 2 * bytes(x, y, s.span) <= tuning::kColumnBytes) {
-      x *= 2;
-      fewer /= 2;
-      more *= 2;
+  const auto blocks = [&](int64_t side) { return ceil_div(vectors, side) * s.splits; };
+  if (w.block == 0 && !wide && !shares && s.vectors && blocks(x) > at_once(x, y, s.span)) {
+    int64_t side = x, down = y, span = s.span;
+    if (y > 1 && blocks(2 * x) <= at_once(2 * x, y / 2, 2 * s.span) &&
+        bytes(2 * x, y / 2, 2 * s.span) <= tuning::kColumnBytes) {
+      side *= 2;
+      down /= 2;
+      span *= 2;
     }
-    while (ceil_div(vectors, x) * s.splits > at_once(x, fewer) && x * fewer > kWarp && fewer > 1 && more < kMostSpan) {
-      fewer /= 2;
-      more *= 2;
+    while (blocks(side) > at_once(side, down, span) && side * down > kWarp && down > 1 && span < kMostSpan) {
+      down /= 2;
+      span *= 2;
     }
-    if (ceil_div(vectors, x) * s.splits <= at_once(x, fewer)) {
-      y = fewer;
-      s.span = more;
+    // Where elements are converted, instructions count too: the wave has to have most of the warps that there is room for.
+    const int64_t warps = blocks(side) * ceil_div(side * down, kWarp);
+    const bool enough = w.memory.accumulator <= size || 4 * warps >= 3 * kMostWarps * w.chip.multiprocessors;
+    if (enough && blocks(side) <= at_once(side, down, span)) {
+      x = side;
+      y = down;
+      s.span = span;
     }
   }
   s.tile = x * pack;

@@ -71,9 +71,8 @@ TREDUCE_DEVICE typename O::Acc fold_block(const Source& x, int length, int chunk
   for (int s = 0; s < Pairwise::kStripes; ++s) {
 #pragma unroll
     for (int h = 0; h < kPacks; ++h) {
-      // What was not there is zeros, which no sum of them notices.
-      constexpr bool kTakesZeros = std::is_same_v<Source, Stored<Raw>> || !is_order_free<O>;
-      if (kTakesZeros || s * Pairwise::kLanes + h * Team::kStep + kSize <= left) lanes[h].take(x, pack[s][h]);
+      if (takes_zeros<O, Source> || s * Pairwise::kLanes + h * Team::kStep + kSize <= left)
+        lanes[h].take(x, pack[s][h]);
     }
   }
   if constexpr (is_order_free<O>) {
