@@ -65,15 +65,14 @@ struct Tree {
 };
 
 // A group is kLeaves neighbouring leaves of a chunk. kAhead stripes of them are loaded together: 16 rows in flight.
-template <int kLeavesOf, int kAheadOf, int kStripesOf>
+template <int kLeavesOf, int kAheadOf>
 struct Grouping {
   static constexpr int kLeaves = kLeavesOf;
   static constexpr int kAhead = kAheadOf;
-  static constexpr int kStripes = kStripesOf;
   static constexpr int kGroupsAChunk = Pairwise::kLanes / kLeaves;
 };
-using Tall = Grouping<kTallGroup, 16 / kTallGroup, Pairwise::kStripes>;
-using Low = Grouping<kLowGroup, 16 / kLowGroup, kLowRows / Pairwise::kLanes>;
+using Tall = Grouping<kTallGroup, 16 / kTallGroup>;
+using Low = Grouping<kLowGroup, 16 / kLowGroup>;
 template <class Columns>
 constexpr bool kTakesLow = takes_low_groups(Columns::kSize);
 
@@ -100,7 +99,7 @@ TREDUCE_DEVICE void take(typename Op::Acc (&leaf)[kLeaves][kSize], const Source&
   }
 }
 
-// Whether groups of which every row is there have code of their own: not where a row takes so many instructions that a branch at
+// Whether rows in flight of which every one is there have code of their own: not where a row takes so many instructions that a branch at
 // each costs nothing.
 template <class Source, bool kEven>
 constexpr bool kHasFull = !Source::kConverts && kEven;
@@ -125,12 +124,11 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
     for (int c = 0; c < kSize; ++c) leaf[l][c] = Op::identity();
   }
   int64_t at[kAhead][kRows];
-  const bool full = kHasFull<Source, kEven> && count > (Groups::kStripes - 1) * Pairwise::kLanes + kRows - 1;
-  if (full) {
 #pragma unroll 1
-    for (int row = 0; row < Groups::kStripes * Pairwise::kLanes; row += kAhead * Pairwise::kLanes) {
+  for (int row = 0; row < count; row += kAhead * Pairwise::kLanes) {
 #pragma unroll
-      for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
+    for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
+    if (kHasFull<Source, kEven> && count - row > (kAhead - 1) * Pairwise::kLanes + kRows - 1) {
       Row loaded[kAhead][kRows];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -138,12 +136,7 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
         for (int l = 0; l < kRows; ++l) loaded[a][l] = own.load(x, at[a][l]);
       }
       take<Op>(leaf, x, loaded, Pairwise::kChunk);
-    }
-  } else {
-#pragma unroll 1
-    for (int row = 0; row < count; row += kAhead * Pairwise::kLanes) {
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
+    } else {
       Row loaded[kAhead][kRows] = {};
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -152,7 +145,9 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
           if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
         }
       }
-      take<Op>(leaf, x, loaded, takes_zeros<O, Source> ? Pairwise::kChunk : count - row);
+      // Where elements are converted, adding zeros takes less than a branch at each row.
+      constexpr bool kAll = takes_zeros<O, Source> && sizeof(typename Source::Raw) < sizeof(typename Op::Acc);
+      take<Op>(leaf, x, loaded, kAll ? Pairwise::kChunk : count - row);
     }
   }
   typename Side<O, kSize>::Acc node;

@@ -534,10 +534,10 @@ Scheduled schedule_column_block(const Work& w) {
     if (is_full(2 * x)) x *= 2;
     y = bit_floor(kMostSharing / x);
     tenfold = tuning::kSharedBlocksTenfold;
-    // Half as many blocks of all threads, where the last one would have many partials to fold.
+    // Half as many blocks, of all threads, where the last one would have many partials to fold.
     const int64_t splits = ceil_div(groups, y * span_of(x, y, tenfold));
-    if (2 * x * y <= kColumnBlockThreads && splits * pack > tuning::kColumnPartials * y) {
-      y *= 2;
+    if (splits * pack > tuning::kColumnPartials * y) {
+      if (2 * x * y <= kColumnBlockThreads) y *= 2;
       tenfold /= 2;
     }
   }
@@ -566,9 +566,9 @@ Scheduled schedule_column_block(const Work& w) {
       down /= 2;
       span *= 2;
     }
-    // Where elements are converted, instructions count too: the wave has to have most of the warps that there is room for.
+    // Wide accumulators of narrow elements take instructions: the wave has to have most of the warps that there is room for.
     const int64_t warps = blocks(side) * ceil_div(side * down, kWarp);
-    const bool enough = w.memory.accumulator <= size || 4 * warps >= 3 * kMostWarps * w.chip.multiprocessors;
+    const bool enough = w.memory.accumulator < 8 || size == 8 || 4 * warps >= 3 * kMostWarps * w.chip.multiprocessors;
     if (enough && blocks(side) <= at_once(side, down, span)) {
       x = side;
       y = down;
