@@ -123,12 +123,17 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
 #pragma unroll
     for (int c = 0; c < kSize; ++c) leaf[l][c] = Op::identity();
   }
+  constexpr int kStep = kAhead * Pairwise::kLanes;
   int64_t at[kAhead][kRows];
-#pragma unroll 1
-  for (int row = 0; row < count; row += kAhead * Pairwise::kLanes) {
+  const auto find = [&](int row) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) rows.find(first + row + a * Pairwise::kLanes, at[a]);
-    if (kHasFull<Source, kEven> && count - row > (kAhead - 1) * Pairwise::kLanes + kRows - 1) {
+  };
+  int row = 0;
+  if constexpr (kHasFull<Source, kEven>) {
+#pragma unroll 1
+    for (; count - row > kStep - Pairwise::kLanes + kRows - 1; row += kStep) {
+      find(row);
       Row loaded[kAhead][kRows];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -136,19 +141,22 @@ TREDUCE_DEVICE typename Side<O, Columns::kSize>::Acc fold_group(const Source& x,
         for (int l = 0; l < kRows; ++l) loaded[a][l] = own.load(x, at[a][l]);
       }
       take<Op>(leaf, x, loaded, Pairwise::kChunk);
-    } else {
-      Row loaded[kAhead][kRows] = {};
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-#pragma unroll
-        for (int l = 0; l < kRows; ++l) {
-          if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
-        }
-      }
-      // Where elements are converted, adding zeros takes less than a branch at each row.
-      constexpr bool kAll = takes_zeros<O, Source> && sizeof(typename Source::Raw) < sizeof(typename Op::Acc);
-      take<Op>(leaf, x, loaded, kAll ? Pairwise::kChunk : count - row);
     }
+  }
+#pragma unroll 1
+  for (; row < count; row += kStep) {
+    find(row);
+    Row loaded[kAhead][kRows] = {};
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+#pragma unroll
+      for (int l = 0; l < kRows; ++l) {
+        if (row + a * Pairwise::kLanes + l < count) loaded[a][l] = own.load(x, at[a][l]);
+      }
+    }
+    // Where elements are converted, adding zeros takes less than a branch at each row.
+    constexpr bool kAll = takes_zeros<O, Source> && sizeof(typename Source::Raw) < sizeof(typename Op::Acc);
+    take<Op>(leaf, x, loaded, kAll ? Pairwise::kChunk : count - row);
   }
   typename Side<O, kSize>::Acc node;
 #pragma unroll
