@@ -455,6 +455,17 @@ def test_attention_broadcasts_as_torch_does(sizes):
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize(("of_keys", "of_values"), [(2, 4), (4, 2), (1, 2), (2, 1)])
+def test_heads_of_keys_and_of_values_are_shared_apart(of_keys, of_values):
+    x = tuple(random(2, heads, 6, 8).requires_grad_() for heads in (4, of_keys, of_values))
+    expected = functional.scaled_dot_product_attention(*x, enable_gqa=True)
+    gradients = torch.autograd.grad(expected.square().sum(), x)
+    with torch_reduce.batch_invariant(strict=True):
+        actual = functional.scaled_dot_product_attention(*x, enable_gqa=True)
+        torch.testing.assert_close(torch.autograd.grad(actual.square().sum(), x), gradients)
+    torch.testing.assert_close(actual, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("upper", [True, False], ids=["upper", "lower"])

@@ -20,7 +20,7 @@ using OptionalTensor = std::optional<Tensor>;
 int64_t broadcast(int64_t a, int64_t b) { return at::infer_size({a}, {b})[0]; }
 
 // Torch broadcasts batches and heads; our op takes as many of each operand, but for heads of keys that several queries share.
-void broadcast(Tensor& query, Tensor& key, Tensor& value) {
+void broadcast(Tensor& query, Tensor& key, Tensor& value, bool enable_gqa) {
   const int64_t dims = std::max({query.dim(), key.dim(), value.dim()});
   for (Tensor* x : {&query, &key, &value}) {
     while (x->dim() < dims) *x = x->unsqueeze(0);
@@ -30,6 +30,12 @@ void broadcast(Tensor& query, Tensor& key, Tensor& value) {
     for (Tensor* x : {&query, &key, &value}) *x = x->expand({batch, -1, -1, -1});
   }
   if (dims >= 3) {
+    if (enable_gqa && key.size(-3) != value.size(-3)) {  // torch repeats heads of keys and heads of values apart
+      for (Tensor* x : {&key, &value}) {
+        const int64_t heads = x->size(-3), times = heads > 0 ? query.size(-3) / heads : 1;
+        if (heads > 1 && heads * times == query.size(-3)) *x = x->repeat_interleave(times, -3);
+      }
+    }
     const int64_t heads = broadcast(key.size(-3), value.size(-3));
     const auto with_heads = [&](Tensor& x) {
       std::vector<int64_t> sizes = x.sizes().vec();
@@ -53,7 +59,7 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
   }
   static const auto op = reduce::find_op<attention::Schema>("treduce::scaled_dot_product_attention");
   Tensor q = query, k = key, v = value;
-  if (std::min({q.dim(), k.dim(), v.dim()}) >= 2) broadcast(q, k, v);
+  if (std::min({q.dim(), k.dim(), v.dim()}) >= 2) broadcast(q, k, v, enable_gqa);
   return op.call(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
