@@ -297,6 +297,11 @@ Index narrow_shape(const Problem& p, const Boxes& a) {
 
 }  // namespace
 
+double cycles_to_read(const Problem& p, int element_bytes, const Chip& chip) {
+  constexpr double kBytes = 19;  // of memory, a cycle and multiprocessor
+  return static_cast<double>((p.m + p.n) * p.k * p.batches * element_bytes) / (kBytes * chip.multiprocessors);
+}
+
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   const bool may_be_apart = long_k::may_part(p, dtype);
   const Index narrow = narrow_shape(p, a);
@@ -328,8 +333,8 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const Cost& whole = best_of(false);
   if (may_be_apart) {
     const Cost& apart = best_of(true);
-    // Where the memory bounds both, the sums of groups are what is more to read and write. 19 bytes a cycle and multiprocessor.
-    const double memory = static_cast<double>((p.m + p.n) * p.k * p.batches * bytes) / (19.0 * chip.multiprocessors);
+    // Where the memory bounds both, the sums of groups are what is more to read and write.
+    const double memory = cycles_to_read(p, bytes, chip);
     const double finish = long_k::cycles_to_add(p, dtype, chip.multiprocessors);
     const bool faster = std::max(cost_of(apart, true), memory + finish) < std::max(cost_of(whole, false), memory);
     if (narrow != kShapeCount || faster) return {apart.index, true, cost_of(apart, true)};

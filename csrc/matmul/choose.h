@@ -53,6 +53,8 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip);
 namespace persistent {
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
+// Clock cycles in which the memory gives both operands.
+double cycles_to_read(const Problem& p, int element_bytes, const Chip& chip);
 }  // namespace persistent
 
 namespace small_tiles {

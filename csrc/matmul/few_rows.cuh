@@ -9,6 +9,7 @@
 //          the fragments of the next stage between the multiplications of this one.
 #pragma once
 
+#include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "groups.cuh"
 #include "hopper.cuh"
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x, Work work, Out* c,
            const Out* bias) {
 #ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
   using TileX = Tile<T, S::kRows, true>;
   constexpr int kColumnFragments = S::kWarpColumns / kFragmentColumns, kRowFragments = S::kWarpRows / kFragmentRows;
   __shared__ Ring<kMostStages> ring;
@@ -82,6 +84,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     ring.init(consumers, work.stages);
   }
   __syncthreads();
+  ptx::wait_for_launch_before();
 
   if (warp == consumers) {
     if (lane == 0) {

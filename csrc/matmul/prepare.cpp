@@ -363,6 +363,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.apart = choice.apart;
   out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
   LaunchShape launch;
+  int slots = chip.multiprocessors;
   if (registers) {
     out.shape = choice.index;
     const register_operand::Shape& s = register_operand::kShapes[out.shape];
@@ -373,6 +374,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.block = s.threads();
     launch.grid = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
     launch.shared_bytes = s.shared_bytes();
+    slots = chip.multiprocessors * s.blocks;
   } else if (out.few) {
     out.shape = few_rows::choose(p);
     const few_rows::Shape& s = few_rows::kShapes[out.shape];
@@ -393,13 +395,14 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
                   size_of(result_dtype(r.dtype)) == 2 && p.n % 8 == 0 &&
                   reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
-    const int slots = chip.multiprocessors * s.blocks / s.cluster;
-    const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
-    launch.grid = std::min<int64_t>(tasks, slots) * s.cluster;
-    // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
-    const double most = 2 * tasks <= slots ? 20000 : 10000;  // cycles
-    launch.overlapping = tasks <= slots && choice.cycles > 0 && choice.cycles < most;
+    slots = chip.multiprocessors * s.blocks / s.cluster;
+    launch.grid =
+        std::min<int64_t>(tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1), slots) * s.cluster;
   }
+  // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
+  const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  const double most = 2 * tasks <= slots ? 20000 : 10000;  // cycles
+  launch.overlapping = tasks <= slots && std::max(choice.cycles, persistent::cycles_to_read(p, bytes, chip)) < most;
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int end = apart ? min(begin + work.groups.steps, work.stages) : work.stages;
 
   hopper::begin<1, S::kWarpGroups>(ring, map_w, map_x);
+  ptx::wait_for_launch_before();
 
   // ---- producer ----
   if (threadIdx.x >= S::kWarpGroups * kWarpGroup) {
