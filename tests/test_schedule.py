@@ -110,6 +110,20 @@ def covers(p):
 
 
 @pytest.mark.parametrize("chip", CHIPS)
+def test_columns_of_any_shape(chip):
+    """The chooser of column_block looks at width, length and waves together: more shapes than are listed above."""
+    random = torch.Generator().manual_seed(0)
+    for _ in range(1500):
+        rows, columns, which = torch.rand(3, generator=random).tolist()
+        shape = (int(2 ** (18 * rows)), int(2 ** (14 * columns)))
+        dtype = DTYPES[int(which * len(DTYPES))]
+        p = torch_reduce.plan("sum", shape, 0, variant="column_block", input_dtype=dtype, device=chip)
+        x, y = p.schedule.block
+        nodes = y * p.schedule.span
+        assert 1 <= x * y <= 256 and nodes & (nodes - 1) == 0 and covers(p), f"{shape} {dtype}: {p}"
+
+
+@pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("variant", ALONG_DIMS, ids=names(ALONG_DIMS))
 def test_schedules(variant, chip):
     if not can_run(variant, chip):
