@@ -22,8 +22,8 @@ struct Chip {
   int multiprocessors = 132;
   int capability = 90;  // times ten
 
-  // Dynamic shared memory that a block may ask for, and a multiprocessor has for all of its blocks, less 1 KB a block. CUDA Programming
-  // Guide, technical specifications.
+  // Dynamic shared memory that a block may ask for: CUDA Programming Guide, technical specifications. Blocks that share a multiprocessor
+  // have as much together, less 1 KB for each after the first.
   int shared_bytes() const {
     switch (capability) {
       case 75: return 64 * 1024;

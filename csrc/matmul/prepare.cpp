@@ -364,6 +364,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
   LaunchShape launch;
   int slots = chip.multiprocessors;
+  const auto tasks = [&] { return tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1); };
   if (registers) {
     out.shape = choice.index;
     const register_operand::Shape& s = register_operand::kShapes[out.shape];
@@ -372,7 +373,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     out.stages = s.stages;
     launch.kernel = s.name;
     launch.block = s.threads();
-    launch.grid = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+    launch.grid = tasks();
     launch.shared_bytes = s.shared_bytes();
     slots = chip.multiprocessors * s.blocks;
   } else if (out.few) {
@@ -396,13 +397,11 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
                   reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
     slots = chip.multiprocessors * s.blocks / s.cluster;
-    launch.grid =
-        std::min<int64_t>(tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1), slots) * s.cluster;
+    launch.grid = std::min<int64_t>(tasks(), slots) * s.cluster;
   }
   // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
-  const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
-  const double most = 2 * tasks <= slots ? 20000 : 10000;  // cycles
-  launch.overlapping = tasks <= slots && std::max(choice.cycles, persistent::cycles_to_read(p, bytes, chip)) < most;
+  const double most = 2 * tasks() <= slots ? 20000 : 10000;  // cycles
+  launch.overlapping = tasks() <= slots && std::max(choice.cycles, persistent::cycles_to_read(p, bytes, chip)) < most;
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

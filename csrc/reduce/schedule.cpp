@@ -460,8 +460,6 @@ Scheduled schedule_column_narrow(const Work& w) {
 constexpr int64_t kMostSpan = 16, kMostSharing = 160, kShortRun = 4;
 constexpr int64_t kMostWarps = kColumnBlocksAnSm * kColumnBlockThreads / kWarp;  // of an SM, by their registers
 
-int64_t bit_floor(int64_t n) { return bit_ceil(n + 1) / 2; }
-
 Scheduled schedule_column_block(const Work& w) {
   const Geometry& g = w.geometry;
   Schedule s;
