@@ -198,6 +198,7 @@ TOGETHER = {
     "attention.cu": {"attention": "*.cu"},
     "matmul_threads.cu": {"matmul/kernels": "naive.cu tiled*.cu vectorized.cu warp_tiled.cu"},
     "matmul_warps.cu": {"matmul/kernels": "wmma.cu mma.cu wgmma.cu warp_specialized.cu"},
+    "matmul_split.cu": {"matmul/kernels": "split_bf16.cu split_fp16.cu"},
     "matmul_f64.cu": {"matmul/kernels": "mma_f64.cu specialized_f64.cu"},
     "reduce_blocks.cu": {
         "reduce/kernels": "serial.cu thread.cu global_memory.cu interleaved_*.cu sequential.cu first_add.cu "

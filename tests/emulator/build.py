@@ -29,7 +29,14 @@ COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parenth
 
 # What the rungs include that are left out: the instructions of warp groups and of the copy engine, which work on
 # descriptors, and those of fragments that nobody may look into have no twin on the host.
-NO_TWIN = ('"../hopper.cuh"', '"groups.cuh"', '"persistent.cuh"', '"kernels/persistent.cuh"', "<mma.h>")
+NO_TWIN = (
+    '"../hopper.cuh"',
+    '"groups.cuh"',
+    '"split_rows.cuh"',
+    '"persistent.cuh"',
+    '"kernels/persistent.cuh"',
+    "<mma.h>",
+)
 
 
 def has_twin(source: Path) -> bool:

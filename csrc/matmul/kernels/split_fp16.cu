@@ -15,13 +15,11 @@
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
-#include "../split_both.cuh"
+#include "../split_as_read.h"
 #include "../split_finish.cuh"
 #include "../split_operands.cuh"
 #include "../split_parts.cuh"
-#include "../split_rows.cuh"
 #include "../split_tiles.cuh"
-#include "../split_warps.cuh"
 
 namespace treduce::matmul::split_fp16 {
 
@@ -276,14 +274,8 @@ cudaError_t launch_one(const Call& call) {
   const Operand16 split_a = split::place(call, regions_a), split_b = split::place(call, regions_b);
   float* const partials = prepared.apart && !prepared.segment_sums ? call.region<float>(prepared.partials) : nullptr;
   cudaError_t error;
-  if (regions_a.as_read && regions_b.as_read) {
-    error = split_both::run(call, a, b, split_a, split_b, partials);
-  } else if (prepared.few) {
-    const bool of_a = regions_a.as_read;
-    const Operand &w = of_a ? a : b, &x = of_a ? b : a;
-    const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
-    error = split_rows::run(call, of_a, w, x, split_w, split_x, partials,
-                            [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); });
+  if (prepared.few) {
+    error = split_as_read::run(call, a, b, split_a, split_b, partials);
   } else {
     const PartsRange all{0, prepared.groups};
     error = launch(&split::split_into_halves, call.step(0),

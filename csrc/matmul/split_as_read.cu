@@ -1,0 +1,22 @@
+// The kernels of split_fp16 that split_as_read.h names.
+#include "split_as_read.h"
+
+#include "split_both.cuh"
+#include "split_rows.cuh"
+#include "split_warps.cuh"
+
+namespace treduce::matmul::split_as_read {
+
+using split::Operand16;
+
+cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
+                const Operand16& split_b, float* partials) {
+  const bool of_a = call.prepared.split_a.as_read;
+  if (of_a && call.prepared.split_b.as_read) return split_both::run(call, a, b, split_a, split_b, partials);
+  const Operand &w = of_a ? a : b, &x = of_a ? b : a;
+  const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
+  return split_rows::run(call, of_a, w, x, split_w, split_x, partials,
+                         [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); });
+}
+
+}  // namespace treduce::matmul::split_as_read
