@@ -28,7 +28,9 @@ else
   checks := $(venv)/.checks
   docs := $(venv)/.docs
 endif
-# Modules are compiled to bytecode as they are imported; pip would compile all of torch's.
+# Modules are compiled to bytecode as they are imported; pip would compile all of torch's. The bytecode is kept, even where a
+# shell says not to: every process of the build and of the tests would compile torch anew, which takes longer than to import it.
+unexport PYTHONDONTWRITEBYTECODE
 pip := $(venv)/bin/python -m pip install --disable-pip-version-check --no-compile
 
 sources := $(shell find csrc -type f ! -name '*.md') setup.py pyproject.toml
