@@ -145,6 +145,7 @@ class Block(torch.nn.Module):
         return x + self.down(functional.silu(gate) * up)
 
 
+@pytest.mark.slow
 @every_float
 def test_a_training_step(dtype, device, fused):
     block = Block().to(device, dtype)

@@ -31,6 +31,7 @@ def test_six_questions(family, dtype, attention, device):
     assert sum(op.ours for op in mode.report()) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float32), ("gpt2", torch.bfloat16)])
 def test_a_compiled_model(family, dtype, device):
     # "sdpa" has other ops where it is traced: always a mask, and so a copy of keys for each head.
@@ -41,7 +42,8 @@ def test_a_compiled_model(family, dtype, device):
         with torch.no_grad():
             expected = model(tokens, use_cache=False).logits
             assert_same_bits(compiled(tokens, use_cache=False).logits, expected)
-            assert_same_bits(compiled(tokens[1:3, :21], use_cache=False).logits, expected[1:3, :21])
+            # Contiguous, so that the same graph answers: for a view, whose strides differ, dynamo compiles another.
+            assert_same_bits(compiled(tokens[1:3, :21].contiguous(), use_cache=False).logits, expected[1:3, :21])
         grads = _model.gradients(model, tokens)
         for a, e in zip(_model.gradients(compiled, tokens), grads, strict=True):
             assert_same_bits(a, e)
