@@ -22,8 +22,12 @@ NO_CUDA = why_no_cuda()
 # pytest-xdist, where it is installed: `make test` asks for `-n auto`, and plain `pytest` for nothing.
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))  # in a worker, how many there are
 MOST_WORKERS = 8  # each holds a torch, some 0.5 GB
-# Tests that share what takes long to make, by a part of their names: one worker runs all of a group.
-GROUPS = ("test_disassembly", "test_distributed", "instruction_set", "inductor", "multiply_adds_in_k_order")
+# Tests that share what takes long to make, by a part of their names: one worker runs all of a group. They start
+# first, in this order, then tests marked slow: a long test that starts last keeps one worker busy and the others idle.
+GROUPS = ("test_distributed", "inductor", "test_disassembly", "instruction_set", "multiply_adds_in_k_order")
+
+# Inductor compiles programs to learn whether the compiler knows the CPU's instructions. What builds this knows them.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 if WORKERS:  # they share the cores
     threads = max(1, (os.cpu_count() or 1) // WORKERS)
@@ -31,6 +35,10 @@ if WORKERS:  # they share the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # for the processes that tests start
     # Likewise inductor, which reads this when it is first used; one compiler needs no pool of processes.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+
+
+def group_of(nodeid):
+    return next((group for group in GROUPS if group in nodeid), None)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -44,8 +52,16 @@ def pytest_xdist_make_scheduler(config, log):
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return next((group for group in GROUPS if group in nodeid), nodeid)
+            return group_of(nodeid) or nodeid
 
+        def mark_test_complete(self, node, item_index, duration=0):
+            # At every test, xdist goes through all scopes that a worker ever had: those that are done may go.
+            scopes = self.assigned_work[node]
+            for scope in [scope for scope, tests in scopes.items() if all(tests.values())]:
+                del scopes[scope]
+            super().mark_test_complete(node, item_index, duration)
+
+    config.option.loadscopereorder = False  # in the order of pytest_collection_modifyitems
     return ByGroup(config, log)
 
 
@@ -59,11 +75,20 @@ def why_not_on_gpu(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what needs a GPU, before it costs time: it is more than half of all."""
+    """Leaves out what needs a GPU, before it costs time: more than half of all. Workers do what is long first."""
     if why_not_on_gpu(config) is not None:
         left_out = [item for item in items if item.get_closest_marker("cuda")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    if WORKERS:
+        items.sort(key=when)
+
+
+def when(item):
+    group = group_of(item.nodeid)
+    if group is not None:
+        return GROUPS.index(group)
+    return len(GROUPS) + (item.get_closest_marker("slow") is None)
 
 
 def pytest_terminal_summary(terminalreporter, config):
