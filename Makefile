@@ -27,10 +27,11 @@ else
   ready := $(venv)/.ready
   checks := $(venv)/.checks
   docs := $(venv)/.docs
+  # In an environment of our own bytecode is kept: else every process of the build and of the tests would compile torch anew, which
+  # takes longer than to import it.
+  unexport PYTHONDONTWRITEBYTECODE
 endif
-# Modules are compiled to bytecode as they are imported; pip would compile all of torch's. The bytecode is kept, even where a
-# shell says not to: every process of the build and of the tests would compile torch anew, which takes longer than to import it.
-unexport PYTHONDONTWRITEBYTECODE
+# Modules are compiled to bytecode as they are imported; pip would compile all of torch's.
 pip := $(venv)/bin/python -m pip install --disable-pip-version-check --no-compile
 
 sources := $(shell find csrc -type f ! -name '*.md') setup.py pyproject.toml

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../primitives/cluster.cuh"
+#include "../primitives/ptx/acquire.cuh"
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
@@ -263,15 +264,31 @@ static __global__ void __launch_bounds__(kThreads)
   split_both(a, b, ~0u, ~0u);
 }
 
-// Of few lines: how many blocks have split theirs into halves. It lies behind the codes.
+// Of few lines, for a launch that does not wait until this one has ended: how many blocks have split theirs into halves. It lies behind
+// the codes. Behind it stands kBegun from when block 0 has set it to zero until the next launch has seen all blocks: before, no block
+// may count itself.
+constexpr uint32_t kBegun = 0x7d3c51a9;  // unlikely to be there by chance
 TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + 1; }
+TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + 2; }
+
+// Who calls: one thread of a block.
+TREDUCE_DEVICE void count_block(const Operand16& few) {
+  while (ptx::load_acquire(begun(few)) != kBegun) __nanosleep(32);
+  __threadfence();
+  atomicAdd(blocks_done(few), 1);
+}
+// Who calls: one thread of each warp; `first` is one of them.
+TREDUCE_DEVICE void wait_for_blocks(const Operand16& few, uint32_t blocks, bool first) {
+  while (ptx::load_acquire(blocks_done(few)) != blocks) __nanosleep(32);
+  if (first) *begun(few) = 0;  // so that a graph may be replayed
+}
 
 // Splits few lines into halves and into parts: a cluster of `blocks` a line, so that all of it is known before its parts are taken.
 // The unit is that of the parts where no pairs suit the line, else that of the halves. Clusters beyond them help to begin `other`.
-// late: parts of all other lines are left to split_late_parts.
+// late: parts of all other lines are left to split_late_parts. counted: blocks count themselves, see blocks_done.
 static __global__ void __launch_bounds__(kLineThreads)
     split_lines(TREDUCE_GRID_CONSTANT IntoHalves halves, TREDUCE_GRID_CONSTANT IntoParts parts,
-                TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late) {
+                TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late, bool counted) {
   constexpr int kWarps = kLineThreads / 32;
   __shared__ Facts of_warp[kWarps], of_block;
   const Operand16& to = halves.to;
@@ -280,6 +297,7 @@ static __global__ void __launch_bounds__(kLineThreads)
       *to.codes = 0;
       *blocks_done(to) = 0;
       __threadfence();
+      *begun(to) = counted ? kBegun : 0;
     }
     __syncthreads();
   }
@@ -287,11 +305,9 @@ static __global__ void __launch_bounds__(kLineThreads)
   begin_facts(other, kNoFacts);
   // All but parts is written.
   const auto tell = [&] {
+    if (!counted) return;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();
-      atomicAdd(blocks_done(to), 1);
-    }
+    if (threadIdx.x == 0) count_block(to);
   };
   const uint32_t lines = static_cast<uint32_t>(to.shape.lines), segments = static_cast<uint32_t>(to.shape.segments());
   const uint32_t index = blockIdx.x / blocks, rank = blockIdx.x - index * blocks;

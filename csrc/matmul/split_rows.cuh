@@ -724,9 +724,9 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
   const bool late = split::parts_are_late(split_x.shape);
-  cudaError_t error = launch(&split::split_lines, call.step(0),
-                             split::IntoHalves{split_all, call.prepared.small ? split_warps::kRows : 0},
-                             split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster, late);
+  cudaError_t error = launch(
+      &split::split_lines, call.step(0), split::IntoHalves{split_all, call.prepared.small ? split_warps::kRows : 0},
+      split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster, late, call.prepared.small);
   if (error == cudaSuccess) {
     error = call.prepared.small
                 ? first()

@@ -4,7 +4,6 @@
 // of W. As in split_rows, X was split before, and what lines of W leave to do is for the launch after this one.
 #pragma once
 
-#include "../primitives/ptx/acquire.cuh"
 #include "split_pieces.cuh"
 #include "split_rows.cuh"
 
@@ -121,9 +120,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
     // X is being split by the launch before this one: its blocks count themselves, which is seen sooner than that it has ended. Until
     // then a stage of each ring is asked for and no more: the other's instructions and numbers would wait behind it.
     if (i == 1) {
-      if (lane == 0) {
-        while (ptx::load_acquire(split::blocks_done(x)) != work.blocks_before) __nanosleep(32);
-      }
+      if (lane == 0) split::wait_for_blocks(x, work.blocks_before, blockIdx.x == 0 && warp == 0);
       __syncwarp();
     }
     fetch();
