@@ -537,6 +537,7 @@ MATMUL_GROUPS = {
     "layouts": "transposed operands",
     "batched": "batches",
     "long": "few outputs, long k",
+    "untuned": "shapes that nothing was tuned for",
     "integers": "integers",
 }
 _WEIGHTS = (
@@ -588,6 +589,23 @@ MATMUL_GRID = (
     MatmulPoint("batched", 1024, 1024, 64, "attention's scores of (batch, sequence, heads, size)", "scores", (32, 16)),
     MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16)),
     MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
+    *(
+        MatmulPoint("untuned", m, n, k, reason, layout)
+        for m, n, k, layout, reason in (
+            (1, 768, 3072, "NT", "a row through a small layer"),
+            (8, 2048, 8192, "NT", "one chain of multiplications over all of k"),
+            (24, 2048, 8192, "NT", "the same, of more rows"),
+            (32, 1024, 4096, "NT", "tiles for a few multiprocessors"),
+            (64, 1024, 4096, "NT", "the same, of more rows"),
+            (17, 3000, 5000, "NT", "rows past a tile of 16"),
+            (100, 500, 4000, "NT", "few outputs, k not long enough for groups"),
+            (200, 3072, 1024, "NT", "a tile and a half of rows"),
+            (400, 1536, 6144, "NT", "one round of tiles, and long to wait for"),
+            (1600, 3108, 1600, "NT", "a layer of no round width"),
+            (1000, 1000, 1000, "NN", "rows that begin inside cache lines"),
+            (2049, 2047, 2051, "NN", "one row and some columns beyond the tiles"),
+        )
+    ),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
     *(
         MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))
