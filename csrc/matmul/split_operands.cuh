@@ -264,9 +264,8 @@ static __global__ void __launch_bounds__(kThreads)
   split_both(a, b, ~0u, ~0u);
 }
 
-// Of few lines, for a launch that does not wait until this one has ended: how many blocks have split theirs into halves. It lies behind
-// the codes. Behind it stands kBegun from when block 0 has set it to zero until the next launch has seen all blocks: before, no block
-// may count itself.
+// Of few lines, for a launch that does not wait until this one has ended: how many blocks have split theirs into halves. The counter
+// lies behind the codes. Block 0 sets it to zero and then the word behind it to kBegun; no block counts itself before.
 constexpr uint32_t kBegun = 0x7d3c51a9;  // unlikely to be there by chance
 TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + 1; }
 TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + 2; }
