@@ -42,8 +42,7 @@ def test_a_compiled_model(family, dtype, device):
         with torch.no_grad():
             expected = model(tokens, use_cache=False).logits
             assert_same_bits(compiled(tokens, use_cache=False).logits, expected)
-            # Contiguous, so that the same graph answers: for a view, whose strides differ, dynamo compiles another.
-            assert_same_bits(compiled(tokens[1:3, :21].contiguous(), use_cache=False).logits, expected[1:3, :21])
+            assert_same_bits(compiled(tokens[1:3, :21], use_cache=False).logits, expected[1:3, :21])
         grads = _model.gradients(model, tokens)
         for a, e in zip(_model.gradients(compiled, tokens), grads, strict=True):
             assert_same_bits(a, e)
