@@ -66,14 +66,14 @@ struct Held {
   // All reductions. join(Fold{}, node) gives the node of the row from that of this warp.
   template <class Join>
   TREDUCE_DEVICE void run(const Parameters<Source>& p, Join join) {
-    stage<0>(p, join);
+    if (Op::kStages == 1 || begins_with_mean<Op>(p)) stage<0>(p, join);
     if constexpr (Op::kStages > 1) stage<1>(p, join);
   }
 
   // The outputs; what a row has one of, if this warp `is_first` of those that share it.
   TREDUCE_DEVICE void store(const Parameters<Source>& p, bool is_first) const {
     const int lane = place.of_row.lane, mine = lane / Piece::kPacks;
-    if constexpr (Op::kHasElements) {
+    if (gives_elements<Op>(p)) {
       Piece::store(piece, p, values, place.row, place.row_step, place.count, place.first, place.of_row);
     }
     if (is_first && lane % Piece::kPacks == 0 && mine < place.count) store_row<Op>(p, own, place.at(mine));
@@ -88,15 +88,13 @@ struct Held {
     Piece::template map<kStage>(piece, p, values, place.first, place.of_row, node);
     auto mine = fold_lanes<Fold, kPacks>(node, place.lanes);
     if constexpr (kRows == 1) mine = join(Fold{}, mine);  // several rows lie in one warp
-    const Constants<A> constants{static_cast<A>(p.problem.eps), p.problem.length};
+    const Constants<A> constants = constants_of<A>(p);
     const auto result = Op::template finish<kStage>(own, mine, constants);
     Op::template result<kStage>(own) = result;
-    if constexpr (Op::kHasElements || kStage + 1 < Op::kStages) {
-      const int team = threadIdx.x % warp::kLanes & ~(place.lanes - 1);
+    const int team = threadIdx.x % warp::kLanes & ~(place.lanes - 1);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        Op::template result<kStage>(values[r]) = kRows == 1 ? result : warp::from(result, team + r * kPacks);
-      }
+    for (int r = 0; r < kRows; ++r) {
+      Op::template result<kStage>(values[r]) = kRows == 1 ? result : warp::from(result, team + r * kPacks);
     }
   }
 };

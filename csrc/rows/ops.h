@@ -23,6 +23,11 @@ enum class Op : int8_t {
   rms_norm_backward,
 };
 
+// Ops that share a functor, and so their kernels: logsumexp is log_softmax with a value a row in place of its elements, and the RMS
+// norm is the layer norm with a mean of zero.
+constexpr bool has_elements(Op op) { return op != Op::logsumexp; }
+constexpr bool has_mean(Op op) { return op != Op::rms_norm && op != Op::rms_norm_backward; }
+
 // Two sums at once.
 template <class A>
 struct Two {
@@ -40,6 +45,7 @@ template <class A>
 struct Constants {
   A eps;
   int64_t length;
+  bool has_mean;
 };
 
 // What ops have in common, and what most of them do not have.
@@ -47,7 +53,8 @@ template <class A, int kInputTensors, int kReductions>
 struct RowOp {
   using Acc = A;
   static constexpr int kInputs = kInputTensors, kStages = kReductions;
-  static constexpr bool kHasElements = true;             // an output for each element
+  static constexpr bool kRowInstead = false;             // it may give a value a row in place of its elements
+  static constexpr bool kMayLackMean = false;            // has_mean() may be false; a norm's first stage is its mean
   static constexpr bool kWeight = false;                 // one for each place in a row
   static constexpr bool kWeightFirst = false;            // it enters the stages, and not the output
   static constexpr bool kBias = false;                   // one for each place in a row, beside the weight
@@ -104,10 +111,11 @@ struct Softmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.scale == row.scale; }
 };
 
-// x - max - log(sum)
+// x - max - log(sum). Or of a row max + log(sum), where an infinite maximum is the result.
 template <class A>
 struct LogSoftmax : RowOp<A, 1, 2> {
   static constexpr int kPlainStages = 1, kExpStage = 1;
+  static constexpr bool kRowInstead = true;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
@@ -131,36 +139,12 @@ struct LogSoftmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool, A, bool, A, const Values& row) {
     return d[0] - row.log_sum;
   }
+  TREDUCE_ALWAYS_INLINE static A row_instead(const Values& row) {
+    const bool infinite = row.max - row.max != A(0) && row.max == row.max;
+    return infinite ? row.max : row.max + row.log_sum;
+  }
   static constexpr bool kKnowsNumbers = true;  // a NaN makes the sum one
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.log_sum == row.log_sum; }
-};
-
-// max + log(sum of exp(x - max)): a value a row. An infinite maximum is the result.
-template <class A>
-struct LogSumExp : RowOp<A, 1, 2> {
-  static constexpr int kPlainStages = 1, kExpStage = 1;
-  static constexpr bool kHasElements = false;
-  static constexpr int kRowOutputs = 1;
-  template <int kStage>
-  using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
-  struct Values {
-    A max, result;
-  };
-  template <int kStage, bool kUsual = false>
-  TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
-    return kStage == 0 ? x[0] : LogSumExp::template exp_of<kUsual>(x[0] - row.max);
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
-    return kStage == 0 ? row.max : row.result;
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A finish(const Values& row, A value, const Constants<A>&) {
-    if constexpr (kStage == 0) return value;
-    const bool infinite = row.max - row.max != A(0) && row.max == row.max;
-    return infinite ? row.max : row.max + elementary::log(value);
-  }
-  TREDUCE_ALWAYS_INLINE static A row_output(const Values& row, int) { return row.result; }
 };
 
 // The weight and the bias of a norm, each where there is one.
@@ -171,10 +155,12 @@ TREDUCE_ALWAYS_INLINE A affine(A h, bool has_weight, A weight, bool has_bias, A 
   return has_bias ? h + bias : h;
 }
 
-// (x - mean) rsqrt(variance + eps) weight + bias, with the variance from a second pass over x - mean
+// (x - mean) rsqrt(variance + eps) weight + bias, with the variance from a second pass over x - mean. Without a mean, x rsqrt(mean of x^2
+// + eps) weight: x - 0 is x.
 template <class A>
 struct LayerNorm : RowOp<A, 1, 2> {
   static constexpr int kPlainStages = 1;
+  static constexpr bool kMayLackMean = true;
   static constexpr bool kWeight = true, kBias = true;
   static constexpr int kRowOutputs = 2;
   struct Values {
@@ -201,34 +187,6 @@ struct LayerNorm : RowOp<A, 1, 2> {
     return affine(elementary::multiply(d[0], row.rstd), has_weight, weight, has_bias, bias);
   }
   TREDUCE_ALWAYS_INLINE static A row_output(const Values& row, int i) { return i == 0 ? row.mean : row.rstd; }
-};
-
-// x rsqrt(mean of x^2 + eps) weight
-template <class A>
-struct RmsNorm : RowOp<A, 1, 1> {
-  static constexpr bool kWeight = true;
-  static constexpr int kRowOutputs = 1;
-  struct Values {
-    A rstd;
-  };
-  template <int kStage, bool = false>
-  TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values&) {
-    return elementary::multiply(x[0], x[0]);
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
-    return row.rstd;
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
-    return elementary::rsqrt(mean_of(value, c.length) + c.eps);
-  }
-  template <bool = false>
-  TREDUCE_ALWAYS_INLINE static A output(const A (&x)[1], bool has_weight, A weight, bool has_bias, A bias,
-                                        const Values& row) {
-    return affine(elementary::multiply(x[0], row.rstd), has_weight, weight, has_bias, bias);
-  }
-  TREDUCE_ALWAYS_INLINE static A row_output(const Values& row, int) { return row.rstd; }
 };
 
 // Of the gradient g and the output y: (g - sum of g y) y
@@ -286,10 +244,12 @@ struct LogSoftmaxBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.sum > A(-1e30) && row.sum < A(1e30); }
 };
 
-// Of the gradient g and the input x, with h = (x - mean) rstd and g w: rstd (g w - mean of g w - h mean of g w h)
+// Of the gradient g and the input x, with h = (x - mean) rstd and g w: rstd (g w - mean of g w - h mean of g w h). Without a mean, both
+// are zero: rstd (g w - h mean of g w h).
 template <class A>
 struct LayerNormBackward : RowOp<A, 2, 1> {
   static constexpr bool kWeight = true, kWeightFirst = true;
+  static constexpr bool kMayLackMean = true;
   static constexpr int kRowInputs = 2;
   template <int kStage>
   using Fold = SumTwo<A>;
@@ -310,40 +270,11 @@ struct LayerNormBackward : RowOp<A, 2, 1> {
   }
   template <int kStage>
   TREDUCE_ALWAYS_INLINE static Two<A> finish(const Values&, Two<A> value, const Constants<A>& c) {
-    return {mean_of(value.first, c.length), mean_of(value.second, c.length)};
+    return {c.has_mean ? mean_of(value.first, c.length) : A(0), mean_of(value.second, c.length)};
   }
   template <bool = false>
   TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
     return elementary::multiply(elementary::multiply_add(-gh[1], row.means.second, gh[0] - row.means.first), row.rstd);
-  }
-};
-
-// Of the gradient g and the input x, with h = x rstd and g w: rstd (g w - h mean of g w h)
-template <class A>
-struct RmsNormBackward : RowOp<A, 2, 1> {
-  static constexpr bool kWeight = true, kWeightFirst = true;
-  static constexpr int kRowInputs = 1;
-  struct Values {
-    A rstd, of_product;
-  };
-  TREDUCE_ALWAYS_INLINE static void begin(Values& row, int, A value) { row.rstd = value; }
-  template <int kStage, bool = false>
-  TREDUCE_ALWAYS_INLINE static A map(A (&gx)[2], A weight, const Values& row) {
-    gx[0] = elementary::multiply(gx[0], weight);
-    gx[1] = elementary::multiply(gx[1], row.rstd);
-    return elementary::multiply(gx[0], gx[1]);
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
-    return row.of_product;
-  }
-  template <int kStage>
-  TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
-    return mean_of(value, c.length);
-  }
-  template <bool = false>
-  TREDUCE_ALWAYS_INLINE static A output(const A (&gh)[2], bool, A, bool, A, const Values& row) {
-    return elementary::multiply(elementary::multiply_add(-gh[1], row.of_product, gh[0]), row.rstd);
   }
 };
 
@@ -359,14 +290,13 @@ template <class Body>
 auto dispatch_op(Op op, Body&& body) {
   switch (op) {
     case Op::softmax: return body(Tag<Softmax>{});
-    case Op::log_softmax: return body(Tag<LogSoftmax>{});
-    case Op::logsumexp: return body(Tag<LogSumExp>{});
-    case Op::layer_norm: return body(Tag<LayerNorm>{});
-    case Op::rms_norm: return body(Tag<RmsNorm>{});
+    case Op::log_softmax:
+    case Op::logsumexp: return body(Tag<LogSoftmax>{});
+    case Op::layer_norm:
+    case Op::rms_norm: return body(Tag<LayerNorm>{});
     case Op::softmax_backward: return body(Tag<SoftmaxBackward>{});
     case Op::log_softmax_backward: return body(Tag<LogSoftmaxBackward>{});
-    case Op::layer_norm_backward: return body(Tag<LayerNormBackward>{});
-    default: return body(Tag<RmsNormBackward>{});
+    default: return body(Tag<LayerNormBackward>{});
   }
 }
 

@@ -12,6 +12,11 @@
 
 namespace treduce::rows {
 
+template <class A, class Source>
+TREDUCE_DEVICE Constants<A> constants_of(const Parameters<Source>& p) {
+  return {static_cast<A>(p.problem.eps), p.problem.length, p.has_mean};
+}
+
 struct Slots {
   Two<double> of_warp[kTurns][warp::kLanes];
   Two<double> of_block[kTurns];
@@ -66,7 +71,8 @@ constexpr int kResident = sizeof(typename Source::Acc) == 8 ? 1
 
 template <class Source>
 Parameters<Source> parameters(const Call& call) {
-  return {call.request.problem, call.pointers, Source(call.request.dtype)};
+  const Op op = call.request.op;
+  return {call.request.problem, call.pointers, Source(call.request.dtype), has_elements(op), has_mean(op)};
 }
 
 // Calls body(source, integral_constant<kSize>) for what is prepared. A rung names the ways of reading that it has kernels for, beside
@@ -82,10 +88,9 @@ cudaError_t dispatch_source(const Call& call, Body body) {
       return body(Type<Stored<bfloat16>>{}, eight);
     }
   }
+  constexpr std::integral_constant<int, kVector> four{};
   if (reads == Reads::vectors) {
-    constexpr std::integral_constant<int, 4> four{};
     switch (dtype) {
-      case DType::float64: return body(Type<Stored<double>>{}, std::integral_constant<int, 2>{});
       case DType::float16: return body(Type<Stored<float16>>{}, four);
       case DType::bfloat16: return body(Type<Stored<bfloat16>>{}, four);
       default: return body(Type<Stored<float>>{}, four);
@@ -94,7 +99,6 @@ cudaError_t dispatch_source(const Call& call, Body body) {
   constexpr std::integral_constant<int, 1> one{};
   if constexpr (((kHas == Reads::shifted) || ...)) {
     if (reads == Reads::shifted) {
-      constexpr std::integral_constant<int, 4> four{};
       switch (dtype) {
         case DType::float16: return body(Type<Shifted<float16>>{}, four);
         case DType::bfloat16: return body(Type<Shifted<bfloat16>>{}, four);

@@ -89,19 +89,21 @@ class Task {
     Values values[kMostAtOnce] = {};
     for (int64_t r = 0; r < rows; ++r) {
       if constexpr (O::kRowInputs > 0) {
-        for (int i = 0; i < O::kRowInputs; ++i) O::begin(values[r], i, static_cast<const A*>(p_.row_in[i])[row + r]);
+        for (int i = lacking_; i < O::kRowInputs; ++i) {
+          O::begin(values[r], i, static_cast<const A*>(p_.row_in[i - lacking_])[row + r]);
+        }
       }
     }
     row_ = row;
     if (whole()) read(0, problem_.length, rows);
-    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length};
-    stage<0>(values, rows, constants);
+    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op)};
+    if (O::kStages == 1 || has_mean(r_.op)) stage<0>(values, rows, constants);
     if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
     for (int64_t r = 0; r < rows; ++r) write(row + r, r, values[r]);
   }
 
   void write(int64_t row, int64_t r, Values& values) {
-    if constexpr (O::kHasElements) {
+    if (!O::kRowInstead || has_elements(r_.op)) {
       char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
       const int64_t step = problem_.out.element_stride;
       units(O::kWeight, [&](int64_t at, int64_t count) {
@@ -118,10 +120,12 @@ class Task {
         if (result != to) conversions_.round(second_, count, to, step);
       });
       if constexpr (O::kRowOutputs > 0) {
-        for (int i = 0; i < O::kRowOutputs; ++i) static_cast<A*>(p_.row_out[i])[row] = O::row_output(values, i);
+        for (int i = lacking_; i < O::kRowOutputs; ++i) {
+          static_cast<A*>(p_.row_out[i - lacking_])[row] = O::row_output(values, i);
+        }
       }
-    } else {
-      const A result = O::row_output(values, 0);
+    } else if constexpr (O::kRowInstead) {
+      const A result = O::row_instead(values);
       conversions_.round(&result, 1, static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_, 1);
     }
   }
@@ -189,8 +193,8 @@ class Task {
           loops_.map[kStage](in, weight_, &values[r], count, first_ + r * count, second_ + r * count);
         }
         if constexpr (std::is_same_v<Fold, SumTwo<A>>) {
-          A sums[2][kMostAtOnce];
-          fold(first_, rows, count, count, sums[0]);
+          A sums[2][kMostAtOnce] = {};
+          if (constants.has_mean) fold(first_, rows, count, count, sums[0]);
           fold(second_, rows, count, count, sums[1]);
           for (int64_t r = 0; r < rows; ++r) of_rows[r] = {sums[0][r], sums[1][r]};
         } else {
@@ -211,6 +215,7 @@ class Task {
   const cpu::Loops& loops_;
   const cpu::Conversions& conversions_;
   const int64_t size_, unit_, at_once_;
+  const int lacking_ = has_mean(r_.op) ? 0 : 1;  // of the row's values, the mean comes first
   std::vector<A> scratch_;
   A* in_[kMostInputs] = {};
   A *weights_ = nullptr, *biases_ = nullptr, *first_ = nullptr, *second_ = nullptr;

@@ -136,11 +136,10 @@ struct Part {
 
 // Blocks that an SM shall hold, for the compiler.
 template <template <class> class RowOp, class Source, int kSize>
-constexpr int kBlocks = RowOp<float>::kInputs == 1 && sizeof(typename Source::Acc) == 4 ? 2 : 1;
+constexpr int kBlocks = RowOp<float>::kInputs == 1 ? 2 : 1;
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight,
-                                                  sizeof(typename Source::Acc) == 8)),
+__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight)),
                                   (kBlocks<RowOp, Source, kSize>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int chunks, int log2_blocks) {
   using Rows = Part<RowOp, Source, kSize>;
@@ -153,20 +152,22 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<f
       reinterpret_cast<Two<A>*>(elements + static_cast<int64_t>(chunks) * (Op::kInputs * Pairwise::kChunk));
   const int64_t there = rest <= 0 ? 0 : (rest + Pairwise::kChunk - 1) / Pairwise::kChunk;
   Rows part{p, elements, nodes, chunks, static_cast<int>(there < chunks ? there : chunks), first};
-  const Constants<A> constants{static_cast<A>(p.problem.eps), p.problem.length};
+  const Constants<A> constants = constants_of<A>(p);
   const int64_t step = gridDim.x >> log2_blocks;
   ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
     part.read(row);
     allow_launch_after();
-    Op::template result<0>(values[0]) =
-        Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
+    if (Op::kStages == 1 || begins_with_mean<Op>(p)) {
+      Op::template result<0>(values[0]) =
+          Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
+    }
     if constexpr (Op::kStages > 1) {
       Op::template result<1>(values[0]) =
           Op::template finish<1>(values[0], part.template reduce<1>(values, row, log2_blocks), constants);
     }
-    if constexpr (Op::kHasElements) part.store(values, row);
+    if (gives_elements<Op>(p)) part.store(values, row);
     if (rank == 0 && threadIdx.x == 0) store_row<Op>(p, values[0], row);
   }
   if (log2_blocks > 0) treduce::cluster::sync();  // nobody leaves while its shared memory is read
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<f
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
   constexpr Reads shifted = RowOp<float>::kWeight ? Reads::vectors : Reads::shifted;  // weights are not
-  return dispatch_source<Reads::adjacent, shifted>(call, [&](auto type, auto size) -> cudaError_t {
+  return dispatch_source<shifted>(call, [&](auto type, auto size) -> cudaError_t {
     using Source = typename decltype(type)::type;
     if constexpr (kOneInner<Source, decltype(size)::value>) {
       return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),

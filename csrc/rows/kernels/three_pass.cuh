@@ -38,18 +38,20 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
   using Piece = Chunk<RowOp, Source, kSize, Pairwise::kStripes>;
   using Op = typename Piece::Op;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Constants<typename Op::Acc> constants{static_cast<typename Op::Acc>(p.problem.eps), p.problem.length};
+  const Constants<typename Op::Acc> constants = constants_of<typename Op::Acc>(p);
   int turn = 0;
   ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x; row < p.problem.rows; row += gridDim.x) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
-    Op::template result<0>(values[0]) =
-        Op::template finish<0>(values[0], reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
+    if (Op::kStages == 1 || begins_with_mean<Op>(p)) {
+      Op::template result<0>(values[0]) = Op::template finish<0>(
+          values[0], reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
+    }
     if constexpr (Op::kStages > 1) {
       Op::template result<1>(values[0]) = Op::template finish<1>(
           values[0], reduce_row<1, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
     }
-    if constexpr (Op::kHasElements) {
+    if (gives_elements<Op>(p)) {
       const int64_t step = int64_t{warps} * Pairwise::kChunk;
       for (int64_t first = int64_t{warp} * Pairwise::kChunk; first < p.problem.length; first += step) {
         const auto place = Piece::place(p.problem, row, first, lane);

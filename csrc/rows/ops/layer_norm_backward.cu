@@ -1,4 +1,4 @@
-// The kernels of layer_norm_backward.
+// The kernels of their gradients.
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"
