@@ -22,6 +22,8 @@ import torch_reduce.distributed
 from torch_reduce import bench
 
 SAMPLE_SECONDS, SAMPLES = 0.02, 9
+CHUNK = 1024
+"""Elements of an output whose order is one tree: a rank alone can add those of a chunk."""
 BYTES = tuple(1 << p for p in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30))
 """Of a tensor on each rank, for the collectives."""
 SHAPES: tuple[tuple[tuple[int, ...], int, int | None], ...] = (
@@ -120,6 +122,25 @@ def collectives(device: torch.device, smoke: bool) -> Iterator[dict[str, Any]]:
             )
 
 
+def cut_chunks(length: int, ranks: int, rank: int) -> tuple[list[slice], list[int], list[int]]:
+    """The entries of this rank that others need for their chunks, and how many it takes from each and gives to each.
+
+    The fewer entries of a chunk that is cut go to the rank that has more of it.
+    """
+    part = -(-length // ranks)
+    moved, take, give = [], [0] * ranks, [0] * ranks
+    for left in range(ranks - 1):
+        cut = (left + 1) * part
+        before, after = cut % CHUNK, min(-cut % CHUNK, length - cut)
+        giver, taker, count = (left, left + 1, before) if before <= after else (left + 1, left, after)
+        if rank == giver:
+            give[taker] = count
+            moved.append(slice(part - count, part) if giver == left else slice(count))
+        if rank == taker:
+            take[giver] = count
+    return moved, take, give
+
+
 def sharded_sums(device: torch.device, smoke: bool) -> Iterator[dict[str, Any]]:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     mesh = init_device_mesh(device.type, (ranks,))
@@ -144,16 +165,23 @@ def sharded_sums(device: torch.device, smoke: bool) -> Iterator[dict[str, Any]]:
             if total.placements[0].is_partial():  # what ours has added already
                 total.redistribute(placements=[Replicate()])
 
-        yield row(
-            {"op": "sum", "dtype": "float32", "shape": list(shape), "sharded": cut, "dim": dim, "wrong": not right},
-            {
-                "torch_reduce": lambda x=x, dim=dim: torch_reduce.sum(x, dim),
-                "DTensor": theirs,
-                "local sum and all_gather": floor,
-            },
-            device,
-            smoke,
-        )
+        calls = {
+            "torch_reduce": lambda x=x, dim=dim: torch_reduce.sum(x, dim),
+            "DTensor": theirs,
+            "local sum and all_gather": floor,
+        }
+        if dim == cut == 0 and len(shape) > 1 and -(-shape[0] // ranks) % CHUNK > 0:
+            moved, take, give = cut_chunks(shape[0], ranks, rank)
+            sent = torch.cat([local[:0], *(local[entries] for entries in moved)])
+            taken = local.new_empty((sum(take), *shape[1:]))
+
+            def crossing(floor=floor, taken=taken, sent=sent, take=take, give=give) -> None:
+                dist.all_to_all_single(taken, sent, take, give)
+                floor()
+
+            calls["these and the cut chunk"] = crossing
+        about = {"op": "sum", "dtype": "float32", "shape": list(shape), "sharded": cut, "dim": dim}
+        yield row({**about, "wrong": not right}, calls, device, smoke)
         del x, local
 
 

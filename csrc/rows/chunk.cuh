@@ -20,7 +20,7 @@ struct Parameters {
   Problem problem;
   Pointers pointers;
   Source source;
-  bool has_elements, has_mean;  // as ops.h has it, for ops that share a kernel
+  bool has_elements, has_mean, is_log;  // as ops.h has it, for ops that share a kernel
 };
 
 // Whether the op gives elements, and whether it begins with a mean: known to the compiler, but of ops that share a kernel.
@@ -402,6 +402,16 @@ struct Chunk {
   template <int kStage>
   TREDUCE_DEVICE static void replay(Chunk (&row)[1], const Parameters<Source>& p, const Values (&values)[1],
                                     int64_t first, Place place) {
+    if constexpr (Op::kMayBeLog && kStage == 1) {
+      if (p.is_log) {  // no exp is wanted
+#pragma unroll
+        for (int s = 0; s < kStripes; ++s) {
+#pragma unroll
+          for (int j = 0; j < kOfStripe; ++j) row[0].held[s][j][0] = Op::difference(row[0].held[s][j][0], values[0]);
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
@@ -609,6 +619,7 @@ TREDUCE_DEVICE typename Fold::Acc fold_lanes(typename Fold::Acc (&node)[kRows][k
 template <class Op, class Source>
 TREDUCE_DEVICE typename Op::Values begin_row(const Parameters<Source>& p, int64_t row) {
   typename Op::Values values = {};
+  if constexpr (Op::kMayBeLog) values.is_log = p.is_log;
   if constexpr (Op::kRowInputs > 0) {
     const int lacking = begins_with_mean<Op>(p) ? 0 : 1;
 #pragma unroll

@@ -96,7 +96,7 @@ class Task {
     }
     row_ = row;
     if (whole()) read(0, problem_.length, rows);
-    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op)};
+    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op), is_log(r_.op)};
     if (O::kStages == 1 || has_mean(r_.op)) stage<0>(values, rows, constants);
     if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
     for (int64_t r = 0; r < rows; ++r) write(row + r, r, values[r]);
