@@ -205,7 +205,8 @@ TOGETHER = {
         "last_warp.cu warp_shuffle.cu"
     },
     "reduce_passes.cu": {"reduce/kernels": "unrolled.cu two_pass*.cu vectorized.cu"},
-    "reduce_grids.cu": {"reduce/kernels": "atomic.cu cooperative.cu", "reduce": "parts.cu"},
+    "reduce_grids.cu": {"reduce/kernels": "atomic.cu cluster.cu cooperative.cu", "reduce": "parts.cu"},
+    "reduce_precise.cu": {"reduce/kernels": "compensated.cu exact.cu"},
     "reduce_rows.cu": {"reduce/kernels": "row_warp.cu row_cluster.cu"},
     "others.cu": {
         "elementwise/kernels": "*.cu",
