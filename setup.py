@@ -200,12 +200,12 @@ TOGETHER = {
     "matmul_warps.cu": {"matmul/kernels": "wmma.cu mma.cu wgmma.cu warp_specialized.cu"},
     "matmul_split.cu": {"matmul/kernels": "split_bf16.cu split_fp16.cu"},
     "matmul_f64.cu": {"matmul/kernels": "mma_f64.cu specialized_f64.cu"},
-    "reduce_blocks.cu": {
+    "reduce_passes.cu": {
         "reduce/kernels": "serial.cu thread.cu global_memory.cu interleaved_*.cu sequential.cu first_add.cu "
-        "last_warp.cu warp_shuffle.cu"
+        "last_warp.cu unrolled.cu two_pass*.cu warp_shuffle.cu vectorized.cu"
     },
-    "reduce_passes.cu": {"reduce/kernels": "unrolled.cu two_pass*.cu vectorized.cu"},
-    "reduce_grids.cu": {"reduce/kernels": "atomic.cu cooperative.cu", "reduce": "parts.cu"},
+    "reduce_grids.cu": {"reduce/kernels": "atomic.cu cluster.cu cooperative.cu", "reduce": "parts.cu"},
+    "reduce_precise.cu": {"reduce/kernels": "compensated.cu exact.cu"},
     "reduce_rows.cu": {"reduce/kernels": "row_warp.cu row_cluster.cu"},
     "others.cu": {
         "elementwise/kernels": "*.cu",

@@ -185,6 +185,9 @@ def reductions(store, variant):
         torch.float16: (0, 1, 7),
         torch.bfloat16: (0,),
         torch.int8: (0, 5),
+        torch.uint8: (0,),
+        torch.int16: (1,),
+        torch.int32: (0,),
         torch.int64: (0,),
         torch.bool: (0, 3),
     }.items():
@@ -200,8 +203,8 @@ def reductions(store, variant):
         add(op, 1, **some)
         add(op, 1000, offset=1, **some)
         add(op, 1000, torch.float16, "normal", **some)
-        add(op, 1000, torch.int8, **some)
-        add(op, 1000, torch.bool, **some)
+        for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool):
+            add(op, 1000, dtype, **some)
         batch.append(reduction(store, op, variant, with_nan, **some))
     return batch
 

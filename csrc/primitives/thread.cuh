@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "functors.h"
+#include "integers.cuh"
 
 namespace treduce::thread {
 
@@ -61,71 +61,95 @@ TREDUCE_DEVICE typename Op::Acc fold_neighbours(typename Op::Acc (&v)[kCount]) {
   return v[0];
 }
 
-// The accumulators of a thread that walks vectors. Floats: one a component, so that the order of additions is fixed and no
-// addition waits for its neighbour. Integers are exact in any order: one for all components.
-template <class Op, class In>
-struct Accumulators {
-  using Acc = typename Op::Acc;
-  static constexpr int kSize = Vector<In>::kSize;
-  static constexpr int kCount = std::is_integral_v<Acc> ? 1 : kSize;
-  Acc at[kCount];
+// The elements of x in 16 bytes.
+template <class T>
+TREDUCE_DEVICE constexpr int vector_size(const T*) {
+  return Vector<T>::kSize;
+}
+TREDUCE_DEVICE int vector_size(const Integers& x) { return 16 / x.element_size; }
 
-  TREDUCE_DEVICE Accumulators() {
+// Integers lie as bytes in a vector.
+template <bool kAligned>
+TREDUCE_DEVICE Vector<uint8_t> load(const Integers& x, int64_t i) {
+  return load<kAligned>(static_cast<const uint8_t*>(x.data), i * x.element_size);
+}
+TREDUCE_DEVICE bool is_aligned(const Integers& x) { return is_aligned(x.data); }
+
+// The accumulators of a thread that walks vectors. Floats: one a component, so that the order of additions is fixed and no
+// addition waits for its neighbour.
+template <class Op, class In>
+struct Accumulators;
+
+template <class Op, class T>
+struct Accumulators<Op, const T*> {
+  using Acc = typename Op::Acc;
+  static constexpr int kSize = Vector<T>::kSize;
+  Acc at[kSize];
+
+  TREDUCE_DEVICE explicit Accumulators(const T*) {
 #pragma unroll
-    for (int c = 0; c < kCount; ++c) at[c] = Op::identity();
+    for (int c = 0; c < kSize; ++c) at[c] = Op::identity();
   }
 
-  TREDUCE_DEVICE void take(const Vector<In>& vector) {
-    if constexpr (kCount == 1 && kSize > 1) {
-      // Bytes and shorts fold in 32 bits, which sixteen of them cannot overflow: half the instructions of 64 bits.
-      using Narrow = typename Op::template As<std::conditional_t<sizeof(In) <= 2, int32_t, Acc>>;
-      typename Narrow::Acc folded = widen<typename Narrow::Acc>(vector.at[0]);
+  TREDUCE_DEVICE void take(const Vector<T>& vector) {
 #pragma unroll
-      for (int c = 1; c < kSize; ++c) {
-        folded = Narrow::combine(folded, widen<typename Narrow::Acc>(vector.at[c]));
-      }
-      at[0] = Op::combine(at[0], static_cast<Acc>(folded));
-    } else {
+    for (int c = 0; c < kSize; ++c) at[c] = Op::combine(at[c], widen<Acc>(vector.at[c]));
+  }
+
+  // x[i .. n), a vector that the array's end cuts off.
+  TREDUCE_DEVICE void take_rest(const T* x, int64_t i, int64_t n) {
 #pragma unroll
-      for (int c = 0; c < kSize; ++c) at[c] = Op::combine(at[c], widen<Acc>(vector.at[c]));
+    for (int c = 0; c < kSize; ++c) {
+      if (i + c < n) at[c] = Op::combine(at[c], widen<Acc>(x[i + c]));
     }
   }
+};
 
-  // One element of a vector that the array's end cuts off.
-  TREDUCE_DEVICE void take(In element, int component) {
-    Acc& mine = at[kCount == 1 ? 0 : component];
-    mine = Op::combine(mine, widen<Acc>(element));
+// Integers are exact in any order: one for all components.
+template <class Op>
+struct Accumulators<Op, Integers> {
+  int64_t at[1];
+  DType dtype;
+
+  TREDUCE_DEVICE explicit Accumulators(const Integers& x) : at{Op::identity()}, dtype(x.dtype) {}
+
+  TREDUCE_DEVICE void take(const Vector<uint8_t>& vector) {
+    int4 bytes;
+    memcpy(&bytes, &vector, sizeof(bytes));
+    at[0] = Op::combine(at[0], Integers::fold<Op>(dtype, bytes));
+  }
+
+  TREDUCE_DEVICE void take_rest(const Integers& x, int64_t i, int64_t n) {
+#pragma unroll 1
+    for (; i < n; ++i) at[0] = Op::combine(at[0], x[i]);
   }
 };
 
 // acc takes the vectors at i, i + step, i + 2 * step, ... that begin below n, in this order. kLoadsInFlight loads are issued
 // before the first of them is used, which changes when the data arrives, not the order of the additions.
 template <class Op, bool kAligned, int kLoadsInFlight, class In>
-TREDUCE_DEVICE void accumulate_vectors(Accumulators<Op, In>& acc, const In* x, int64_t n, int64_t i, int64_t step) {
-  constexpr int kSize = Vector<In>::kSize;
-  for (; i + (kLoadsInFlight - 1) * step + kSize <= n; i += kLoadsInFlight * step) {
-    Vector<In> row[kLoadsInFlight];
+TREDUCE_DEVICE void accumulate_vectors(Accumulators<Op, In>& acc, const In& x, int64_t n, int64_t i, int64_t step) {
+  const int size = vector_size(x);
+  for (; i + (kLoadsInFlight - 1) * step + size <= n; i += kLoadsInFlight * step) {
+    decltype(load<kAligned>(x, i)) row[kLoadsInFlight];
 #pragma unroll
     for (int j = 0; j < kLoadsInFlight; ++j) row[j] = load<kAligned>(x, i + j * step);
 #pragma unroll
     for (int j = 0; j < kLoadsInFlight; ++j) acc.take(row[j]);
   }
-  for (; i + kSize <= n; i += step) acc.take(load<kAligned>(x, i));
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) {
-    if (i + c < n) acc.take(x[i + c], c);
-  }
+  for (; i + size <= n; i += step) acc.take(load<kAligned>(x, i));
+  acc.take_rest(x, i, n);
 }
 
 // This thread's share of a grid-stride walk in vectors, folded to one value: vector v of the array belongs to thread
 // v mod (blocks * blockDim.x). `block` and `blocks` are parameters, not blockIdx and gridDim, so that a grid can play a larger
 // one.
 template <class Op, int kLoadsInFlight = 4, class In>
-TREDUCE_DEVICE typename Op::Acc reduce_vectors(const In* x, int64_t n, int64_t block, int64_t blocks) {
-  constexpr int kSize = Vector<In>::kSize;
-  Accumulators<Op, In> acc;
-  const int64_t step = blocks * blockDim.x * kSize;
-  const int64_t i = (block * blockDim.x + threadIdx.x) * kSize;
+TREDUCE_DEVICE typename Op::Acc reduce_vectors(In x, int64_t n, int64_t block, int64_t blocks) {
+  const int size = vector_size(x);
+  Accumulators<Op, In> acc(x);
+  const int64_t step = blocks * blockDim.x * size;
+  const int64_t i = (block * blockDim.x + threadIdx.x) * size;
   // One branch here, not one at each load: the loop stays a run of independent loads.
   if (is_aligned(x)) {
     accumulate_vectors<Op, true, kLoadsInFlight>(acc, x, n, i, step);

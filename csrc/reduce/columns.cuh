@@ -229,10 +229,13 @@ cudaError_t dispatch(const Call& call, Body body) {
         return body(op, source, Columns<vector_columns<decltype(source)>, true>{}, placement);
       });
     }
-    if (reads_common_sum(call)) {
-      return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) {
-        constexpr int kSize = singles_of<decltype(source), kMostSingles>;
-        return body(op, source, Columns<kSize, false>{}, placement);
+    if (reads_common_sum(call) && has_singles(kKernels, size_of(call.request.dtype))) {
+      return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
+        if constexpr (has_singles(kKernels, sizeof(typename decltype(source)::Type))) {
+          constexpr int kSize = singles_of<decltype(source), kMostSingles>;
+          return body(op, source, Columns<kSize, false>{}, placement);
+        }
+        return cudaErrorInvalidValue;
       });
     }
   } else if (reads_common_sum(call)) {

@@ -141,9 +141,11 @@ cudaError_t dispatch_reads(const Call& call, Body body) {
     return dispatch_vectors<kKernels, SumOp>(call,
                                              [&](auto op, auto source) { return body(op, source, in_vectors, even); });
   }
-  if (reads_common_sum(call) && (dims <= 1 || kSeveral)) {
+  if (reads_common_sum(call) && (dims <= 1 ? has_singles(kKernels, size_of(call.request.dtype)) : kSeveral)) {
     return dispatch_common_sum<SumOp>(call, [&](auto op, auto source) -> cudaError_t {
-      if (dims <= 1) return body(op, source, one_by_one, even);
+      if constexpr (has_singles(kKernels, sizeof(typename decltype(source)::Type))) {
+        if (dims <= 1) return body(op, source, one_by_one, even);
+      }
       if constexpr (kSeveral) {
         if (!vectors) return steps ? body(op, source, one_by_one, two) : body(op, source, one_by_one, any);
         return steps ? body(op, source, in_vectors, two) : body(op, source, in_vectors, any);

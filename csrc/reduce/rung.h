@@ -4,6 +4,7 @@
 
 #include "../common/launch.h"
 #include "../common/launchers.h"
+#include "../primitives/integers.cuh"
 #include "elements.h"
 #include "prepare.h"
 
@@ -57,41 +58,55 @@ struct Output {
   }
 };
 
-// Calls body(functor, Type<In>{}) for the call's op and dtype.
+// Calls body(functor, x) for the call's op and its elements x: a pointer to floats, or Integers, whose dtype is looked up.
 template <class Body>
 cudaError_t dispatch_op(const Call& call, Body body) {
-  return dispatch(call.request.dtype, [&](auto type) -> cudaError_t {
-    using Acc = Accumulator<typename decltype(type)::type>;
+  const auto with_elements = [&](auto x) -> cudaError_t {
+    using Acc = Accumulator<std::decay_t<decltype(x[0])>>;
     switch (call.request.op) {
-      case Op::amax: return body(Max<Acc>{}, type);
-      case Op::amin: return body(Min<Acc>{}, type);
-      default: return body(Sum<Acc>{}, type);
+      case Op::amax: return body(Max<Acc>{}, x);
+      case Op::amin: return body(Min<Acc>{}, x);
+      default: return body(Sum<Acc>{}, x);
     }
-  });
+  };
+  switch (call.request.dtype) {
+    case DType::float32: return with_elements(static_cast<const float*>(call.input));
+    case DType::float64: return with_elements(static_cast<const double*>(call.input));
+    case DType::float16: return with_elements(static_cast<const float16*>(call.input));
+    case DType::bfloat16: return with_elements(static_cast<const bfloat16*>(call.input));
+    default: return with_elements(Integers{call.input, call.request.dtype});
+  }
 }
 
-// Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements of type In.
+// Partials are read by the kernels that read elements.
+template <class Acc>
+auto as_elements(const Acc* partials) {
+  if constexpr (std::is_integral_v<Acc>) {
+    return Integers{partials, DType::int64};
+  } else {
+    return partials;
+  }
+}
+
+// Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements x of type In.
 // Partials of pass p lie behind those of pass p - 1.
 template <class Kernels, class O, class In>
-cudaError_t launch_passes(const Call& call, const In* input, int pass = 0, typename O::Acc* partials = nullptr) {
+cudaError_t launch_passes(const Call& call, In x, int pass = 0, typename O::Acc* partials = nullptr) {
   using Acc = typename O::Acc;
   const Plan& plan = call.prepared.plan;
   if (pass == 0) partials = static_cast<Acc*>(call.workspace);
   const bool last = pass + 1 == plan.pass_count;
   const Output<O> output{last ? nullptr : partials, call.result};
   const cudaError_t error =
-      launch(Kernels::template pick<O, In>(plan.block), call.shape(pass), input, plan.passes[pass].n, output);
+      launch(Kernels::template pick<O, In>(plan.block), call.shape(pass), x, plan.passes[pass].n, output);
   if (error != cudaSuccess || last) return error;
-  return launch_passes<Kernels, O, Acc>(call, partials, pass + 1, partials + plan.passes[pass].blocks);
+  return launch_passes<Kernels, O>(call, as_elements<Acc>(partials), pass + 1, partials + plan.passes[pass].blocks);
 }
 
 // A launcher for the rungs whose every pass is one kernel over the values that are left.
 template <class Kernels>
 cudaError_t launch_ladder_passes(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) {
-    using In = typename decltype(type)::type;
-    return launch_passes<Kernels, decltype(op), In>(call, static_cast<const In*>(call.input));
-  });
+  return dispatch_op(call, [&](auto op, auto x) { return launch_passes<Kernels, decltype(op)>(call, x); });
 }
 
 }  // namespace treduce::reduce

@@ -61,7 +61,8 @@ bool column_vectors(const Work& w) {
 
 int64_t columns_of_thread(const Work& w) {
   if (column_vectors(w)) return column_bytes(w) / element_size(w);
-  const bool has_kernel = w.geometry.reduced.count <= 1 || has_several_dims(w.memory.kernels);
+  const bool has_kernel = w.geometry.reduced.count <= 1 ? has_singles(w.memory.kernels, element_size(w))
+                                                        : has_several_dims(w.memory.kernels);
   return w.memory.common_sum() && has_kernel ? single_columns(element_size(w)) : 1;
 }
 

@@ -83,7 +83,7 @@ Scheduled schedule_exact(const Work& work) {
   // the lanes.
   const bool aligned = work.memory.address % static_cast<uint64_t>(size_of(work.memory.dtype)) == 0;
   const int64_t vector = 16 / size_of(work.memory.dtype);
-  s.vectors = !work.memory.converting && aligned && g.reduced.count > 0 && g.reduced.inner_stride() == 1 &&
+  s.vectors = work.memory.common_sum() && aligned && g.reduced.count > 0 && g.reduced.inner_stride() == 1 &&
               (g.reduced.count == 1 || g.reduced.inner_size() >= 4 * lanes * vector);
   return {s, ""};
 }

@@ -20,7 +20,7 @@ enum class Kernels : int8_t {
   every,        // of the rungs that `auto` takes for many inputs
   short_rows,   // of row_lanes, which has several kernels for each: all but 8-bit floats and complex128
   cluster,      // of row_cluster: what `auto` gives it, elements of up to two bytes, and the sums of common floats
-  compensated,  // of compensated: the sums of common floats along one dim
+  compensated,  // of compensated: the sums of common floats along one dim, in vectors; of float32 also single elements
 };
 
 // Whether there are kernels that read 16 bytes at once, for this dtype and for an extremum or a sum.
@@ -34,6 +34,10 @@ constexpr bool has_vectors(Kernels kernels, DType dtype, bool extremum) {
              (extremum ? dtype == DType::float16 || dtype == DType::bfloat16 : is_common_float(dtype));
     default: return !extremum && is_common_float(dtype);
   }
+}
+// Whether there are kernels that read sums of common floats of that many bytes element by element along one dim.
+constexpr bool has_singles(Kernels kernels, int64_t element_size) {
+  return kernels != Kernels::compensated || element_size == 4;
 }
 // Whether there are kernels for sums of common floats whose rows begin anywhere, and for those along several dims.
 constexpr bool has_shifted(Kernels kernels) { return kernels != Kernels::compensated; }

@@ -22,7 +22,7 @@ __global__ void begin(typename O::Acc* total) {
 }
 
 template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock, 1) kernel(const In* x, int64_t n, typename O::Acc* total) {
+__global__ void __launch_bounds__(kMaxBlock, 1) kernel(In x, int64_t n, typename O::Acc* total) {
   const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
   if (threadIdx.x == 0) treduce::atomic::combine<O>(total, value);
 }
@@ -33,14 +33,13 @@ __global__ void end(const typename O::Acc* total, Result result) {
 }
 
 cudaError_t launch_three(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) {
+  return dispatch_op(call, [&](auto op, auto x) {
     using O = decltype(op);
-    using In = typename decltype(type)::type;
+    using In = decltype(x);
     auto* total = static_cast<typename O::Acc*>(call.workspace);
     cudaError_t error = launch(&begin<O>, call.shape(0), total);
     if (error == cudaSuccess) {
-      error = launch(&kernel<O, In>, call.shape(1), static_cast<const In*>(call.input), call.request.geometry.length,
-                     total);
+      error = launch(&kernel<O, In>, call.shape(1), x, call.request.geometry.length, total);
     }
     if (error == cudaSuccess) error = launch(&end<O>, call.shape(2), total, call.result);
     return error;

@@ -19,7 +19,7 @@ namespace treduce::reduce::cluster {
 
 template <class O, class In>
 __global__ void __launch_bounds__(kMaxBlock)
-    kernel(const In* x, int64_t n, typename O::Acc* partials, unsigned* counter, Result result) {
+    kernel(In x, int64_t n, typename O::Acc* partials, unsigned* counter, Result result) {
   using Acc = typename O::Acc;
   SHARED_ARRAY(Acc, mine, 1);
   Acc value = block::reduce<O>(thread::reduce_vectors<O>(x, n, blockIdx.x, gridDim.x));
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kMaxBlock)
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) {
+  return dispatch_op(call, [&](auto op, auto x) {
     using O = decltype(op);
-    using In = typename decltype(type)::type;
-    return launch(&kernel<O, In>, call.shape(), static_cast<const In*>(call.input), call.request.geometry.length,
+    using In = decltype(x);
+    return launch(&kernel<O, In>, call.shape(), x, call.request.geometry.length,
                   static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
   });
 }

@@ -2,7 +2,7 @@
 // tree is the one of row_block and column_block with pairs for values; seven additions in place of one, which memory hides.
 //
 // After:   row_block and column_block, whose error grows with the logarithm of the length.
-// Mapping: theirs, line by line. Kernels are fewer: vectors and single elements of one reduced dim; else a dtype is looked up.
+// Mapping: theirs, line by line. Kernels are fewer: vectors of one reduced dim, and single float32; else a dtype is looked up.
 // Bound:   memory bandwidth for large inputs: 7 float additions for 4 bytes, a third of what the chip can add meanwhile.
 // Next:    exact has no rounding error but the last.
 // Source:  Takeshi Ogita, Siegfried Rump and Shin'ichi Oishi, Accurate sum and dot product (2005).

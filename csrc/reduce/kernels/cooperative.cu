@@ -17,7 +17,7 @@ namespace treduce::reduce::cooperative {
 
 template <class O, class In>
 __global__ void __launch_bounds__(kMaxBlock)
-    kernel(const In* x, int64_t n, int64_t blocks, typename O::Acc* partials, Result result) {
+    kernel(In x, int64_t n, int64_t blocks, typename O::Acc* partials, Result result) {
   for (int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const auto value = block::reduce<O>(thread::reduce_vectors<O>(x, n, b, blocks));
     if (threadIdx.x == 0) partials[b] = value;
@@ -41,17 +41,17 @@ cudaError_t resident_blocks(Kernel kernel, int block, int64_t* count) {
 }
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) -> cudaError_t {
+  return dispatch_op(call, [&](auto op, auto x) -> cudaError_t {
     using O = decltype(op);
-    using In = typename decltype(type)::type;
+    using In = decltype(x);
     // The one launch that is not as prepared: how many blocks fit is known to the driver alone.
     Launch shape = call.shape();
     int64_t resident = 0;
     const cudaError_t error = resident_blocks(&kernel<O, In>, shape.block, &resident);
     if (error != cudaSuccess) return error;
     shape.grid = std::min(shape.grid, resident);
-    return launch(&kernel<O, In>, shape, static_cast<const In*>(call.input), call.request.geometry.length,
-                  call.prepared.plan.grid(), static_cast<typename O::Acc*>(call.workspace), call.result);
+    return launch(&kernel<O, In>, shape, x, call.request.geometry.length, call.prepared.plan.grid(),
+                  static_cast<typename O::Acc*>(call.workspace), call.result);
   });
 }
 

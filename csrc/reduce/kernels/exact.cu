@@ -9,8 +9,8 @@
 //          closer in memory. Cell r of thread t is cells[r][t]: no bank conflicts, whatever cells the elements of a
 //          warp fall into. With splits, each takes `span` elements, and the last block of a tile to finish adds up.
 // Bound:   memory bandwidth or, for 16-bit floats, shared memory: 16 bytes an element there, and 32 for float64. Some
-//          10 instructions an element, 33 for float64. float16 and 8-bit floats add in a register, so that conversions
-//          bound them.
+//          10 instructions an element, 33 for float64. float16 adds in a register, so that conversions bound it. Other
+//          dtypes than the common floats are looked up at each element.
 // Note:    block_size is an upper bound. Shared memory holds the cells of 256 threads for floats of up to 32 bits, 128
 //          for complex64, 64 for float64, 32 for complex128.
 // Source:  Radford Neal, Fast exact summation using small and large superaccumulators (2015); Sylvain Collange, David
@@ -277,11 +277,7 @@ cudaError_t launch_one(const Call& call) {
                     call.result);
     }
   };
-  if (call.request.converting) return dispatch_looked_up(call, launch_source);
-  return dispatch_all(call.request.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    return launch_source(Sum<Accumulator<T>>{}, Elements<T>{static_cast<const T*>(call.input)});
-  });
+  return reads_common_sum(call) ? dispatch_common_sum(call, launch_source) : dispatch_looked_up(call, launch_source);
 }
 
 const Rung<launch_one> rung("exact");

@@ -13,10 +13,10 @@
 
 namespace treduce::reduce::global_memory {
 
-template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock) copy(const In* x, int64_t n, typename O::Acc* scratch) {
+template <class Acc, class In>
+__global__ void __launch_bounds__(kMaxBlock) copy(In x, int64_t n, Acc* scratch) {
   const int64_t i = thread::global_index();
-  if (i < n) scratch[i] = widen<typename O::Acc>(x[i]);
+  if (i < n) scratch[i] = widen<Acc>(x[i]);
 }
 
 template <class O>
@@ -33,15 +33,14 @@ __global__ void __launch_bounds__(kMaxBlock) kernel(typename O::Acc* x, int64_t 
 }
 
 cudaError_t launch_all(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) {
+  return dispatch_op(call, [&](auto op, auto x) {
     using O = decltype(op);
-    using In = typename decltype(type)::type;
+    using In = decltype(x);
     using Acc = typename O::Acc;
     const Plan& plan = call.prepared.plan;
     Acc* values = call.region<Acc>("copy");
     Acc* partials = call.region<Acc>("partials");
-    cudaError_t error =
-        launch(&copy<O, In>, call.shape(0), static_cast<const In*>(call.input), call.request.geometry.length, values);
+    cudaError_t error = launch(&copy<Acc, In>, call.shape(0), x, call.request.geometry.length, values);
     for (int p = 0; p < plan.pass_count && error == cudaSuccess; ++p) {
       const bool last = p + 1 == plan.pass_count;
       const Output<O> output{last ? nullptr : partials, call.result};

@@ -14,7 +14,7 @@
 namespace treduce::reduce::interleaved_modulo {
 
 template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Output<O> output) {
+__global__ void __launch_bounds__(kMaxBlock) kernel(In x, int64_t n, Output<O> output) {
   using Acc = typename O::Acc;
   Acc* slot = dynamic_shared<Acc>();
   const int t = threadIdx.x;

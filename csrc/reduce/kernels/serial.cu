@@ -11,7 +11,7 @@
 namespace treduce::reduce::serial {
 
 template <class O, class In>
-__global__ void __launch_bounds__(1) kernel(const In* x, int64_t n, Output<O> output) {
+__global__ void __launch_bounds__(1) kernel(In x, int64_t n, Output<O> output) {
   using Acc = typename O::Acc;
   Acc value = O::identity();
   for (int64_t i = 0; i < n; ++i) value = O::combine(value, widen<Acc>(x[i]));

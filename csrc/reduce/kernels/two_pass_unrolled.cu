@@ -15,7 +15,7 @@
 namespace treduce::reduce::two_pass_unrolled {
 
 template <class O, class In, int kBlock>
-__global__ void __launch_bounds__(kBlock) kernel(const In* x, int64_t n, Output<O> output) {
+__global__ void __launch_bounds__(kBlock) kernel(In x, int64_t n, Output<O> output) {
   using Acc = typename O::Acc;
   Acc* slot = dynamic_shared<Acc>();
   const int t = threadIdx.x;

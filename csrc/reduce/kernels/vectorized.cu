@@ -15,45 +15,46 @@
 namespace treduce::reduce::vectorized {
 
 // Sixteen bytes of x from element i on: one load where x is aligned, else one an element.
-template <bool kAligned, class In>
-TREDUCE_DEVICE thread::Vector<In> load(const In* x, int64_t i) {
-  thread::Vector<In> vector;
+template <bool kAligned, class T>
+TREDUCE_DEVICE thread::Vector<T> load(const T* x, int64_t i) {
+  thread::Vector<T> vector;
   if constexpr (kAligned) {
     const int4 words = __ldg(reinterpret_cast<const int4*>(x + i));
     memcpy(&vector, &words, sizeof(vector));
   } else {
 #pragma unroll
-    for (int c = 0; c < thread::Vector<In>::kSize; ++c) vector.at[c] = x[i + c];
+    for (int c = 0; c < thread::Vector<T>::kSize; ++c) vector.at[c] = x[i + c];
   }
   return vector;
+}
+template <bool kAligned>
+TREDUCE_DEVICE auto load(const Integers& x, int64_t i) {
+  return thread::load<kAligned>(x, i);
 }
 
 // Adds the vectors of x at i, i + step, i + 2 * step, ... to acc: four loads, then four additions.
 template <bool kAligned, class O, class In>
-TREDUCE_DEVICE void add_vectors(thread::Accumulators<O, In>& acc, const In* x, int64_t n, int64_t i, int64_t step) {
-  constexpr int kSize = thread::Vector<In>::kSize;
+TREDUCE_DEVICE void add_vectors(thread::Accumulators<O, In>& acc, In x, int64_t n, int64_t i, int64_t step) {
+  const int size = thread::vector_size(x);  // elements in 16 bytes: 4 of float32
   constexpr int kInFlight = 4;
-  for (; i + (kInFlight - 1) * step + kSize <= n; i += kInFlight * step) {
-    thread::Vector<In> vector[kInFlight];
+  for (; i + (kInFlight - 1) * step + size <= n; i += kInFlight * step) {
+    decltype(load<kAligned>(x, i)) vector[kInFlight];
 #pragma unroll
     for (int j = 0; j < kInFlight; ++j) vector[j] = load<kAligned>(x, i + j * step);
 #pragma unroll
     for (int j = 0; j < kInFlight; ++j) acc.take(vector[j]);
   }
-  for (; i + kSize <= n; i += step) acc.take(load<kAligned>(x, i));
-#pragma unroll
-  for (int c = 0; c < kSize; ++c) {
-    if (i + c < n) acc.take(x[i + c], c);  // the tail, fewer elements than a vector: one thread has it
-  }
+  for (; i + size <= n; i += step) acc.take(load<kAligned>(x, i));
+  acc.take_rest(x, i, n);  // the tail, fewer elements than a vector: one thread has it
 }
 
 // What this thread of the grid adds up.
 template <class O, class In>
-TREDUCE_DEVICE typename O::Acc sum_of_thread(const In* x, int64_t n, int64_t block, int64_t blocks) {
-  constexpr int kSize = thread::Vector<In>::kSize;  // elements in 16 bytes: 4 of float32
-  thread::Accumulators<O, In> acc;                  // one for each of them
-  const int64_t step = blocks * blockDim.x * kSize;
-  const int64_t i = (block * blockDim.x + threadIdx.x) * kSize;
+TREDUCE_DEVICE typename O::Acc sum_of_thread(In x, int64_t n, int64_t block, int64_t blocks) {
+  const int size = thread::vector_size(x);
+  thread::Accumulators<O, In> acc(x);  // one for each component of a vector
+  const int64_t step = blocks * blockDim.x * size;
+  const int64_t i = (block * blockDim.x + threadIdx.x) * size;
   if (thread::is_aligned(x)) {  // one branch here, not one a load
     add_vectors<true>(acc, x, n, i, step);
   } else {
@@ -64,10 +65,10 @@ TREDUCE_DEVICE typename O::Acc sum_of_thread(const In* x, int64_t n, int64_t blo
 
 // Blocks a multiprocessor; 0 leaves it to the compiler, which for float16 would spill registers to local memory.
 template <class In>
-constexpr int kBlocks = std::is_same_v<In, float16> ? 1 : 0;
+constexpr int kBlocks = std::is_same_v<In, const float16*> ? 1 : 0;
 
 template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock, kBlocks<In>) kernel(const In* x, int64_t n, Output<O> output) {
+__global__ void __launch_bounds__(kMaxBlock, kBlocks<In>) kernel(In x, int64_t n, Output<O> output) {
   const auto value = block::reduce<O>(sum_of_thread<O>(x, n, blockIdx.x, gridDim.x));
   if (threadIdx.x == 0) output.store(blockIdx.x, value);
 }
@@ -80,15 +81,14 @@ __global__ void __launch_bounds__(kMaxBlock)
 }
 
 cudaError_t launch_both(const Call& call) {
-  return dispatch_op(call, [&](auto op, auto type) {
+  return dispatch_op(call, [&](auto op, auto x) {
     using O = decltype(op);
-    using In = typename decltype(type)::type;
+    using In = decltype(x);
     const Plan& plan = call.prepared.plan;
     auto* partials = static_cast<typename O::Acc*>(call.workspace);
     const bool one_block = plan.grid() == 1;
-    const cudaError_t error =
-        launch(&kernel<O, In>, call.shape(0), static_cast<const In*>(call.input), call.request.geometry.length,
-               Output<O>{one_block ? nullptr : partials, call.result});
+    const cudaError_t error = launch(&kernel<O, In>, call.shape(0), x, call.request.geometry.length,
+                                     Output<O>{one_block ? nullptr : partials, call.result});
     if (error != cudaSuccess || one_block) return error;
     return launch(&second_pass<O>, call.shape(1), partials, plan.grid(), Output<O>{nullptr, call.result});
   });

@@ -14,7 +14,7 @@
 namespace treduce::reduce::warp_shuffle {
 
 template <class O, class In>
-__global__ void __launch_bounds__(kMaxBlock) kernel(const In* x, int64_t n, Output<O> output) {
+__global__ void __launch_bounds__(kMaxBlock) kernel(In x, int64_t n, Output<O> output) {
   using Acc = typename O::Acc;
   Acc value = O::identity();
   for (int64_t i = thread::global_index(); i < n; i += thread::grid_threads()) {
