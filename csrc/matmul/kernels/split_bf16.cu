@@ -14,9 +14,9 @@
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
 #include "../split_finish.cuh"
-#include "../split_operands.cuh"
 #include "../split_parts.cuh"
 #include "../split_tiles.cuh"
+#include "../split_whole.cuh"
 
 namespace treduce::matmul::split_bf16 {
 
