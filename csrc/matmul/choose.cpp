@@ -47,15 +47,16 @@ Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
     int percent;
   };
   constexpr Rate kRates[] = {{kLarge, 128, 100}, {kMedium, 64, 92}, {kSmall, 32, 60}};
+  const bool large = has_large(dtype, chip.capability);
   for (const Rate& rate : kRates) {
-    if (tile == rate.tile) return rate.index;
+    if (tile == rate.tile) return rate.index == kLarge && !large ? kMedium : rate.index;
   }
   // Of short k a large tile's first copies and stores take as long as its multiplications, and one block is alone on its
   // multiprocessor: 1.02 to 1.5 times slower than medium ones at k of 1 and 64, 8 % faster at 120 (NVIDIA H200, 2026-11-22).
   constexpr int64_t kShort = 96;
   return cheapest(kRates,
                   [&](const Rate& rate) {
-                    if (rate.index == kLarge && p.k <= kShort) return std::numeric_limits<int64_t>::max();
+                    if (rate.index == kLarge && (!large || p.k <= kShort)) return std::numeric_limits<int64_t>::max();
                     const TileShape s = shape(dtype, rate.index);
                     const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), chip.multiprocessors);
                     return rounds * s.tile_m * s.tile_n * 100 / rate.percent;
@@ -145,15 +146,14 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
     Index index;
     double speed;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94}, {kWide128, 0.9}, {kSquare64, 0.92},
-                               {kWide64, 0.83},    {kSquare32, 0.7}, {kRows16, 0.68}, {kColumns16, 0.68},
-                               {kSquare16, 0.62},  {kDeep16, 0.63}};
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94}, {kSquare64, 0.92},  {kWide64, 0.83},
+                               {kSquare32, 0.7},   {kRows16, 0.68},  {kColumns16, 0.68}, {kSquare16, 0.62}};
   const bool in_groups = long_k::groups_of(p.k) > 1;
   return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
-    const bool can = s.index == kLong128
-                         ? in_groups && !apart && shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
-                         : apart || !in_groups || adds_groups(s.index);
+    const bool can = s.index == kLong128 ? in_groups && !apart && exists_on(s.index, chip.capability) &&
+                                               shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
+                                         : apart || !in_groups || adds_groups(s.index);
     return can ? cycles(p, shape, chip.multiprocessors, s.speed, apart) : std::numeric_limits<double>::infinity();
   });
 }
@@ -316,7 +316,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const int result = skewed(p.n, size_of(result_dtype(dtype)));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const TileShape& shape = kShapes[cost.index];
-    const bool in_groups = dtype != DType::int8 && long_k::groups_of(p.k) > 1;
+    const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
                      : cost.index == kLarge ? !in_groups
                      : cost.index == kLong  ? in_groups

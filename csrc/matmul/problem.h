@@ -32,7 +32,7 @@ struct Offsets {
 
 TREDUCE_HOST_DEVICE Offsets offsets_of(const Problem& p, int64_t batch) {
   Offsets at = {0, 0, batch * p.m * p.n};
-  for (int d = p.batch_dims - 1; d >= 0; --d) {
+  TREDUCE_ROLLED for (int d = p.batch_dims - 1; d >= 0; --d) {
     const int64_t index = batch % p.batch_size[d];
     batch /= p.batch_size[d];
     at.a += index * p.a_batch[d];

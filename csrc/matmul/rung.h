@@ -8,6 +8,14 @@
 
 namespace treduce::matmul {
 
+// The compute capability of the only chips that this code is for, times ten; 0: of any other. Kernels of shapes that `auto` does not
+// take there are empty.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr int kOnlyCapability = 90;
+#else
+constexpr int kOnlyCapability = 0;
+#endif
+
 struct Pointers {
   const void* a;
   const void* b;

@@ -67,6 +67,13 @@ enum Index { kLarge, kMedium, kSmall };
 
 constexpr int kStages = 4, kStep = 16;  // k of a stage
 
+// Whether a chip has large tiles. Not where `auto` takes tensor cores: then what a caller names has medium ones, for a tenth more time,
+// and the kernel is left out. capability: 0: any but 90.
+constexpr bool has_large(DType dtype, int capability) {
+  if (dtype == DType::float64 || dtype == DType::int8) return false;
+  return capability != 90 || !(dtype == DType::float16 || dtype == DType::bfloat16);
+}
+
 // Sums of 8 bytes fill the registers sooner, and products of 64-bit integers take several more.
 constexpr TileShape shape(DType dtype, int index) {
   const int sum_bytes = has_8_bytes(dtype) ? 8 : 4;
@@ -155,19 +162,7 @@ constexpr TileShape kShape = staged::shape("multiply 128 x 256 tiles", 128, 256,
 
 namespace mma_f64 {
 
-enum Index {
-  kSquare128,
-  kLong128,
-  kWide128,
-  kSquare64,
-  kWide64,
-  kSquare32,
-  kRows16,
-  kColumns16,
-  kSquare16,
-  kDeep16,
-  kShapeCount
-};
+enum Index { kSquare128, kLong128, kSquare64, kWide64, kSquare32, kRows16, kColumns16, kSquare16, kShapeCount };
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
@@ -185,17 +180,18 @@ constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, in
 }
 constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 4, 1),
                                         shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 3, 1, true),
-                                        shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 1, 4, 1),
                                         shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 1, 4, 2),
                                         shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 4, 8, 2),
                                         shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 1, 6, 4),
                                         shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 1, 6, 5),
                                         shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 1, 6, 5),
-                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4),
-                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 16, 3)};
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4)};
 
 // Which shapes add groups of k; a task of any may be a single group.
 constexpr bool adds_groups(int index) { return index != kSquare128; }
+// Which shapes a chip has: where `auto` takes specialized_f64 for large tiles, not the one that is for them alone. capability: 0: any
+// but 90.
+constexpr bool exists_on(int index, int capability) { return index != kLong128 || capability != 90; }
 
 }  // namespace mma_f64
 
@@ -254,6 +250,8 @@ enum Index {
   kShapeCount,
 };
 
+// Whether long k is cut in groups. Sums of integers are the same in any order: `kLong`, which is for groups alone, is not for these.
+constexpr bool has_groups(DType result) { return result != DType::int32; }
 // Which shapes add groups, and of which a task may be a single group.
 constexpr bool adds_groups(int index) { return index != kLarge && index != kWide224; }
 constexpr bool takes_groups_apart(int index) { return index == kMedium || index == kNarrow || index == kSquare; }

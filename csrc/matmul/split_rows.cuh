@@ -7,7 +7,7 @@
 
 #include "epilogue.cuh"
 #include "split_launches.h"
-#include "split_operands.cuh"
+#include "split_lines.cuh"
 #include "split_segment.cuh"
 #include "split_tiles.cuh"
 

@@ -20,8 +20,9 @@ namespace treduce::matmul::mma_f64 {
 using namespace staged;
 
 // One of the shapes of shapes.h.
-template <int kIndex>
+template <int kIndex_>
 struct Tiling {
+  static constexpr int kIndex = kIndex_;
   static constexpr Shape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
   static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
@@ -57,6 +58,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(Source a, Source b, double* c, const double* bias, int64_t m, int64_t n, int inner_batches, int stages,
            Tiles<S::kTileM, S::kTileN> tiles, KGroups groups) {
 #ifdef TREDUCE_MMA
+  if (!exists_on(S::kIndex, kOnlyCapability)) return;  // never launched
   ptx::allow_launch_after();
   using CopiesA = Copies<double, S::kTileM, kAAlongK, S::kThreads>;
   using CopiesB = Copies<double, S::kTileN, kBAlongK, S::kThreads>;

@@ -10,16 +10,21 @@
 
 namespace treduce::matmul::naive {
 
-template <class T, class Tiles>
+// Tiles of any shape, which is the block's: a kernel a shape would gain nothing.
+struct Tiles {
+  int64_t across, down, count;
+};
+
+template <class T>
 __global__ void __launch_bounds__(256)
     kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles tiles) {
   for (int64_t tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
-    const auto place = tiles.place(tile);
-    const int64_t i = place.row + threadIdx.y;
-    const int64_t j = place.column + threadIdx.x;
+    const int64_t line = tile / tiles.across;
+    const int64_t i = line % tiles.down * blockDim.y + threadIdx.y;
+    const int64_t j = tile % tiles.across * blockDim.x + threadIdx.x;
     if (i >= p.m || j >= p.n) continue;
 
-    const Offsets at = offsets_of(p, place.batch);
+    const Offsets at = offsets_of(p, line / tiles.down);
     const T* row = a + at.a + i * p.a_row;
     const T* column = b + at.b + j * p.b_column;
     Acc<T> acc = 0;
@@ -33,11 +38,12 @@ __global__ void __launch_bounds__(256)
 cudaError_t launch_one(const Call& call) {
   return dispatch_dtype(call.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    return with_shape<kShapeCount>(call, [&](auto index) {
-      constexpr TileShape kShape = kShapes[index()];
-      using Tiles = matmul::Tiles<kShape.tile_m, kShape.tile_n>;
-      return launch_tiles<T, Tiles>(&kernel<T, Tiles>, call);
-    });
+    const Problem& p = call.problem;
+    const TileShape& shape = kShapes[call.prepared.shape];
+    Tiles tiles = {ceil_div(p.n, int64_t(shape.tile_n)), ceil_div(p.m, int64_t(shape.tile_m)), 0};
+    tiles.count = p.batches * tiles.down * tiles.across;
+    return launch(&kernel<T>, call.step(0), static_cast<const T*>(call.a), static_cast<const T*>(call.b),
+                  static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), p, tiles);
   });
 }
 

@@ -30,7 +30,9 @@ struct Shape {
   static constexpr int kThreads = kShape.threads;
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
-  static constexpr bool kAddsGroups = adds_groups(kIndex), kGroupsApart = takes_groups_apart(kIndex);
+  template <class Out>
+  static constexpr bool kAddsGroups = adds_groups(kIndex) && has_groups(kDType<Out>);
+  static constexpr bool kGroupsApart = takes_groups_apart(kIndex);
   static constexpr int kKept = kept_sums(kIndex), kInRegisters = kTileN / 2 - kKept;  // sums of groups, a thread
   // Of a consumer beside the ring: where results are staged, and before that sums of groups are kept.
   static constexpr int kOwnBytes = kKept > 0 ? kWarpGroup * kKept * 4 : kStagingBytes;
@@ -101,12 +103,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     RingPosition<S::kStages> position;
     const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
     const uint32_t first_a = TileA::low_word(stages), first_b = TileB::low_word(stages + TileA::kBytes);
-    [[maybe_unused]] Acc<T> total[S::kAddsGroups ? S::kInRegisters : 1] = {};
+    [[maybe_unused]] Acc<T> total[S::template kAddsGroups<Out> ? S::kInRegisters : 1] = {};
     char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
     int done = 0;  // steps of this task: one group of k after another
     for (int64_t task = first; task < tasks;) {
       const int2 range = range_of(task);
-      const int begin = range.x + done, end = S::kAddsGroups ? min(begin + groups.steps, range.y) : range.y;
+      const int begin = range.x + done,
+                end = S::template kAddsGroups<Out> ? min(begin + groups.steps, range.y) : range.y;
       const auto place = place_of(task);  // its divisions overlap the first copies
       Acc<T> acc[S::kTileN / 2];
       int last = -1;
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
       release<S::kCluster>(empty + last * 8);
-      if constexpr (S::kAddsGroups) {
+      if constexpr (S::template kAddsGroups<Out>) {
         if (range.y - range.x > groups.steps) {
           if constexpr (S::kKept > 0) {
             if (done == 0) {  // the results of the task before have left
@@ -198,7 +201,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
     if (error != cudaSuccess) return error;
   }
   const bool apart = call.prepared.apart;
-  const KGroups groups = groups_for(call, S::kAddsGroups, kDepth<T>);
+  const KGroups groups = groups_for(call, S::template kAddsGroups<Out>, kDepth<T>);
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
   error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, broadcast_of(a),
                  broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
@@ -226,7 +229,8 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
-    if constexpr (S::kTransposed && !Form::kAAlongK) {
+    constexpr bool kForGroupsAlone = index() == kLong && !has_groups(kDType<typename Form::Out>);
+    if constexpr (kForGroupsAlone || (S::kTransposed && !Form::kAAlongK)) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
       return launch_layout<Form, S>(call, a, b);
@@ -241,7 +245,7 @@ cudaError_t launch_type(const Call& call) {
     if (call.prepared.small) return small_tiles::run<T>(call);
   }
   if (call.launch_count == 0) return clear(call);
-  return launch_with_type<T, Out>(
+  return launch_with_type<T, Out, true>(
       call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
 }
 

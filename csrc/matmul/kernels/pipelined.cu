@@ -28,6 +28,7 @@ struct Config {
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStep = pipelined::kStep,
                        kStages = pipelined::kStages;
   static constexpr int kThreads = kShape.threads;
+  static constexpr bool kLargeTiles = kIndex == kLarge;
   // A multiprocessor: others hide the first copies and the stores of a block, which short k has little else beside.
   static constexpr int kBlocks = kIndex == kMedium && std::is_same_v<T, float> ? 4 : 1;
   static_assert(kThreads == 32 * kWarpsM * kWarpsN);
@@ -50,6 +51,7 @@ using Small = Config<T, kSmall, 1, 4>;
 template <class T, class C, Way kWayA, Way kWayB>
 __global__ void __launch_bounds__(C::kThreads, kWayA == Way::any ? C::kBlocks : 1)
     kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, typename C::Tiles tiles) {
+  if (C::kLargeTiles && !has_large(kDType<T>, kOnlyCapability)) return;  // never launched
   using CopiesA = Copies<T, C, C::kTileM, kWayA>;
   using CopiesB = Copies<T, C, C::kTileN, kWayB>;
   constexpr int kStep = C::kStep, kStages = C::kStages, kCopyEvery = C::kCopyEvery;
@@ -153,36 +155,28 @@ cudaError_t launch_ways(const Call& call) {
   return launch_tiles<T, typename C::Tiles>(&kernel<T, C, kWayA, kWayB>, call);
 }
 
-template <class T, class C, Way kWayA>
-cudaError_t launch_way_b(const Call& call) {
-  const Way b = call.prepared.way_b;
-  if (b == Way::lines_vectors) return launch_ways<T, C, kWayA, Way::lines_vectors>(call);
-  return b == Way::lines ? launch_ways<T, C, kWayA, Way::lines>(call) : launch_ways<T, C, kWayA, Way::k>(call);
-}
-
-// The ways that kernels are compiled for: all of float32 in large tiles; in smaller ones that of two matrices whose rows are
-// contiguous and aligned. `any` is for the rest.
+// The ways that kernels are compiled for, of float32 alone: in large tiles those along k and by vectors; in smaller ones that of two
+// matrices whose rows are contiguous and aligned. `any` is for the rest.
 template <class T, class C>
 cudaError_t launch_config(const Call& call) {
   if constexpr (std::is_same_v<T, float>) {
-    const Way a = call.prepared.way_a;
-    if constexpr (std::is_same_v<C, Large<T>>) {
-      if (a == Way::k) return launch_way_b<T, C, Way::k>(call);
-      return a == Way::lines ? launch_way_b<T, C, Way::lines>(call) : launch_way_b<T, C, Way::lines_vectors>(call);
-    } else if (a == Way::k && call.prepared.way_b == Way::lines_vectors) {
-      return launch_ways<T, C, Way::k, Way::lines_vectors>(call);
-    } else {
-      return launch_ways<T, C, Way::any, Way::any>(call);
+    const Way a = call.prepared.way_a, b = call.prepared.way_b;
+    if (a == Way::k && b == Way::lines_vectors) return launch_ways<T, C, Way::k, Way::lines_vectors>(call);
+    if constexpr (C::kLargeTiles) {
+      if (a == Way::k && b == Way::k) return launch_ways<T, C, Way::k, Way::k>(call);
+      if (a == Way::lines_vectors && b == Way::k) return launch_ways<T, C, Way::lines_vectors, Way::k>(call);
+      if (a == Way::lines_vectors && b == a) return launch_ways<T, C, Way::lines_vectors, Way::lines_vectors>(call);
     }
-  } else {
-    return launch_ways<T, C, Way::any, Way::any>(call);
   }
+  return launch_ways<T, C, Way::any, Way::any>(call);
 }
 
 template <class T>
 cudaError_t launch_dtype(const Call& call) {
   switch (call.prepared.shape) {
-    case kLarge: return launch_config<T, Large<T>>(call);
+    case kLarge:
+      if constexpr (has_large(kDType<T>, 0)) return launch_config<T, Large<T>>(call);
+      return cudaErrorInvalidValue;  // never prepared
     case kMedium: return launch_config<T, Medium<T>>(call);
     default: return launch_config<T, Small<T>>(call);
   }

@@ -17,9 +17,9 @@
 #include "../hopper.cuh"
 #include "../split_as_read.h"
 #include "../split_finish.cuh"
-#include "../split_operands.cuh"
 #include "../split_parts.cuh"
 #include "../split_tiles.cuh"
+#include "../split_whole.cuh"
 
 namespace treduce::matmul::split_fp16 {
 
