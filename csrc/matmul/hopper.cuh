@@ -148,17 +148,14 @@ struct Form {
   static constexpr bool kAAlongK = kAAlongK_, kBAlongK = kBAlongK_;
 };
 
-// kAnyA: A may lie across k too.
-template <class T, class Out, bool kAnyA, class Body>
+template <class T, class Out, class Body>
 cudaError_t launch_with_type(const Call& call, Body&& body) {
   Boxes a, b;
   const cudaError_t error = pack_operands(call, a, b);
   if (error != cudaSuccess) return error;
   if constexpr (kElementBytes<T> == 2) {
-    if constexpr (kAnyA) {
-      if (!a.along_k && !b.along_k) return body(Form<T, Out, false, false>{}, a, b);
-      if (!a.along_k) return body(Form<T, Out, false, true>{}, a, b);
-    }
+    if (!a.along_k && !b.along_k) return body(Form<T, Out, false, false>{}, a, b);
+    if (!a.along_k) return body(Form<T, Out, false, true>{}, a, b);
     if (!b.along_k) return body(Form<T, Out, true, false>{}, a, b);
   }
   return body(Form<T, Out, true, true>{}, a, b);
@@ -171,15 +168,15 @@ inline cudaError_t clear(const Call& call) {
 }
 
 // Calls body(Form, boxes of A, boxes of B), which launches the kernel. The boxes are in the operands, or in copies that this
-// makes in the workspace; those of A lie along k (see prepare_boxes). k is at least 1.
+// makes in the workspace. k is at least 1.
 template <class Body>
 cudaError_t launch_form(const Call& call, Body&& body) {
   if (call.launch_count == 0) return clear(call);
   switch (call.dtype) {
-    case DType::float16: return launch_with_type<float16, float16, false>(call, body);
-    case DType::bfloat16: return launch_with_type<bfloat16, bfloat16, false>(call, body);
-    case DType::int8: return launch_with_type<int8_t, int32_t, false>(call, body);
-    default: return launch_with_type<ptx::tfloat32, float, false>(call, body);
+    case DType::float16: return launch_with_type<float16, float16>(call, body);
+    case DType::bfloat16: return launch_with_type<bfloat16, bfloat16>(call, body);
+    case DType::int8: return launch_with_type<int8_t, int32_t>(call, body);
+    default: return launch_with_type<ptx::tfloat32, float>(call, body);
   }
 }
 

@@ -53,6 +53,12 @@ void copy_operands(const View& a, const View& b, Prepared& out) {
   out.copy_b = copy(b, "copy B", "copy of B", out);
 }
 
+// For the copy engine.
+void copy_for_boxes(const Request& r, Prepared& out) {
+  const int bytes = static_cast<int>(size_of(r.dtype));
+  copy_operands(view_a(r.problem, r.a, bytes), view_b(r.problem, r.b, bytes), out);
+}
+
 // ---- a warp's matrix instructions ----
 
 // The launch that adds groups of k that are apart, behind their sums.
@@ -276,9 +282,7 @@ void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
 void prepare_wmma(const Request& r, const Chip&, Prepared& out) {
   const Problem& p = r.problem;
   const int64_t bytes = size_of(r.dtype);
-  // `auto` takes other rungs: A across k is not worth kernels of its own, and is read number by number.
   out.way_a = wmma_way(r.a, bytes, p.a_row, p.a_column, p, p.a_batch);
-  if (!is_along_k(out.way_a)) out.way_a = Way::k;
   out.way_b = wmma_way(r.b, bytes, p.b_column, p.b_row, p, p.b_batch);
   prepare_tiles(wmma::shape(r.dtype, 0), out);
 }
@@ -317,9 +321,7 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
 
 void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
   if (r.problem.k == 0) return;
-  const int bytes = static_cast<int>(size_of(r.dtype));
-  // `auto` takes other rungs: A across k is not worth kernels of its own.
-  copy_operands(view_of(operand_a(r.problem, r.a, bytes), false), view_b(r.problem, r.b, bytes), out);
+  copy_for_boxes(r, out);
   set_tile(s, out);
   LaunchShape launch = launch_of(s);
   launch.grid = tiles_of(r.problem, s.tile_m, s.tile_n);

@@ -230,11 +230,9 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
   if (error != cudaSuccess) return error;
   const Source a = source_of(boxes_a), b = source_of(boxes_b);
   const bool a_along_k = boxes_a.along_k, b_along_k = boxes_b.along_k;
-  if constexpr (staged_any_a(sizeof(T))) {
+  if constexpr (staged_any_direction(sizeof(T))) {
     if (!a_along_k && !b_along_k) return body(std::false_type{}, std::false_type{}, a, b);
     if (!a_along_k) return body(std::false_type{}, std::true_type{}, a, b);
-  }
-  if constexpr (staged_any_b(sizeof(T))) {
     if (!b_along_k) return body(std::true_type{}, std::false_type{}, a, b);
   }
   return body(std::true_type{}, std::true_type{}, a, b);

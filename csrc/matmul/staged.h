@@ -7,16 +7,14 @@
 namespace treduce::matmul {
 
 // Contiguous along k or along the lines, as it comes; but of 32-bit and of 8-bit elements k has to be contiguous, since
-// ldmatrix exchanges rows and columns of 16-bit elements only. Of these `auto` takes other rungs: A across k is not worth kernels of
-// its own.
-constexpr bool staged_any_a(int element_bytes) { return element_bytes == 8; }
-constexpr bool staged_any_b(int element_bytes) { return element_bytes == 2 || element_bytes == 8; }
+// ldmatrix exchanges rows and columns of 16-bit elements only.
+constexpr bool staged_any_direction(int element_bytes) { return element_bytes == 2 || element_bytes == 8; }
 
 inline View staged_a(const Problem& p, const void* a, int bytes) {
-  return view_of(operand_a(p, a, bytes), staged_any_a(bytes), true);
+  return view_of(operand_a(p, a, bytes), staged_any_direction(bytes), true);
 }
 inline View staged_b(const Problem& p, const void* b, int bytes) {
-  return view_of(operand_b(p, b, bytes), staged_any_b(bytes), true);
+  return view_of(operand_b(p, b, bytes), staged_any_direction(bytes), true);
 }
 
 }  // namespace treduce::matmul

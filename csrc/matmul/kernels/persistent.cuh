@@ -245,7 +245,7 @@ cudaError_t launch_type(const Call& call) {
     if (call.prepared.small) return small_tiles::run<T>(call);
   }
   if (call.launch_count == 0) return clear(call);
-  return launch_with_type<T, Out, true>(
+  return launch_with_type<T, Out>(
       call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
 }
 

@@ -23,12 +23,11 @@ struct Shape {
   static constexpr int kBlocks = 2;  // a multiprocessor
 };
 
-// A lies along k in its tile, wherever it comes from.
-template <class T, bool kBAlongK>
+template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     kernel(Source<T> a, Source<T> b, T* c, const T* bias, Problem p, Tiles<Shape::kTileM, Shape::kTileN> tiles) {
 #ifdef TREDUCE_WMMA
-  using TileA = Tile<T, Shape::kTileM, Shape::kDepth, Shape::kThreads, true>;
+  using TileA = Tile<T, Shape::kTileM, Shape::kDepth, Shape::kThreads, kAAlongK>;
   using TileB = Tile<T, Shape::kTileN, Shape::kDepth, Shape::kThreads, kBAlongK>;
   constexpr int kM = Shape::kWarpM / kSide, kN = Shape::kWarpN / kSide;  // fragments of a warp
   constexpr int kWarps = Shape::kThreads / 32, kWarpsN = Shape::kTileN / Shape::kWarpN;
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       __syncthreads();
 #pragma unroll 1
       for (int k = 0; k < Shape::kDepth; k += Kind<T>::kDepth) {
-        FragmentA<T, true> fragment_a;
+        FragmentA<T, kAAlongK> fragment_a;
         FragmentB<T, kBAlongK> fragment_b[kN];
 #pragma unroll
         for (int j = 0; j < kN; ++j) {
@@ -101,7 +100,8 @@ cudaError_t launch_type(const Call& call) {
   const Way way_a = call.prepared.way_a, way_b = call.prepared.way_b;
   const Source<T> a{static_cast<const T*>(call.a), p.a_row, p.a_column, is_vectors(way_a)};
   const Source<T> b{static_cast<const T*>(call.b), p.b_column, p.b_row, is_vectors(way_b)};
-  const auto kernels = is_along_k(way_b) ? &kernel<T, true> : &kernel<T, false>;
+  const auto kernels = is_along_k(way_a) ? (is_along_k(way_b) ? &kernel<T, true, true> : &kernel<T, true, false>)
+                                         : (is_along_k(way_b) ? &kernel<T, false, true> : &kernel<T, false, false>);
   static_assert(has_shape<Shape>(shape(kDType<T>, 0)));
   return launch(kernels, call.step(0), a, b, static_cast<T*>(call.c), static_cast<const T*>(call.bias), p,
                 Tiles<Shape::kTileM, Shape::kTileN>(p));
