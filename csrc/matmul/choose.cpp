@@ -146,8 +146,9 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
     Index index;
     double speed;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94}, {kSquare64, 0.92},  {kWide64, 0.83},
-                               {kSquare32, 0.7},   {kRows16, 0.68},  {kColumns16, 0.68}, {kSquare16, 0.62}};
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94},  {kSquare64, 0.92},
+                               {kWide64, 0.83},    {kSquare32, 0.7},  {kRows16, 0.68},
+                               {kColumns16, 0.68}, {kSquare16, 0.62}, {kDeep16, 0.63}};
   const bool in_groups = long_k::groups_of(p.k) > 1;
   return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];

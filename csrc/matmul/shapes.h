@@ -162,7 +162,18 @@ constexpr TileShape kShape = staged::shape("multiply 128 x 256 tiles", 128, 256,
 
 namespace mma_f64 {
 
-enum Index { kSquare128, kLong128, kSquare64, kWide64, kSquare32, kRows16, kColumns16, kSquare16, kShapeCount };
+enum Index {
+  kSquare128,
+  kLong128,
+  kSquare64,
+  kWide64,
+  kSquare32,
+  kRows16,
+  kColumns16,
+  kSquare16,
+  kDeep16,
+  kShapeCount
+};
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
@@ -185,7 +196,8 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
                                         shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 1, 6, 4),
                                         shape("multiply 16 x 32 tiles", 16, 32, 16, 8, 1, 6, 5),
                                         shape("multiply 32 x 16 tiles", 32, 16, 16, 8, 1, 6, 5),
-                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4)};
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4),
+                                        shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 16, 3)};
 
 // Which shapes add groups of k; a task of any may be a single group.
 constexpr bool adds_groups(int index) { return index != kSquare128; }

@@ -20,17 +20,13 @@ struct Parameters {
   Problem problem;
   Pointers pointers;
   Source source;
-  bool has_elements, has_mean, is_log;  // as ops.h has it, for ops that share a kernel
+  bool has_elements, has_mean;  // as ops.h has it, for ops that share a kernel
 };
 
-// Whether the op gives elements, and whether it begins with a mean: known to the compiler, but of ops that share a kernel.
+// Whether the op gives elements: known to the compiler, but of ops that share a kernel.
 template <class Op, class Source>
 TREDUCE_DEVICE bool gives_elements(const Parameters<Source>& p) {
   return !Op::kRowInstead || p.has_elements;
-}
-template <class Op, class Source>
-TREDUCE_DEVICE bool begins_with_mean(const Parameters<Source>& p) {
-  return !Op::kMayLackMean || p.has_mean;
 }
 
 // Rows that come one after another, and no dim behind theirs: prepare takes vectors, and elements side by side, for no others.
@@ -402,16 +398,6 @@ struct Chunk {
   template <int kStage>
   TREDUCE_DEVICE static void replay(Chunk (&row)[1], const Parameters<Source>& p, const Values (&values)[1],
                                     int64_t first, Place place) {
-    if constexpr (Op::kMayBeLog && kStage == 1) {
-      if (p.is_log) {  // no exp is wanted
-#pragma unroll
-        for (int s = 0; s < kStripes; ++s) {
-#pragma unroll
-          for (int j = 0; j < kOfStripe; ++j) row[0].held[s][j][0] = Op::difference(row[0].held[s][j][0], values[0]);
-        }
-        return;
-      }
-    }
 #pragma unroll
     for (int s = 0; s < kStripes; ++s) {
 #pragma unroll
@@ -619,9 +605,8 @@ TREDUCE_DEVICE typename Fold::Acc fold_lanes(typename Fold::Acc (&node)[kRows][k
 template <class Op, class Source>
 TREDUCE_DEVICE typename Op::Values begin_row(const Parameters<Source>& p, int64_t row) {
   typename Op::Values values = {};
-  if constexpr (Op::kMayBeLog) values.is_log = p.is_log;
   if constexpr (Op::kRowInputs > 0) {
-    const int lacking = begins_with_mean<Op>(p) ? 0 : 1;
+    const int lacking = !Op::kMayLackMean || p.has_mean ? 0 : 1;  // of the row's values, the mean comes first
 #pragma unroll
     for (int i = 0; i < Op::kRowInputs; ++i) {
       if (i >= lacking) Op::begin(values, i, static_cast<const typename Op::Acc*>(p.pointers.row_in[i - lacking])[row]);
@@ -639,10 +624,9 @@ TREDUCE_DEVICE void store_row(const Parameters<Source>& p, const typename Op::Va
     p.source.rounded(result).store(static_cast<typename Source::Raw*>(p.pointers.out) +
                                    p.problem.out.row(row, p.problem.inner));
   } else if constexpr (Op::kRowOutputs > 0) {
-    const int lacking = begins_with_mean<Op>(p) ? 0 : 1;
 #pragma unroll
     for (int i = 0; i < Op::kRowOutputs; ++i) {
-      if (i >= lacking) static_cast<typename Op::Acc*>(p.pointers.row_out[i - lacking])[row] = Op::row_output(values, i);
+      static_cast<typename Op::Acc*>(p.pointers.row_out[i])[row] = Op::row_output(values, i);
     }
   }
 }

@@ -66,7 +66,7 @@ struct Held {
   // All reductions. join(Fold{}, node) gives the node of the row from that of this warp.
   template <class Join>
   TREDUCE_DEVICE void run(const Parameters<Source>& p, Join join) {
-    if (Op::kStages == 1 || begins_with_mean<Op>(p)) stage<0>(p, join);
+    stage<0>(p, join);
     if constexpr (Op::kStages > 1) stage<1>(p, join);
   }
 

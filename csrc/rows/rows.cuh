@@ -14,7 +14,7 @@ namespace treduce::rows {
 
 template <class A, class Source>
 TREDUCE_DEVICE Constants<A> constants_of(const Parameters<Source>& p) {
-  return {static_cast<A>(p.problem.eps), p.problem.length, p.has_mean, p.is_log};
+  return {static_cast<A>(p.problem.eps), p.problem.length, p.has_mean};
 }
 
 struct Slots {
@@ -72,8 +72,7 @@ constexpr int kResident = sizeof(typename Source::Acc) == 8 ? 1
 template <class Source>
 Parameters<Source> parameters(const Call& call) {
   const Op op = call.request.op;
-  return {call.request.problem, call.pointers, Source(call.request.dtype), has_elements(op), has_mean(op),
-          is_log(op)};
+  return {call.request.problem, call.pointers, Source(call.request.dtype), has_elements(op), has_mean(op)};
 }
 
 // Calls body(source, integral_constant<kSize>) for what is prepared. A rung names the ways of reading that it has kernels for, beside

@@ -96,8 +96,8 @@ class Task {
     }
     row_ = row;
     if (whole()) read(0, problem_.length, rows);
-    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op), is_log(r_.op)};
-    if (O::kStages == 1 || has_mean(r_.op)) stage<0>(values, rows, constants);
+    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op)};
+    stage<0>(values, rows, constants);
     if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
     for (int64_t r = 0; r < rows; ++r) write(row + r, r, values[r]);
   }
@@ -120,9 +120,7 @@ class Task {
         if (result != to) conversions_.round(second_, count, to, step);
       });
       if constexpr (O::kRowOutputs > 0) {
-        for (int i = lacking_; i < O::kRowOutputs; ++i) {
-          static_cast<A*>(p_.row_out[i - lacking_])[row] = O::row_output(values, i);
-        }
+        for (int i = 0; i < O::kRowOutputs; ++i) static_cast<A*>(p_.row_out[i])[row] = O::row_output(values, i);
       }
     } else if constexpr (O::kRowInstead) {
       const A result = O::row_instead(values);

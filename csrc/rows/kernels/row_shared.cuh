@@ -159,10 +159,8 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<f
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
     part.read(row);
     allow_launch_after();
-    if (Op::kStages == 1 || begins_with_mean<Op>(p)) {
-      Op::template result<0>(values[0]) =
-          Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
-    }
+    Op::template result<0>(values[0]) =
+        Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
     if constexpr (Op::kStages > 1) {
       Op::template result<1>(values[0]) =
           Op::template finish<1>(values[0], part.template reduce<1>(values, row, log2_blocks), constants);

@@ -17,7 +17,7 @@ template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp> op, const Call& call);
 
 cudaError_t launch_one(const Call& call) {
-  return dispatch_kernel(call.request.op, [&](auto op) { return launch_op(op, call); });
+  return dispatch_op(call.request.op, [&](auto op) { return launch_op(op, call); });
 }
 
 const Rung<launch_one> rung("three_pass");

@@ -43,10 +43,8 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
   ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x; row < p.problem.rows; row += gridDim.x) {
     typename Op::Values values[1] = {begin_row<Op>(p, row)};
-    if (Op::kStages == 1 || begins_with_mean<Op>(p)) {
-      Op::template result<0>(values[0]) = Op::template finish<0>(
-          values[0], reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
-    }
+    Op::template result<0>(values[0]) =
+        Op::template finish<0>(values[0], reduce_row<0, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
     if constexpr (Op::kStages > 1) {
       Op::template result<1>(values[0]) = Op::template finish<1>(
           values[0], reduce_row<1, RowOp, Source, kSize>(p, values, row, warps, turn), constants);

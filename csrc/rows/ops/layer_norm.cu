@@ -1,4 +1,4 @@
-// The kernels of layer_norm and rms_norm.
+// The kernels of layer_norm.
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"

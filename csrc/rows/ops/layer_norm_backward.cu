@@ -1,4 +1,4 @@
-// The kernels of their gradients.
+// The kernels of layer_norm_backward and rms_norm_backward.
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"

@@ -1,4 +1,4 @@
-// The kernels of softmax, log_softmax and logsumexp.
+// The kernels of softmax.
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"
@@ -6,9 +6,9 @@
 
 namespace treduce::rows {
 
-template cudaError_t three_pass::launch_op(Tag<EitherSoftmax>, const Call&);
-template cudaError_t row_registers::launch_op(Tag<EitherSoftmax>, const Call&);
-template cudaError_t row_cluster::launch_op(Tag<EitherSoftmax>, const Call&);
-template cudaError_t row_shared::launch_op(Tag<EitherSoftmax>, const Call&);
+template cudaError_t three_pass::launch_op(Tag<Softmax>, const Call&);
+template cudaError_t row_registers::launch_op(Tag<Softmax>, const Call&);
+template cudaError_t row_cluster::launch_op(Tag<Softmax>, const Call&);
+template cudaError_t row_shared::launch_op(Tag<Softmax>, const Call&);
 
 }  // namespace treduce::rows
