@@ -20,14 +20,8 @@ struct Parameters {
   Problem problem;
   Pointers pointers;
   Source source;
-  bool has_elements, has_mean;  // as ops.h has it, for ops that share a kernel
+  bool has_mean;  // of the op
 };
-
-// Whether the op gives elements: known to the compiler, but of ops that share a kernel.
-template <class Op, class Source>
-TREDUCE_DEVICE bool gives_elements(const Parameters<Source>& p) {
-  return !Op::kRowInstead || p.has_elements;
-}
 
 // Rows that come one after another, and no dim behind theirs: prepare takes vectors, and elements side by side, for no others.
 template <class Source, int kSize>
@@ -111,7 +105,7 @@ struct Chunk {
       for (int i = 0; i < Op::kInputs; ++i) {
         in[i] = static_cast<const Raw*>(p.pointers.in[i]) + offset(p, p.problem.in[i], row, first);
       }
-      out = static_cast<Raw*>(p.pointers.out) + offset(p, p.problem.out, row, first);
+      out = static_cast<Raw*>(p.pointers.out) + (Op::kHasElements ? offset(p, p.problem.out, row, first) : 0);
     }
     // The same of row `row`, which lies `step` rows further on, or, unless it `moves`, is this one.
     TREDUCE_DEVICE Begin next(const Parameters<Source>& p, int64_t row, int64_t first, int step, bool moves) const {
@@ -606,7 +600,7 @@ template <class Op, class Source>
 TREDUCE_DEVICE typename Op::Values begin_row(const Parameters<Source>& p, int64_t row) {
   typename Op::Values values = {};
   if constexpr (Op::kRowInputs > 0) {
-    const int lacking = !Op::kMayLackMean || p.has_mean ? 0 : 1;  // of the row's values, the mean comes first
+    const int lacking = p.has_mean ? 0 : 1;  // the mean comes first
 #pragma unroll
     for (int i = 0; i < Op::kRowInputs; ++i) {
       if (i >= lacking) Op::begin(values, i, static_cast<const typename Op::Acc*>(p.pointers.row_in[i - lacking])[row]);
@@ -618,9 +612,8 @@ TREDUCE_DEVICE typename Op::Values begin_row(const Parameters<Source>& p, int64_
 // Stores what a row has one of. Who calls: one thread.
 template <class Op, class Source>
 TREDUCE_DEVICE void store_row(const Parameters<Source>& p, const typename Op::Values& values, int64_t row) {
-  if constexpr (Op::kRowInstead) {
-    if (p.has_elements) return;
-    const typename Op::Acc result[1] = {Op::row_instead(values)};
+  if constexpr (!Op::kHasElements) {
+    const typename Op::Acc result[1] = {Op::row_output(values, 0)};
     p.source.rounded(result).store(static_cast<typename Source::Raw*>(p.pointers.out) +
                                    p.problem.out.row(row, p.problem.inner));
   } else if constexpr (Op::kRowOutputs > 0) {

@@ -73,7 +73,7 @@ struct Held {
   // The outputs; what a row has one of, if this warp `is_first` of those that share it.
   TREDUCE_DEVICE void store(const Parameters<Source>& p, bool is_first) const {
     const int lane = place.of_row.lane, mine = lane / Piece::kPacks;
-    if (gives_elements<Op>(p)) {
+    if constexpr (Op::kHasElements) {
       Piece::store(piece, p, values, place.row, place.row_step, place.count, place.first, place.of_row);
     }
     if (is_first && lane % Piece::kPacks == 0 && mine < place.count) store_row<Op>(p, own, place.at(mine));
@@ -91,10 +91,12 @@ struct Held {
     const Constants<A> constants = constants_of<A>(p);
     const auto result = Op::template finish<kStage>(own, mine, constants);
     Op::template result<kStage>(own) = result;
-    const int team = threadIdx.x % warp::kLanes & ~(place.lanes - 1);
+    if constexpr (Op::kHasElements || kStage + 1 < Op::kStages) {
+      const int team = threadIdx.x % warp::kLanes & ~(place.lanes - 1);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      Op::template result<kStage>(values[r]) = kRows == 1 ? result : warp::from(result, team + r * kPacks);
+      for (int r = 0; r < kRows; ++r) {
+        Op::template result<kStage>(values[r]) = kRows == 1 ? result : warp::from(result, team + r * kPacks);
+      }
     }
   }
 };

@@ -75,11 +75,13 @@ void output_all(const void* const* in, const void* weight, const void* bias, con
 
 template <class O>
 void output(const void* const* in, const void* weight, const void* bias, const void* values, int64_t count, void* out) {
-  const bool weighted = O::kWeight && weight != nullptr, biased = O::kWeight && bias != nullptr;
-  if (weighted && biased) return output_all<O::kWeight, O::kWeight, O>(in, weight, bias, values, count, out);
-  if (weighted) return output_all<O::kWeight, false, O>(in, weight, bias, values, count, out);
-  if (biased) return output_all<false, O::kWeight, O>(in, weight, bias, values, count, out);
-  output_all<false, false, O>(in, weight, bias, values, count, out);
+  if constexpr (O::kHasElements) {
+    const bool weighted = O::kWeight && weight != nullptr, biased = O::kWeight && bias != nullptr;
+    if (weighted && biased) return output_all<O::kWeight, O::kWeight, O>(in, weight, bias, values, count, out);
+    if (weighted) return output_all<O::kWeight, false, O>(in, weight, bias, values, count, out);
+    if (biased) return output_all<false, O::kWeight, O>(in, weight, bias, values, count, out);
+    output_all<false, false, O>(in, weight, bias, values, count, out);
+  }
 }
 
 template <class O>

@@ -23,10 +23,8 @@ enum class Op : int8_t {
   rms_norm_backward,
 };
 
-// Ops that share a functor, and so their kernels: logsumexp is log_softmax with a value a row in place of its elements, and the
-// gradient of the RMS norm is that of the layer norm with a mean of zero. (Softmax and log_softmax, or the norms themselves, in one
-// kernel: up to 15 % slower, NVIDIA H200, 2026-11-25.)
-constexpr bool has_elements(Op op) { return op != Op::logsumexp; }
+// The gradient of the RMS norm is that of the layer norm with a mean of zero, and shares its kernels. (Softmax, log_softmax and
+// logsumexp in one kernel, or both norms: up to 15 % slower, NVIDIA H200, 2026-11-25.)
 constexpr bool has_mean(Op op) { return op != Op::rms_norm_backward; }
 
 // Two sums at once.
@@ -54,8 +52,7 @@ template <class A, int kInputTensors, int kReductions>
 struct RowOp {
   using Acc = A;
   static constexpr int kInputs = kInputTensors, kStages = kReductions;
-  static constexpr bool kRowInstead = false;             // it may give a value a row in place of its elements
-  static constexpr bool kMayLackMean = false;            // has_mean() may be false
+  static constexpr bool kHasElements = true;             // an output for each element
   static constexpr bool kWeight = false;                 // one for each place in a row
   static constexpr bool kWeightFirst = false;            // it enters the stages, and not the output
   static constexpr bool kBias = false;                   // one for each place in a row, beside the weight
@@ -112,11 +109,10 @@ struct Softmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.scale == row.scale; }
 };
 
-// x - max - log(sum). Or of a row max + log(sum), where an infinite maximum is the result.
+// x - max - log(sum)
 template <class A>
 struct LogSoftmax : RowOp<A, 1, 2> {
   static constexpr int kPlainStages = 1, kExpStage = 1;
-  static constexpr bool kRowInstead = true;
   template <int kStage>
   using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
   struct Values {
@@ -140,12 +136,36 @@ struct LogSoftmax : RowOp<A, 1, 2> {
   TREDUCE_ALWAYS_INLINE static A output(const A (&d)[1], bool, A, bool, A, const Values& row) {
     return d[0] - row.log_sum;
   }
-  TREDUCE_ALWAYS_INLINE static A row_instead(const Values& row) {
-    const bool infinite = row.max - row.max != A(0) && row.max == row.max;
-    return infinite ? row.max : row.max + row.log_sum;
-  }
   static constexpr bool kKnowsNumbers = true;  // a NaN makes the sum one
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.log_sum == row.log_sum; }
+};
+
+// max + log(sum of exp(x - max)): a value a row. An infinite maximum is the result.
+template <class A>
+struct LogSumExp : RowOp<A, 1, 2> {
+  static constexpr int kPlainStages = 1, kExpStage = 1;
+  static constexpr bool kHasElements = false;
+  static constexpr int kRowOutputs = 1;
+  template <int kStage>
+  using Fold = std::conditional_t<kStage == 0, Max<A>, Sum<A>>;
+  struct Values {
+    A max, result;
+  };
+  template <int kStage, bool kUsual = false>
+  TREDUCE_ALWAYS_INLINE static A map(A (&x)[1], A, const Values& row) {
+    return kStage == 0 ? x[0] : LogSumExp::template exp_of<kUsual>(x[0] - row.max);
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A& result(Values& row) {
+    return kStage == 0 ? row.max : row.result;
+  }
+  template <int kStage>
+  TREDUCE_ALWAYS_INLINE static A finish(const Values& row, A value, const Constants<A>&) {
+    if constexpr (kStage == 0) return value;
+    const bool infinite = row.max - row.max != A(0) && row.max == row.max;
+    return infinite ? row.max : row.max + elementary::log(value);
+  }
+  TREDUCE_ALWAYS_INLINE static A row_output(const Values& row, int) { return row.result; }
 };
 
 // The weight and the bias of a norm, each where there is one.
@@ -271,12 +291,11 @@ struct LogSoftmaxBackward : RowOp<A, 2, 1> {
   TREDUCE_ALWAYS_INLINE static bool are_numbers(const Values& row) { return row.sum > A(-1e30) && row.sum < A(1e30); }
 };
 
-// Of the gradient g and the input x, with h = (x - mean) rstd and g w: rstd (g w - mean of g w - h mean of g w h). Without a mean, both
-// are zero: rstd (g w - h mean of g w h).
+// Of the gradient g and the input x, with h = (x - mean) rstd and g w: rstd (g w - mean of g w - h mean of g w h). Of the RMS norm both
+// means but the last are zero, which changes no bit of what they are subtracted from.
 template <class A>
 struct LayerNormBackward : RowOp<A, 2, 1> {
   static constexpr bool kWeight = true, kWeightFirst = true;
-  static constexpr bool kMayLackMean = true;
   static constexpr int kRowInputs = 2;
   template <int kStage>
   using Fold = SumTwo<A>;
@@ -317,8 +336,8 @@ template <class Body>
 auto dispatch_op(Op op, Body&& body) {
   switch (op) {
     case Op::softmax: return body(Tag<Softmax>{});
-    case Op::log_softmax:
-    case Op::logsumexp: return body(Tag<LogSoftmax>{});
+    case Op::log_softmax: return body(Tag<LogSoftmax>{});
+    case Op::logsumexp: return body(Tag<LogSumExp>{});
     case Op::layer_norm: return body(Tag<LayerNorm>{});
     case Op::rms_norm: return body(Tag<RmsNorm>{});
     case Op::softmax_backward: return body(Tag<SoftmaxBackward>{});

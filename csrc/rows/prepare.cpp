@@ -30,7 +30,7 @@ bool is_adjacent(const Request& r) {
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (r.problem.in[i].element_stride != 1) return false;
   }
-  return !has_elements(r.op) || r.problem.out.element_stride == 1;
+  return r.op == Op::logsumexp || r.problem.out.element_stride == 1;
 }
 
 bool takes_vectors(const Request& r, int size) {
@@ -45,7 +45,7 @@ bool takes_vectors(const Request& r, int size) {
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (!fits(p.in[i])) return false;
   }
-  return !has_elements(r.op) || fits(p.out);
+  return r.op == Op::logsumexp || fits(p.out);
 }
 
 // Rows side by side that begin anywhere, all tensors' at the same place of a vector. Weights have no such rows.
@@ -60,7 +60,7 @@ bool is_shifted(const Request& r) {
   for (int i = 1; i < inputs_of(r.op); ++i) {
     if (!like_first(p.in[i])) return false;
   }
-  return !has_elements(r.op) || like_first(p.out);
+  return r.op == Op::logsumexp || like_first(p.out);
 }
 
 Reads reads_of(const Request& r) {
@@ -215,7 +215,7 @@ Prepared prepare(const Request& r, const Chip& chip) {
   }
   const int64_t elements = r.problem.rows * r.problem.length, size = size_of(r.dtype);
   p.bytes_read = elements * size * inputs_of(r.op);
-  p.bytes_written = (has_elements(r.op) ? elements : r.problem.rows) * size;
+  p.bytes_written = (r.op == Op::logsumexp ? r.problem.rows : elements) * size;
   return p;
 }
 

@@ -71,8 +71,7 @@ constexpr int kResident = sizeof(typename Source::Acc) == 8 ? 1
 
 template <class Source>
 Parameters<Source> parameters(const Call& call) {
-  const Op op = call.request.op;
-  return {call.request.problem, call.pointers, Source(call.request.dtype), has_elements(op), has_mean(op)};
+  return {call.request.problem, call.pointers, Source(call.request.dtype), has_mean(call.request.op)};
 }
 
 // Calls body(source, integral_constant<kSize>) for what is prepared. A rung names the ways of reading that it has kernels for, beside

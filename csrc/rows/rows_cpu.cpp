@@ -89,8 +89,9 @@ class Task {
     Values values[kMostAtOnce] = {};
     for (int64_t r = 0; r < rows; ++r) {
       if constexpr (O::kRowInputs > 0) {
-        for (int i = lacking_; i < O::kRowInputs; ++i) {
-          O::begin(values[r], i, static_cast<const A*>(p_.row_in[i - lacking_])[row + r]);
+        const int lacking = has_mean(r_.op) ? 0 : 1;  // the mean comes first
+        for (int i = lacking; i < O::kRowInputs; ++i) {
+          O::begin(values[r], i, static_cast<const A*>(p_.row_in[i - lacking])[row + r]);
         }
       }
     }
@@ -103,7 +104,7 @@ class Task {
   }
 
   void write(int64_t row, int64_t r, Values& values) {
-    if (!O::kRowInstead || has_elements(r_.op)) {
+    if constexpr (O::kHasElements) {
       char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
       const int64_t step = problem_.out.element_stride;
       units(O::kWeight, [&](int64_t at, int64_t count) {
@@ -122,8 +123,8 @@ class Task {
       if constexpr (O::kRowOutputs > 0) {
         for (int i = 0; i < O::kRowOutputs; ++i) static_cast<A*>(p_.row_out[i])[row] = O::row_output(values, i);
       }
-    } else if constexpr (O::kRowInstead) {
-      const A result = O::row_instead(values);
+    } else {
+      const A result = O::row_output(values, 0);
       conversions_.round(&result, 1, static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_, 1);
     }
   }
@@ -213,7 +214,6 @@ class Task {
   const cpu::Loops& loops_;
   const cpu::Conversions& conversions_;
   const int64_t size_, unit_, at_once_;
-  const int lacking_ = has_mean(r_.op) ? 0 : 1;  // of the row's values, the mean comes first
   std::vector<A> scratch_;
   A* in_[kMostInputs] = {};
   A *weights_ = nullptr, *biases_ = nullptr, *first_ = nullptr, *second_ = nullptr;

@@ -327,7 +327,7 @@ py::dict row_call_plan(const std::string& op, const py::tuple& operand, at::Scal
           : rows::checked_dim(self, along.at(0));
   rows::RowCall call(which, variant, self, dims);
   if (!call.copies(self)) call.request.addresses |= planned.address;
-  const bool a_row = !rows::has_elements(which);
+  const bool a_row = which == rows::Op::logsumexp;
   std::vector<int64_t> sizes = self.sizes().vec();
   if (a_row && self.dim() > 0) sizes.erase(sizes.begin() + dims.begin);
   call.set_output(at::detail::empty_strided_meta(sizes, at::detail::defaultStrides(sizes), type));

@@ -138,7 +138,7 @@ void RowCall::add_row_input(const at::Tensor& values) {
 
 void RowCall::set_output(const at::Tensor& tensor) {
   Problem& p = request.problem;
-  const bool a_row = !has_elements(request.op);
+  const bool a_row = request.op == Op::logsumexp;
   const int64_t length = a_row ? 1 : p.length;
   p.out = {length * p.inner, 1, a_row ? 1 : p.inner};
   if (p.inner == 1) p.out.element_stride = 1;

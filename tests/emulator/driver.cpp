@@ -356,7 +356,7 @@ std::string row_operation(std::istream& line) {
   p.has_weight = pointers.weight != nullptr;
   p.has_bias = pointers.bias != nullptr;
   for (const void*& values : pointers.row_in) values = read(0, false);
-  const bool a_row = !rows::has_elements(request.op);
+  const bool a_row = request.op == rows::Op::logsumexp;
   const int64_t length = a_row ? 1 : p.length;
   p.out = {length * p.inner, 1, p.inner};
   const int64_t elements = round_up(p.rows * length * size, 16), values = round_up(p.rows * accumulator, 16);

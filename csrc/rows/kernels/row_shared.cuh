@@ -165,7 +165,7 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<f
       Op::template result<1>(values[0]) =
           Op::template finish<1>(values[0], part.template reduce<1>(values, row, log2_blocks), constants);
     }
-    if (gives_elements<Op>(p)) part.store(values, row);
+    if constexpr (Op::kHasElements) part.store(values, row);
     if (rank == 0 && threadIdx.x == 0) store_row<Op>(p, values[0], row);
   }
   if (log2_blocks > 0) treduce::cluster::sync();  // nobody leaves while its shared memory is read

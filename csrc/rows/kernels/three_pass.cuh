@@ -49,7 +49,7 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
       Op::template result<1>(values[0]) = Op::template finish<1>(
           values[0], reduce_row<1, RowOp, Source, kSize>(p, values, row, warps, turn), constants);
     }
-    if (gives_elements<Op>(p)) {
+    if constexpr (Op::kHasElements) {
       const int64_t step = int64_t{warps} * Pairwise::kChunk;
       for (int64_t first = int64_t{warp} * Pairwise::kChunk; first < p.problem.length; first += step) {
         const auto place = Piece::place(p.problem, row, first, lane);

@@ -1,4 +1,4 @@
-// The kernels of log_softmax and logsumexp.
+// The kernels of log_softmax.
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"
