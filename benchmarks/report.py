@@ -675,7 +675,16 @@ def distributed_sums(results: Results) -> str:
         cells = [shape_of(row), str(row["sharded"]), dim, significant(us["torch_reduce"]), significant(us["DTensor"])]
         crossing = significant(floor) if floor != least else ""
         lines.append([*cells, significant(least), crossing, number(us["torch_reduce"] / floor)])
-    head = ["shape", "sharded", "summed", "µs", "DTensor µs", "local sum, all_gather µs", "and the cut chunk's rows", "ours / that"]
+    head = [
+        "shape",
+        "sharded",
+        "summed",
+        "µs",
+        "DTensor µs",
+        "local sum, all_gather µs",
+        "and the cut chunk's rows",
+        "ours / that",
+    ]
     return table(head, lines, 3) + "\n\n" + on_ranks(results, "Sums of float32 DTensors, host time included")
 
 
