@@ -121,6 +121,8 @@ class Point(NamedTuple):
     """In memory; `grid.LAYOUTS` says what each is."""
     compiled: bool = False
     """Also timed beside torch.compile, which takes seconds to compile each."""
+    predicted: float | None = None
+    """Microseconds on an H200 that bytes, launches and waves had promised before the kernels were written."""
 
 
 KINDS = {
@@ -410,29 +412,29 @@ GRID: tuple[Point, ...] = (
 
 # Shapes that no schedule was tuned for, mostly multiples of nothing. Each is timed beside every peer in one run.
 UNTUNED: tuple[Point, ...] = (
-    Point("untuned", (100,), None, "less than a stripe"),
-    Point("untuned", (3000,), None, "three chunks, the last of them ragged"),
-    Point("untuned", (12_345,), None, "thirteen chunks: one block or several"),
-    Point("untuned", (99_991,), None, "how blocks meet, over a prime"),
-    Point("untuned", (300_000,), None, "two or three chunks an SM"),
-    Point("untuned", (777_777,), None, "six"),
-    Point("untuned", (2_500_000,), None, "10 MB: latency still counts"),
-    Point("untuned", (20_000_000,), None, "80 MB: past the L2"),
-    Point("untuned", (3_000_000,), None, "6 MB", "bfloat16"),
-    Point("untuned", (3_000_000, 12), INNER, "rows of 24 bytes, which vectors do not fit", "bfloat16"),
-    Point("untuned", (9_000_000, 5), INNER, "rows of five"),
-    Point("untuned", (128, 128, 128, 9), (3,), "rows of nine"),
-    Point("untuned", (900_000, 48), INNER, "rows of twelve vectors"),
-    Point("untuned", (100_000, 200), INNER, "rows of 50 vectors"),
-    Point("untuned", (30_000, 768), INNER, "three quarters of a chunk"),
-    Point("untuned", (30_000, 768), INNER, "three quarters of a chunk", "bfloat16"),
-    Point("untuned", (900_000, 48), OUTER, "48 columns"),
-    Point("untuned", (100_000, 200), OUTER, "columns that fill no power of two of threads"),
-    Point("untuned", (100_000, 200), OUTER, "columns that fill no power of two of threads", "bfloat16"),
-    Point("untuned", (5000, 5000), OUTER, "five chunks: no power of two of them"),
-    Point("untuned", (96, 700, 900), (1,), "part of a chunk of rows, in many places"),
-    Point("untuned", (20, 30, 40, 500), (0, 2), "two outer dims of rows"),
-    Point("untuned", (256, 50, 1024), (0, 1), "dims that join"),
+    Point("untuned", (100,), None, "less than a stripe", predicted=1.35),
+    Point("untuned", (3000,), None, "three chunks, the last of them ragged", predicted=1.55),
+    Point("untuned", (12_345,), None, "thirteen chunks: one block or several", predicted=1.9),
+    Point("untuned", (99_991,), None, "how blocks meet, over a prime", predicted=2.4),
+    Point("untuned", (300_000,), None, "two or three chunks an SM", predicted=2.7),
+    Point("untuned", (777_777,), None, "six", predicted=3.6),
+    Point("untuned", (2_500_000,), None, "10 MB: latency still counts", predicted=5.5),
+    Point("untuned", (20_000_000,), None, "80 MB: past the L2", predicted=21.7),
+    Point("untuned", (3_000_000,), None, "6 MB", "bfloat16", predicted=4.6),
+    Point("untuned", (3_000_000, 12), INNER, "rows of 24 bytes, which vectors do not fit", "bfloat16", predicted=20),
+    Point("untuned", (9_000_000, 5), INNER, "rows of five", predicted=51),
+    Point("untuned", (128, 128, 128, 9), (3,), "rows of nine", predicted=22),
+    Point("untuned", (900_000, 48), INNER, "rows of twelve vectors", predicted=42),
+    Point("untuned", (100_000, 200), INNER, "rows of 50 vectors", predicted=20.5),
+    Point("untuned", (30_000, 768), INNER, "three quarters of a chunk", predicted=22.8),
+    Point("untuned", (30_000, 768), INNER, "three quarters of a chunk", "bfloat16", predicted=13.5),
+    Point("untuned", (900_000, 48), OUTER, "48 columns", predicted=44),
+    Point("untuned", (100_000, 200), OUTER, "columns that fill no power of two of threads", predicted=23),
+    Point("untuned", (100_000, 200), OUTER, "columns that fill no power of two of threads", "bfloat16", predicted=14.5),
+    Point("untuned", (5000, 5000), OUTER, "five chunks: no power of two of them", predicted=26),
+    Point("untuned", (96, 700, 900), (1,), "part of a chunk of rows, in many places", predicted=58.5),
+    Point("untuned", (20, 30, 40, 500), (0, 2), "two outer dims of rows", predicted=15),
+    Point("untuned", (256, 50, 1024), (0, 1), "dims that join", predicted=15),
 )
 
 

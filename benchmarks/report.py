@@ -450,13 +450,14 @@ def untuned(results: Results) -> str:
     """Every untuned point: µs of everybody, slowest relative to its fastest peer first."""
     points = [p for p in results.grid if p.row["kind"] == "untuned" and p.us]
     points.sort(key=lambda p: min(p.x[name][0] for name in p.x))
+    predicted = {grid.key(point): point.predicted for point in cases.UNTUNED}
     lines = []
     for p in points:
-        times = [p.row["us"].get(name, [None])[0] for name in PEERS]
+        times = [predicted[grid.key(p.row)], *(p.row["us"].get(name, [None])[0] for name in PEERS)]
         least = min(p.x.values(), key=lambda x: x[0])
         cells = [*what_of(p.row), f"`{p.row['rung']}`", *map(significant, (p.us, *times)), ratio(least)]
         lines.append([*cells, significant(p.rate)])
-    head = [*WHAT, "rung", "µs", *(f"{name}, µs" for name in PEERS), "x the fastest", "GB/s"]
+    head = [*WHAT, "rung", "µs", "predicted, µs", *(f"{name}, µs" for name in PEERS), "x the fastest", "GB/s"]
     means = ", ".join(
         f"{mean} times {name} (least {least})"
         for name in PEERS

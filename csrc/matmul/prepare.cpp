@@ -138,7 +138,7 @@ void add_split(const Operand& o, const SplitNames& names, SplitRegions& to, Prep
   } else {
     to.splitting.blocks = 0;
   }
-  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + 3));
+  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + kLineWords));
   if (to.ordered) to.order = out.workspace.add(names.order, sizeof(uint32_t) * (2 * h.lines_padded + 1));
 }
 

@@ -150,6 +150,10 @@ struct Halves {
   TREDUCE_HOST_DEVICE int64_t all_lines() const { return matrices * lines_padded; }
 };
 
+// The words behind the facts of lines: which codes there are, as a set; and of lines that are split while another launch waits, how
+// many blocks are done, and that these may count themselves (see split_lines.cuh).
+enum LineWord { kWordOfCodes, kWordOfDone, kWordOfBegun, kLineWords };
+
 constexpr int kParts = 3;
 
 // The groups of k whose parts lie in the workspace together.

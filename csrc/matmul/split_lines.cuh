@@ -8,11 +8,11 @@
 
 namespace treduce::matmul::split {
 
-// Of few lines, for a launch that does not wait until this one has ended: how many blocks have split theirs into halves. The counter
-// lies behind the codes. Block 0 sets it to zero and then the word behind it to kBegun; no block counts itself before.
+// Of few lines, for a launch that does not wait until this one has ended: how many blocks have split theirs into halves. Block 0 sets
+// the counter to zero and then the word behind it to kBegun; no block counts itself before.
 constexpr uint32_t kBegun = 0x7d3c51a9;  // unlikely to be there by chance
-TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + 1; }
-TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + 2; }
+TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + kWordOfDone - kWordOfCodes; }
+TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordOfBegun - kWordOfCodes; }
 
 // Who calls: one thread of a block.
 TREDUCE_DEVICE void count_block(const Operand16& few) {
