@@ -198,16 +198,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
       };
       float acc[S::kTileN / 2] = {};
-      // Sums leave at one place, for that is half of the kernel's code. There the tensor cores are the other consumer's.
-      for (int step = task.begin;; ++step, position.next()) {
-        if (step == task.end || (step % kGroupSegments == 0 && step > task.begin)) {
-          flush(acc, (step - 1) / kGroupSegments, step == work.steps ? bias : nullptr);
-          if (step == task.end) break;
-        }
+      for (int step = task.begin; step < task.end; ++step, position.next()) {
         ptx::mbarrier_wait(ring.full + position.stage, position.parity);
         const char* const a = stages + position.stage * S::kStageBytes;
         const char* const b = a + kParts * S::kBytesA;
         float high[S::kTileN / 2], rest[S::kTileN / 2];
+        named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
+        ptx::wgmma_touch(high);
+        ptx::wgmma_touch(rest);
+        ptx::wgmma_fence();
         const auto multiply = [&](float (&to)[S::kTileN / 2], int of_a, int of_b, bool first) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
@@ -215,10 +214,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                TileB::descriptor(b + of_b * S::kBytesB, 0, i), !first || i > 0);
           }
         };
-        named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
-        ptx::wgmma_touch(high);
-        ptx::wgmma_touch(rest);
-        ptx::wgmma_fence();
         multiply(rest, 1, 1, true);
         multiply(rest, 0, 2, false);
         multiply(rest, 2, 0, false);
@@ -229,6 +224,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
+        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
@@ -243,6 +239,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();  // every lane has read its units
         release<S::kCluster>(ring.empty + position.stage);
       }
+      flush(acc, (task.end - 1) / kGroupSegments, task.end == work.steps ? bias : nullptr);
       heard();
     }
     if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
