@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -175,7 +176,8 @@ def precompile(header: Path, flags: list[str]) -> None:
     if "Free Software Foundation" not in version:
         made.unlink(missing_ok=True)
         return
-    command = [*COMPILER, *flags, "-x", "c++-header", str(header), "-o", str(made)]
+    unfinished = made.with_suffix(".new")
+    command = [*COMPILER, *flags, "-x", "c++-header", str(header), "-o", str(unfinished)]
     # Of the headers within, GCC would not notice that they changed.
     torch_built = Path(torch.__file__).with_name("version.py").stat().st_mtime
     stamp = f"{version}{command}\n{torch.__version__} {torch_built}\n{header.read_text()}"
@@ -185,6 +187,7 @@ def precompile(header: Path, flags: list[str]) -> None:
     made.unlink(missing_ok=True)
     say("parsing torch's headers")
     if subprocess.run(command).returncode == 0:
+        unfinished.replace(made)
         how.write_text(stamp)
 
 
@@ -265,10 +268,15 @@ class Build(cpp_extension.BuildExtension):
         flags = [f"-D{name}" + ("" if value is None else f"={value}") for name, value in ext.define_macros]
         flags += [f"-I{folder}" for folder in (*ext.include_dirs, *self.compiler.include_dirs)]
         flags = [*self.compiler.compiler_so[1:], *flags, *ext.extra_compile_args["cxx"], f"-std={STANDARD}", "-w"]
-        precompile(CONFIG / "precompiled.h", flags)
+        # While kernels compile, which come first. A C++ file that comes before the header is ready reads its text.
+        parsing = threading.Thread(target=precompile, args=(CONFIG / "precompiled.h", flags))
+        parsing.start()
         ext.depends = [*ext.depends, *ext.sources]
         ext.sources = together(ext.sources)
+        if not any(source.endswith(".cu") for source in ext.sources):
+            parsing.join()
         super().build_extension(ext)
+        parsing.join()
 
 
 def make_extension():

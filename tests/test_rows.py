@@ -646,7 +646,6 @@ ROW_SHAPES += (
 @every_dtype
 def test_cuda_gives_the_cpus_bits(variant, dtype):
     tables.needs_chip(variant)
-    tables.needs_dtype(variant, dtype)
     ran = 0
     for rows, n in ROW_SHAPES:
         x, w, b = inputs(rows, n, dtype)

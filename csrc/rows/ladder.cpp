@@ -24,11 +24,6 @@ Row with_capability(Row row, int capability) {
   return row;
 }
 
-Row without_float64(Row row) {
-  row.dtypes = {DType::float32, DType::float16, DType::bfloat16};
-  return row;
-}
-
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
@@ -40,10 +35,9 @@ std::vector<Row> make_ladder() {
           make_row("row_cluster", "long rows in the registers of several blocks, joined by distributed shared memory",
                    "Dao-AILab, QuACK (2025)", prepare_cluster),
           90),
-      without_float64(
-          with_capability(make_row("row_shared", "long rows in shared memory, of one block or of a cluster's",
-                                   "Dao-AILab, QuACK (2025)", prepare_shared),
-                          90)),
+      with_capability(make_row("row_shared", "long rows in shared memory, of one block or of a cluster's",
+                               "Dao-AILab, QuACK (2025)", prepare_shared),
+                      90),
       make_row("auto", "picks the fastest by the length of a row", "this project", nullptr),
   };
 }

@@ -26,7 +26,7 @@ int64_t most_warps(const Request& r, Reads reads) {
 }
 
 bool is_adjacent(const Request& r) {
-  if (r.problem.inner > 1) return false;
+  if (r.dtype == DType::float64 || r.problem.inner > 1) return false;
   for (int i = 0; i < inputs_of(r.op); ++i) {
     if (r.problem.in[i].element_stride != 1) return false;
   }
@@ -50,7 +50,7 @@ bool takes_vectors(const Request& r, int size) {
 
 // Rows side by side that begin anywhere, all tensors' at the same place of a vector. Weights have no such rows.
 bool is_shifted(const Request& r) {
-  constexpr int size = kVector;
+  const int size = vector_of(r.dtype);
   const Problem& p = r.problem;
   if (!is_adjacent(r) || has_weight(r.op) || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0)
     return false;
@@ -64,8 +64,7 @@ bool is_shifted(const Request& r) {
 }
 
 Reads reads_of(const Request& r) {
-  if (r.dtype == DType::float64) return Reads::single;  // wide enough
-  if (takes_vectors(r, kVector)) return Reads::vectors;
+  if (takes_vectors(r, vector_of(r.dtype))) return Reads::vectors;
   if (is_shifted(r)) return Reads::shifted;
   return is_adjacent(r) ? Reads::adjacent : Reads::single;
 }
@@ -103,7 +102,7 @@ void prepare_registers(const Request& r, Prepared& p) {
   if (is_short) {
     p.stripes = stripes;
     if (size_of(r.dtype) == 2 && takes_vectors(r, kWide)) p.reads = Reads::wide;
-    const int size = p.reads == Reads::wide ? kWide : p.reads == Reads::vectors ? kVector : 1;
+    const int size = p.reads == Reads::wide ? kWide : p.reads == Reads::vectors ? vector_of(r.dtype) : 1;
     at_once = rows_at_once(size, stripes);
     p.lanes = threads_of_stripe(size);
     if (stripes == 1 && size > 1) {  // as many as a row has vectors, but one for each row that they finish
@@ -161,10 +160,10 @@ Sharing sharing_of(const Request& r) {
 }  // namespace
 
 void prepare_shared(const Request& r, Prepared& p) {
-  if (p.reads < Reads::shifted) {
+  if (p.reads == Reads::single) {
     p.refusal.sentence =
-        "variant 'row_shared' takes rows whose elements lie side by side, of up to 32 bits and at the same places of "
-        "vectors in all tensors; three_pass reads any";
+        "variant 'row_shared' takes rows whose elements lie side by side (float64 in aligned pairs); three_pass reads "
+        "any";
     return;
   }
   const Sharing s = sharing_of(r);
@@ -177,7 +176,8 @@ void prepare_shared(const Request& r, Prepared& p) {
     return;
   }
   p.chunks = static_cast<int>(s.chunks);
-  const int64_t rounds = ceil_div(s.chunks, shared_threads(inputs_of(r.op), has_weight(r.op)) / kWarp);
+  const int64_t rounds =
+      ceil_div(s.chunks, shared_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
   add_launch(r, p, 1, p.warps, s.blocks).shared_bytes = s.bytes;
 }
@@ -190,7 +190,7 @@ const char* choose(const Request& r, const Chip& chip) {
                 chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
   const bool has_shared =
-      runs_on(find("row_shared"), chip.capability) && reads >= Reads::shifted && sharing_of(r).chunks > 0;
+      runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r).chunks > 0;
   // 32 warps have an SM for themselves: nobody computes while their row is read.
   const bool is_alone =
       r.op == Op::log_softmax && size_of(r.dtype) == 2 && warps == 32 && r.problem.rows > chip.multiprocessors;

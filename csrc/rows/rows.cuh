@@ -87,9 +87,10 @@ cudaError_t dispatch_source(const Call& call, Body body) {
       return body(Type<Stored<bfloat16>>{}, eight);
     }
   }
-  constexpr std::integral_constant<int, kVector> four{};
   if (reads == Reads::vectors) {
+    constexpr std::integral_constant<int, 4> four{};
     switch (dtype) {
+      case DType::float64: return body(Type<Stored<double>>{}, std::integral_constant<int, 2>{});
       case DType::float16: return body(Type<Stored<float16>>{}, four);
       case DType::bfloat16: return body(Type<Stored<bfloat16>>{}, four);
       default: return body(Type<Stored<float>>{}, four);
@@ -98,6 +99,7 @@ cudaError_t dispatch_source(const Call& call, Body body) {
   constexpr std::integral_constant<int, 1> one{};
   if constexpr (((kHas == Reads::shifted) || ...)) {
     if (reads == Reads::shifted) {
+      constexpr std::integral_constant<int, 4> four{};
       switch (dtype) {
         case DType::float16: return body(Type<Shifted<float16>>{}, four);
         case DType::bfloat16: return body(Type<Shifted<bfloat16>>{}, four);

@@ -13,8 +13,9 @@ constexpr int kMostClusterBlocks = 8;  // that every chip with clusters takes
 // Nodes of warps, of chunks and of blocks, in turn: between two uses of a slot lies a barrier of all who read it.
 constexpr int kTurns = 2;
 
-// Elements of up to 32 bits that a thread moves at once, where rows allow it; of 16 bits, in rows of up to 512, twice as many.
-constexpr int kVector = 4, kWide = 8;
+// Elements that a thread moves at once, where rows allow it; of 16 bits, in rows of up to 512, twice as many.
+constexpr int vector_of(DType dtype) { return dtype == DType::float64 ? 2 : 4; }
+constexpr int kWide = 8;
 
 // Threads that share a stripe of 128 elements, by the size of their vectors, and rows that each holds at once where a row has `stripes`
 // of them: 32 elements a thread.
@@ -35,7 +36,9 @@ constexpr int kShortThreads = 128;  // where a warp holds several rows
 
 // Rows in shared memory: threads of a block at most, chunks that a block holds at most, and bytes that it may take alone, or when two
 // blocks share an SM (compute capability 9.0: 228 KB, of which 1 KB a block is taken, and the kernel has some of its own).
-constexpr int shared_threads(int inputs, bool has_weight) { return inputs > 1 || has_weight ? 256 : 320; }
+constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
+  return inputs > 1 || has_weight || is_double ? 256 : 320;
+}
 constexpr int kMostSharedChunks = 128;
 constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
 

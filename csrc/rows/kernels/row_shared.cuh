@@ -136,10 +136,11 @@ struct Part {
 
 // Blocks that an SM shall hold, for the compiler.
 template <template <class> class RowOp, class Source, int kSize>
-constexpr int kBlocks = RowOp<float>::kInputs == 1 ? 2 : 1;
+constexpr int kBlocks = RowOp<float>::kInputs == 1 && sizeof(typename Source::Acc) == 4 ? 2 : 1;
 
 template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight)),
+__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight,
+                                                  sizeof(typename Source::Acc) == 8)),
                                   (kBlocks<RowOp, Source, kSize>))
     kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int chunks, int log2_blocks) {
   using Rows = Part<RowOp, Source, kSize>;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<f
 template <template <class> class RowOp>
 cudaError_t launch_op(Tag<RowOp>, const Call& call) {
   constexpr Reads shifted = RowOp<float>::kWeight ? Reads::vectors : Reads::shifted;  // weights are not
-  return dispatch_source<shifted>(call, [&](auto type, auto size) -> cudaError_t {
+  return dispatch_source<Reads::adjacent, shifted>(call, [&](auto type, auto size) -> cudaError_t {
     using Source = typename decltype(type)::type;
     if constexpr (kOneInner<Source, decltype(size)::value>) {
       return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
