@@ -20,10 +20,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 import torch_reduce
 import torch_reduce.distributed
 from torch_reduce import bench
+from torch_reduce.distributed._tree import CHUNK
 
 SAMPLE_SECONDS, SAMPLES = 0.02, 9
-CHUNK = 1024
-"""Elements of an output whose order is one tree: a rank alone can add those of a chunk."""
 BYTES = tuple(1 << p for p in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30))
 """Of a tensor on each rank, for the collectives."""
 SHAPES: tuple[tuple[tuple[int, ...], int, int | None], ...] = (

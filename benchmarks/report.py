@@ -670,12 +670,12 @@ def distributed_sums(results: Results) -> str:
     lines = []
     for row in of_ranks(results, "sum"):
         us = {by: median for by, (median, *_) in row["us"].items()}
-        least = us["local sum and all_gather"]
-        floor = us.get("these and the cut chunk", least)
+        least, crossing = us["local sum and all_gather"], us.get("these and the cut chunk")
         dim = "all" if row["dim"] is None else str(row["dim"])
         cells = [shape_of(row), str(row["sharded"]), dim, significant(us["torch_reduce"]), significant(us["DTensor"])]
-        crossing = significant(floor) if floor != least else ""
-        lines.append([*cells, significant(least), crossing, number(us["torch_reduce"] / floor)])
+        lines.append(
+            [*cells, significant(least), significant(crossing), number(us["torch_reduce"] / (crossing or least))]
+        )
     head = [
         "shape",
         "sharded",
@@ -683,7 +683,7 @@ def distributed_sums(results: Results) -> str:
         "µs",
         "DTensor µs",
         "local sum, all_gather µs",
-        "and the cut chunk's rows",
+        "and the cut chunk's rows µs",
         "ours / that",
     ]
     return table(head, lines, 3) + "\n\n" + on_ranks(results, "Sums of float32 DTensors, host time included")
