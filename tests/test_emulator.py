@@ -788,7 +788,7 @@ ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 BACKWARD = {"softmax_backward": "softmax", "log_softmax_backward": "log_softmax"}
 
 
-def row_operation(store, op, variant, x, dim, dtype=None, capability=90, shift=0, weighted=True, seeds=1):
+def row_operation(store, op, variant, x, dim, capability=90, shift=0, weighted=True, multiprocessors=132):
     """An op along `dim` of a view of three dims, whose elements lie where the view has them, `shift` further on."""
     outer, n, inner = x.shape if dim == 1 else (*x.shape[:1], x.shape[2], x.shape[1])
     row = x if dim == 2 else x.movedim(1, 2)  # (outer, inner, n)
@@ -802,21 +802,21 @@ def row_operation(store, op, variant, x, dim, dtype=None, capability=90, shift=0
     eps = 1e-5
     if op in BACKWARD:
         y = getattr(row_models, BACKWARD[op])(rows)
-        expected = [getattr(row_models, op)(g, y)]
+        expected = [getattr(row_models, op)(g, y, order=variant.order)]
         reads = [(*contiguous, store(g)), (*contiguous, store(y))]
     elif op.endswith("backward"):
         norm = row_models.layer_norm if op.startswith("layer") else row_models.rms_norm
         _, *of_rows = norm(rows)
-        expected = [getattr(row_models, op)(g, rows, *of_rows, w)]
+        expected = [getattr(row_models, op)(g, rows, *of_rows, w, order=variant.order)]
         reads = [(*contiguous, store(g)), *reads]
         weights = [store(w) if weighted else "none", "none"]
         values = [store(v) for v in of_rows] + ["none"] * (2 - len(of_rows))
     elif op.endswith("norm"):
         arguments = (w, b) if op == "layer_norm" else (w,)
-        expected = list(getattr(row_models, op)(rows, *arguments))
+        expected = list(getattr(row_models, op)(rows, *arguments, order=variant.order))
         weights = [store(v) if v is not None else "none" for v in (*arguments, None)][:2]
     else:
-        expected = [getattr(row_models, op)(rows)]
+        expected = [getattr(row_models, op)(rows, order=variant.order)]
     # Contiguous, the row's dim where it was; values of rows behind multiples of 16 bytes.
     first = expected[0].view(outer, inner, -1)
     parts = [first.transpose(1, 2), *expected[1:]] if inner > 1 else [first, *expected[1:]]
@@ -824,9 +824,21 @@ def row_operation(store, op, variant, x, dim, dtype=None, capability=90, shift=0
     for part in parts:
         text += part.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         text += b"\xff" * (-len(text) % 16)
-    words = ["rows", op, variant.name, dtype_name(x.dtype), 132, capability, outer, inner, n, eps, len(reads)]
+    words = [
+        "rows",
+        op,
+        variant.name,
+        dtype_name(x.dtype),
+        multiprocessors,
+        capability,
+        outer,
+        inner,
+        n,
+        eps,
+        len(reads),
+    ]
     words += [word for read in reads for word in read] + weights + values
-    return Case(words, torch.frombuffer(bytearray(text), dtype=torch.uint8), seeds)
+    return Case(words, torch.frombuffer(bytearray(text), dtype=torch.uint8), 1)
 
 
 ROW_OPS = ("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm")
@@ -867,6 +879,11 @@ def row_operations(store, op, variant):
     if variant.name == "row_cluster":
         # Smaller blocks than of other dtypes, and more of them.
         batch.append(row_operation(store, op, variant, torch.randn(1, 1, 12_289, dtype=torch.float64), 2))
+    if variant.name == "row_shared":
+        # Rows that are read while another one is at work: of whole vectors, and beginning anywhere.
+        for dtype, n in ((torch.bfloat16, 20_480), (torch.float16, 19_459), (torch.float32, 19_457)):
+            x = (torch.randn(5, 1, n, dtype=torch.float64) * 3).to(dtype)
+            batch.append(row_operation(store, op, variant, x, 2, multiprocessors=2))
     return batch
 
 

@@ -21,11 +21,11 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 every_dtype = tables.every_dtype(DTYPES)
 LENGTHS = (1, 2, 3, 4, 31, 64, 65, 128, 130, 256, 512, 777, 1023, 1024, 1025, 4096, 5000)
 FORWARD = {
-    "softmax": lambda x, w, b: torch_reduce.softmax(x, -1),
-    "log_softmax": lambda x, w, b: torch_reduce.log_softmax(x, -1),
-    "logsumexp": lambda x, w, b: torch_reduce.logsumexp(x, -1),
-    "layer_norm": lambda x, w, b: torch_reduce.layer_norm(x, x.shape[-1:], w, b),
-    "rms_norm": lambda x, w, b: torch_reduce.rms_norm(x, x.shape[-1:], w, 1e-5),
+    "softmax": lambda x, w, b, v="auto": torch_reduce.softmax(x, -1, variant=v),
+    "log_softmax": lambda x, w, b, v="auto": torch_reduce.log_softmax(x, -1, variant=v),
+    "logsumexp": lambda x, w, b, v="auto": torch_reduce.logsumexp(x, -1, variant=v),
+    "layer_norm": lambda x, w, b, v="auto": torch_reduce.layer_norm(x, x.shape[-1:], w, b, variant=v),
+    "rms_norm": lambda x, w, b, v="auto": torch_reduce.rms_norm(x, x.shape[-1:], w, 1e-5, variant=v),
 }
 TORCH = {
     "softmax": lambda x, w, b: torch.softmax(x, -1),
@@ -35,13 +35,16 @@ TORCH = {
     "rms_norm": lambda x, w, b: F.rms_norm(x, x.shape[-1:], w, 1e-5),
 }
 MODELS = {
-    "softmax": lambda x, w, b: row_models.softmax(x),
-    "log_softmax": lambda x, w, b: row_models.log_softmax(x),
-    "logsumexp": lambda x, w, b: row_models.logsumexp(x),
-    "layer_norm": lambda x, w, b: row_models.layer_norm(x, w, b)[0],
-    "rms_norm": lambda x, w, b: row_models.rms_norm(x, w)[0],
+    "softmax": lambda x, w, b, order: row_models.softmax(x, order),
+    "log_softmax": lambda x, w, b, order: row_models.log_softmax(x, order),
+    "logsumexp": lambda x, w, b, order: row_models.logsumexp(x, order),
+    "layer_norm": lambda x, w, b, order: row_models.layer_norm(x, w, b, order=order)[0],
+    "rms_norm": lambda x, w, b, order: row_models.rms_norm(x, w, order=order)[0],
 }
 every_op = pytest.mark.parametrize("op", FORWARD)
+# A variant of each order.
+ORDERS = {"auto": "row_pairwise", "online": "online"}
+every_order = pytest.mark.parametrize("variant", ORDERS)
 
 
 def inputs(rows, n, dtype, scale=3.0):
@@ -53,45 +56,52 @@ def inputs(rows, n, dtype, scale=3.0):
 # ---- bits ----
 
 
+@every_order
 @every_op
 @every_dtype
-def test_bits_of_the_model(op, dtype):
+def test_bits_of_the_model(op, dtype, variant):
+    order = ORDERS[variant]
     for n in LENGTHS if dtype != torch.float64 else LENGTHS[:-3]:
         x, w, b = inputs(3, n, dtype)
-        assert_same_bits(FORWARD[op](x, w, b), MODELS[op](x, w, b), (op, n))
+        assert_same_bits(FORWARD[op](x, w, b, variant), MODELS[op](x, w, b, order), (op, n))
     if op.endswith("norm"):
         for w_or_none, b_or_none in ((None, None), (w, None), (None, b)):
             if op == "rms_norm" and b_or_none is not None:
                 continue
-            assert_same_bits(FORWARD[op](x, w_or_none, b_or_none), MODELS[op](x, w_or_none, b_or_none), op)
+            got = FORWARD[op](x, w_or_none, b_or_none, variant)
+            assert_same_bits(got, MODELS[op](x, w_or_none, b_or_none, order), op)
 
 
+@every_order
 @every_dtype
-def test_bits_of_the_backwards(dtype):
+def test_bits_of_the_backwards(dtype, variant):
+    order = ORDERS[variant]
     for n in (1, 5, 64, 300, 1024, 1500):
         x, w, _ = inputs(3, n, dtype)
         g = torch.randn(3, n, dtype=torch.float64).to(dtype)
         for name in ("softmax", "log_softmax"):
             y = getattr(ops, name)(x, 1)
-            got = getattr(ops, f"{name}_backward")(g, y, 1)
-            assert_same_bits(got, getattr(row_models, f"{name}_backward")(g, y), (name, n))
+            got = getattr(ops, f"{name}_backward")(g, y, 1, variant)
+            assert_same_bits(got, getattr(row_models, f"{name}_backward")(g, y, order), (name, n))
         for weight in (w, None):
             _, mean, rstd = ops.layer_norm(x, [n], weight)
-            got = ops.layer_norm_backward(g, x, [n], mean, rstd, weight)
-            assert_same_bits(got, row_models.layer_norm_backward(g, x, mean, rstd, weight), n)
+            got = ops.layer_norm_backward(g, x, [n], mean, rstd, weight, variant)
+            assert_same_bits(got, row_models.layer_norm_backward(g, x, mean, rstd, weight, order), n)
             _, rstd = ops.rms_norm(x, [n], weight)
-            got = ops.rms_norm_backward(g, x, [n], rstd, weight)
-            assert_same_bits(got, row_models.rms_norm_backward(g, x, rstd, weight), n)
+            got = ops.rms_norm_backward(g, x, [n], rstd, weight, variant)
+            assert_same_bits(got, row_models.rms_norm_backward(g, x, rstd, weight, order), n)
 
 
 @every_dtype
 def test_row_values_are_the_models(dtype):
     x, w, b = inputs(5, 700, dtype)
-    _, mean, rstd = ops.layer_norm(x, [700], w, b)
-    _, expected_mean, expected_rstd = row_models.layer_norm(x, w, b)
-    assert_same_bits(mean, expected_mean)
-    assert_same_bits(rstd, expected_rstd)
-    assert_same_bits(ops.rms_norm(x, [700], w, 1e-5)[1], row_models.rms_norm(x, w)[1])
+    for variant, order in ORDERS.items():
+        _, mean, rstd = ops.layer_norm(x, [700], w, b, 1e-5, variant)
+        _, expected_mean, expected_rstd = row_models.layer_norm(x, w, b, order=order)
+        assert_same_bits(mean, expected_mean)
+        assert_same_bits(rstd, expected_rstd)
+        assert_same_bits(ops.rms_norm(x, [700], w, 1e-5, variant)[1], row_models.rms_norm(x, w, order=order)[1])
+    mean = ops.layer_norm(x, [700], w, b)[1]
     assert_same_bits(mean, torch_reduce.mean(x, 1, keepdim=True, dtype=mean.dtype))
 
 
@@ -102,13 +112,14 @@ def test_the_sum_is_treduces():
     assert_same_bits(torch_reduce.logsumexp(x, 1), expected)
 
 
+@every_order
 @every_op
 @every_dtype
-def test_a_row_alone_has_the_bits_of_its_batch(op, dtype):
+def test_a_row_alone_has_the_bits_of_its_batch(op, dtype, variant):
     x, w, b = inputs(37, 1100, dtype)
-    whole = FORWARD[op](x, w, b)
+    whole = FORWARD[op](x, w, b, variant)
     for i in (0, 5, 36):
-        assert_same_bits(FORWARD[op](x[i : i + 1], w, b), whole[i : i + 1], (op, i))
+        assert_same_bits(FORWARD[op](x[i : i + 1], w, b, variant), whole[i : i + 1], (op, i))
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
@@ -192,21 +203,23 @@ def bound(op, exact, x, w, b):
     return ROUNDINGS * unit * scale * spread + torch.finfo(x.dtype).eps / 2 * exact.abs() + torch.finfo(x.dtype).tiny
 
 
+@every_order
 @every_op
 @every_dtype
-def test_values(op, dtype):
+def test_values(op, dtype, variant):
     for n, scale in itertools.product((1, 3, 100, 1024, 5000), (0.01, 3.0, 30.0)):
         x, w, b = inputs(4, n, dtype, scale)
         if op == "layer_norm" and n == 1:
             continue
         exact = TORCH[op](x.double(), w.double(), b.double())
-        error = (FORWARD[op](x, w, b).double() - exact).abs()
+        error = (FORWARD[op](x, w, b, variant).double() - exact).abs()
         assert (error <= bound(op, exact, x, w, b)).all(), (n, scale, error.max())
 
 
+@every_order
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
 @every_dtype
-def test_special_rows_are_as_torchs(op, dtype):
+def test_special_rows_are_as_torchs(op, dtype, variant):
     inf, nan = math.inf, math.nan
     most = torch.finfo(dtype).max
     rows = torch.tensor(
@@ -223,7 +236,7 @@ def test_special_rows_are_as_torchs(op, dtype):
         ],
         dtype=torch.float64,
     ).to(dtype)
-    got, expected = FORWARD[op](rows, None, None), TORCH[op](rows, None, None)
+    got, expected = FORWARD[op](rows, None, None, variant), TORCH[op](rows, None, None)
     assert torch.equal(got.isnan(), expected.isnan()), (got, expected)
     torch.testing.assert_close(got, expected, equal_nan=True)
 
@@ -488,7 +501,7 @@ def samples():
     _, mean, rstd = ops.layer_norm(x, [10])
     yield ops.softmax, (x, 1), {}
     yield ops.log_softmax, (x.bfloat16(), -1, "three_pass"), {}
-    yield ops.logsumexp, (x, 1, True), {}
+    yield ops.logsumexp, (x, 1, True, "online"), {}
     yield ops.layer_norm, (x, [10], w, w, 1e-3), {}
     yield ops.layer_norm, (x, [6, 10]), {}
     yield ops.rms_norm, (x, [10], w), {}
@@ -607,7 +620,9 @@ def test_long_rows_in_shared_memory():
         (launch,) = planned(op, dtype, n, variant="row_shared")["launches"]
         return launch["cluster"], launch["block"][0]
 
-    assert shape("log_softmax", torch.bfloat16, 50_257) == (1, 320)
+    # The block has an SM for itself, which reads a row while it works on another; or a second block works meanwhile.
+    assert shape("log_softmax", torch.bfloat16, 50_257) == (1, 544)
+    assert shape("rms_norm", torch.bfloat16, 50_257) == (1, 256)
     assert shape("softmax", torch.bfloat16, 65_536) == (2, 256)
     assert shape("softmax_backward", torch.bfloat16, 50_257) == (4, 256)
     with pytest.raises(ValueError, match="holds rows of up to 524288 elements, got 600001"):
@@ -664,7 +679,7 @@ def test_cuda_gives_the_cpus_bits(variant, dtype):
             "rms_norm_backward": (g, x, [n], rstd, w),
         }
         for name, args in calls.items():
-            expected = getattr(ops, name)(*args)
+            expected = getattr(ops, name)(*args, variant.name)
             on_gpu = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
             try:
                 got = getattr(ops, name)(*on_gpu, variant.name)
@@ -676,6 +691,18 @@ def test_cuda_gives_the_cpus_bits(variant, dtype):
             for mine, cpus in pair:
                 assert_same_bits(mine, cpus, (name, rows, n))
     assert ran > 90
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_cuda_reads_rows_ahead(dtype):
+    """More rows than a chip has multiprocessors, in vectors and beginning anywhere: each block has several."""
+    tables.needs_chip(next(row for row in tables.ROW_VARIANTS if row.name == "row_shared"))
+    for n in (19_457, 20_480):
+        x = torch.randn(500, n, dtype=torch.float64).to(dtype)
+        for op in ("softmax", "log_softmax", "logsumexp"):
+            got = getattr(torch_reduce, op)(x.cuda(), 1, variant="row_shared")
+            assert_same_bits(got, getattr(torch_reduce, op)(x, 1), (op, n))
 
 
 @pytest.mark.cuda
@@ -692,7 +719,7 @@ def test_cuda_reads_any_strides(variant):
         (lambda t: t[:, :, :1].expand(40, 70, 30), 2),
         (lambda t: t.bfloat16()[:, :, 1:], 2),
     ):
-        expected = torch_reduce.softmax(view(base), dim)
+        expected = torch_reduce.softmax(view(base), dim, variant=variant.name)
         try:
             got = torch_reduce.softmax(view(base.cuda()), dim, variant=variant.name)
         except ValueError as refusal:

@@ -159,7 +159,7 @@ struct Chunk {
   };
 
   // Starts the copies of a whole chunk to its place in shared memory. Each thread waits for those that it reads: its own. Who calls: where
-  // vectors are read; if kShifted, put_ends() brings the rest.
+  // vectors are read; if kShifted, put_end() brings the rest.
   TREDUCE_DEVICE static void copy(const Begin& begin, Place place, Raw* slot) {
     const ptx::SharedAddress to = ptx::shared_address(slot);
     const Raw* mine[Op::kInputs];
@@ -172,12 +172,15 @@ struct Chunk {
     });
   }
 
-  // Element c of the first thread's first vector, of a whole chunk: of the chunk's begin or end. Apart from copy(), so that a thread waits
-  // once for those of several chunks.
-  TREDUCE_DEVICE static void put_end(const Begin& begin, int shift, int c, Raw* slot) {
+  // Element c of the first thread's first vector, of a whole chunk, in each input: of the chunk's begin or end.
+  TREDUCE_DEVICE static void load_end(const Begin& begin, int shift, int c, Raw (&end)[Op::kInputs]) {
     const Place first{0, Pairwise::kChunk, shift};
 #pragma unroll
-    for (int i = 0; i < Op::kInputs; ++i) slot[Packs::element(i, 0, 0, 0) + c] = begin.in[i][first.element(0, 0, c)];
+    for (int i = 0; i < Op::kInputs; ++i) end[i] = begin.in[i][first.element(0, 0, c)];
+  }
+  TREDUCE_DEVICE static void put_end(const Raw (&end)[Op::kInputs], int c, Raw* slot) {
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) slot[Packs::element(i, 0, 0, 0) + c] = end[i];
   }
 
   TREDUCE_DEVICE static Packs fetch(const Parameters<Source>& p, const Begin& begin, Place place) {

@@ -5,7 +5,7 @@
 namespace treduce::rows {
 namespace {
 
-using Prepare = void (*)(const Request&, Prepared&);
+using Prepare = void (*)(const Request&, const Chip&, Prepared&);
 
 Row make_row(const char* name, const char* summary, const char* origin, Prepare prepare) {
   Row row;
@@ -24,11 +24,23 @@ Row with_capability(Row row, int capability) {
   return row;
 }
 
+Row one_pass(Row row) {
+  row.order = "online";
+  row.order_text =
+      "element e belongs to part e mod 256; a part takes its elements in order, then parts i and i + 128 meet, i and i "
+      "+ 64, ..., each "
+      "time scaled to the greater maximum, or moved to the common mean";
+  row.is_online = true;
+  return row;
+}
+
 // In teaching order.
 std::vector<Row> make_ladder() {
   return {
       make_row("three_pass", "a block a row, which it reads once for each reduction and once for the output",
                "the textbook's softmax: a maximum, a sum, a quotient", prepare_three_pass),
+      one_pass(make_row("online", "a block a row, which it reads once for all reductions and once for the output",
+                        "Milakov and Gimelshein (2018); Welford (1962)", prepare_online)),
       make_row("row_registers", "the row stays in registers: it is read once", "ATen, PersistentSoftmax.cuh (2019)",
                prepare_registers),
       with_capability(

@@ -13,8 +13,9 @@ struct Prepared;
 struct Request;
 
 struct Row : LadderRow<Call> {
-  void (*prepare)(const Request& request,
+  void (*prepare)(const Request& request, const Chip& chip,
                   Prepared& prepared) = nullptr;  // see prepare.h; null for `auto`, which borrows
+  bool is_online = false;                         // adds up as online.h does; the others, pairwise
 };
 
 const std::vector<Row>& ladder();

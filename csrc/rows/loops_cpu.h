@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "../common/dtypes.h"
-#include "ops.h"
+#include "online.h"
 
 namespace treduce::rows::cpu {
 
@@ -14,6 +14,10 @@ struct Loops {
   // What `count` elements are mapped to in a stage; second: where it gives two.
   void (*map[2])(const void* const* in, const void* weight, const void* values, int64_t count, void* first,
                  void* second);
+  // Of online.h: `count` elements meet the states of kParts parts, which begin as none; the first element is of the first part. Then all
+  // parts meet, and the row has its values.
+  void (*meet)(const void* const* in, const void* weight, const void* values, int64_t count, void* parts);
+  void (*meet_parts)(void* parts, const void* constants, void* values);
   // in: the elements, or, of an op that maps to them (kMapsToElement), what the last stage mapped them to.
   void (*output)(const void* const* in, const void* weight, const void* bias, const void* values, int64_t count,
                  void* out);

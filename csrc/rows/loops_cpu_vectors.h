@@ -53,6 +53,32 @@ void map(const void* const* in, const void* weight, const void* values, int64_t 
   }
 }
 
+template <class O>
+void meet(const void* const* in, const void* weight, const void* values, int64_t count, void* parts) {
+  using A = typename O::Acc;
+  using Pass = Online<O>;
+  const typename O::Values row = *static_cast<const typename O::Values*>(values);
+  const A* const w = O::kWeightFirst ? static_cast<const A*>(weight) : nullptr;
+  auto* const part = static_cast<typename Pass::State*>(parts);
+  for (int64_t i = 0; i < count; ++i) {
+    A element[O::kInputs];
+    for (int k = 0; k < O::kInputs; ++k) element[k] = static_cast<const A*>(in[k])[i];
+    typename Pass::State& mine = part[i % kParts];
+    mine = Pass::meet(mine, Pass::of(element, w != nullptr ? w[i] : A(1), row));
+  }
+}
+
+template <class O>
+void meet_parts(void* parts, const void* constants, void* values) {
+  using Pass = Online<O>;
+  auto* const part = static_cast<typename Pass::State*>(parts);
+  for (int s = kParts / 2; s > 0; s /= 2) {
+    for (int i = 0; i < s; ++i) part[i] = Pass::meet(part[i], part[i + s]);
+  }
+  Pass::finish(*static_cast<typename O::Values*>(values), part[0],
+               *static_cast<const Constants<typename O::Acc>*>(constants));
+}
+
 template <bool kWeighted, bool kBiased, class O>
 void output_all(const void* const* in, const void* weight, const void* bias, const void* values, int64_t count,
                 void* out) {
@@ -86,7 +112,7 @@ void output(const void* const* in, const void* weight, const void* bias, const v
 
 template <class O>
 const Loops* loops_of() {
-  static constexpr Loops loops{{map<0, O>, map<O::kStages - 1, O>}, output<O>};
+  static constexpr Loops loops{{map<0, O>, map<O::kStages - 1, O>}, meet<O>, meet_parts<O>, output<O>};
   return &loops;
 }
 

@@ -5,6 +5,7 @@
 #include "../common/bit_ceil.h"
 #include "../common/round.h"
 #include "ladder.h"
+#include "online.h"
 #include "shapes.h"
 
 namespace treduce::rows {
@@ -79,13 +80,19 @@ LaunchShape& add_launch(const Request& r, Prepared& p, int64_t rows_a_block, int
 
 }  // namespace
 
-void prepare_three_pass(const Request& r, Prepared& p) {
+void prepare_three_pass(const Request& r, const Chip&, Prepared& p) {
   if (p.reads < Reads::vectors) p.reads = Reads::single;
   p.warps = static_cast<int>(std::min({warps_of(r), most_warps(r, p.reads), int64_t{16}}));
   add_launch(r, p, 1, p.warps);
 }
 
-void prepare_registers(const Request& r, Prepared& p) {
+void prepare_online(const Request& r, const Chip&, Prepared& p) {
+  p.reads = Reads::single;
+  p.warps = kParts / kWarp;
+  add_launch(r, p, 1, p.warps);
+}
+
+void prepare_registers(const Request& r, const Chip&, Prepared& p) {
   if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
   const int64_t warps = warps_of(r);
   if (warps > most_warps(r, p.reads)) {
@@ -112,7 +119,7 @@ void prepare_registers(const Request& r, Prepared& p) {
   add_launch(r, p, block / warps * at_once * (kWarp / p.lanes), block);
 }
 
-void prepare_cluster(const Request& r, Prepared& p) {
+void prepare_cluster(const Request& r, const Chip&, Prepared& p) {
   if (p.reads == Reads::shifted) p.reads = Reads::adjacent;
   const int64_t warps = warps_of(r), most = most_warps(r, p.reads);
   int64_t blocks = 2;
@@ -130,36 +137,42 @@ void prepare_cluster(const Request& r, Prepared& p) {
 
 namespace {
 
-// How a row lies in shared memory: chunks of a block, blocks of a cluster, bytes of a block. No chunks: it does not fit.
+// How rows lie in shared memory: chunks of a block, blocks of a cluster, rows read ahead. No chunks: a row does not fit.
 struct Sharing {
-  int64_t chunks = 0, blocks = 1, bytes = 0;
+  int64_t chunks = 0, blocks = 1;
+  int ahead = 0;
 };
 
-int64_t shared_bytes(const Request& r, int64_t chunks) {  // elements; nodes of chunks, and that of the block, in turn
-  return chunks * Pairwise::kChunk * size_of(r.dtype) * inputs_of(r.op) +
+// Elements; nodes of chunks, and that of the block, in turn.
+int64_t shared_bytes(const Request& r, int64_t chunks, int ahead = 0) {
+  return (1 + ahead) * chunks * Pairwise::kChunk * size_of(r.dtype) * inputs_of(r.op) +
          (chunks + 1) * kTurns * 2 * accumulator_size(r.dtype);
 }
 
-bool fits_shared(const Request& r, int64_t chunks, int64_t most) {
-  return chunks <= kMostSharedChunks && shared_bytes(r, chunks) <= most;
+bool fits_shared(const Request& r, int64_t chunks, int64_t most, int ahead = 0) {
+  return chunks <= kMostSharedChunks && shared_bytes(r, chunks, ahead) <= most;
 }
 
-// As few blocks as leave room for a second one on their SM.
+// As few blocks as leave room for a second one on their SM, which works while this one waits for its row; or one block for all of the SM,
+// which reads a row ahead.
 Sharing sharing_of(const Request& r) {
   const int64_t chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   Sharing s{chunks};
+  const bool fills = chunks >= most_shared_threads(1, false, false) / kWarp;  // a block's warps
+  if (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, kMostShared, 1)) {
+    s.ahead = 1;
+    return s;
+  }
   while (!fits_shared(r, s.chunks, kHalfShared) && s.blocks < kMostClusterBlocks) {
     s.blocks *= 2;
     s.chunks = bit_ceil(chunks) / s.blocks;
   }
-  if (!fits_shared(r, s.chunks, kMostShared)) return {};
-  s.bytes = shared_bytes(r, s.chunks);
-  return s;
+  return fits_shared(r, s.chunks, kMostShared) ? s : Sharing{};
 }
 
 }  // namespace
 
-void prepare_shared(const Request& r, Prepared& p) {
+void prepare_shared(const Request& r, const Chip& chip, Prepared& p) {
   if (p.reads == Reads::single) {
     p.refusal.sentence =
         "variant 'row_shared' takes rows whose elements lie side by side (float64 in aligned pairs); three_pass reads "
@@ -175,11 +188,16 @@ void prepare_shared(const Request& r, Prepared& p) {
                          std::to_string(r.problem.length) + "; three_pass reads any";
     return;
   }
+  const int64_t bytes = shared_bytes(r, s.chunks, s.ahead);
+  const auto threads = bytes <= kHalfShared ? shared_threads : most_shared_threads;
   p.chunks = static_cast<int>(s.chunks);
+  p.ahead = s.ahead;
   const int64_t rounds =
-      ceil_div(s.chunks, shared_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
+      ceil_div(s.chunks, threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
-  add_launch(r, p, 1, p.warps, s.blocks).shared_bytes = s.bytes;
+  LaunchShape& shape = add_launch(r, p, 1, p.warps, s.blocks);
+  shape.shared_bytes = bytes;
+  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors);
 }
 
 // As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be
@@ -208,7 +226,7 @@ Prepared prepare(const Request& r, const Chip& chip) {
   p.reads = reads_of(r);
   p.refusal = refused_by(chip, *p.rung);
   if (!p.refusal) {
-    p.rung->prepare(r, p);
+    p.rung->prepare(r, chip, p);
     Launches launches;
     for (const LaunchShape& shape : p.launches) launches.add(shape).overlapping = chip.capability >= 90;
     p.launches = launches;
@@ -221,7 +239,8 @@ Prepared prepare(const Request& r, const Chip& chip) {
 
 bool operator==(const Prepared& a, const Prepared& b) {
   return a.rung == b.rung && a.launches == b.launches && a.reads == b.reads && a.stripes == b.stripes &&
-         a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.refusal == b.refusal;
+         a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.ahead == b.ahead &&
+         a.refusal == b.refusal;
 }
 
 }  // namespace treduce::rows

@@ -40,6 +40,7 @@ struct Prepared {
   int lanes = 32;   // threads that share a stripe
   int warps = 1;    // of a block that share a row, a power of two where they hold it in registers
   int chunks = 0;   // of a row that a block holds in shared memory
+  int ahead = 0;    // rows that are read there while another one is at work
   int64_t bytes_read = 0, bytes_written = 0;  // at the least
   Refusal refusal;                            // with it nothing else counts
 };
@@ -49,10 +50,11 @@ bool operator==(const Prepared& a, const Prepared& b);  // of what was decided
 Prepared prepare(const Request& request, const Chip& chip);
 
 // How a rung does it: what its row says (ladder.cpp).
-void prepare_three_pass(const Request& request, Prepared& prepared);
-void prepare_registers(const Request& request, Prepared& prepared);
-void prepare_cluster(const Request& request, Prepared& prepared);
-void prepare_shared(const Request& request, Prepared& prepared);
+void prepare_three_pass(const Request& request, const Chip& chip, Prepared& prepared);
+void prepare_online(const Request& request, const Chip& chip, Prepared& prepared);
+void prepare_registers(const Request& request, const Chip& chip, Prepared& prepared);
+void prepare_cluster(const Request& request, const Chip& chip, Prepared& prepared);
+void prepare_shared(const Request& request, const Chip& chip, Prepared& prepared);
 
 // The rung that `auto` picks: its name.
 const char* choose(const Request& request, const Chip& chip);

@@ -12,6 +12,7 @@
 #include "../primitives/neighbours.h"
 #include "../reduce/pairwise.h"
 #include "../reduce/pairwise_cpu.h"
+#include "ladder.h"
 #include "loops_cpu.h"
 
 namespace treduce::rows {
@@ -39,6 +40,7 @@ template <class O>
 class Task {
   using A = typename O::Acc;
   using Values = typename O::Values;
+  static_assert(kFittingUnit % kParts == 0 && reduce::kMostOfRun % kParts == 0);
   static constexpr bool kDouble = sizeof(A) == 8;
   static constexpr DType kAccumulator = kDouble ? DType::float64 : DType::float32;
   // What is mapped is wanted again: better from a second cache than by another exp.
@@ -98,8 +100,12 @@ class Task {
     row_ = row;
     if (whole()) read(0, problem_.length, rows);
     const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op)};
-    stage<0>(values, rows, constants);
-    if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
+    if (r_.row->is_online) {
+      for (int64_t r = 0; r < rows; ++r) one_pass(r, values[r], constants);
+    } else {
+      stage<0>(values, rows, constants);
+      if constexpr (O::kStages > 1) stage<1>(values, rows, constants);
+    }
     for (int64_t r = 0; r < rows; ++r) write(row + r, r, values[r]);
   }
 
@@ -110,7 +116,10 @@ class Task {
       units(O::kWeight, [&](int64_t at, int64_t count) {
         const void* in[kMostInputs];
         if constexpr (O::kMapsToElement) {
-          if (!whole()) loops_.map[O::kStages - 1](held_, weight_, &values, count, first_, second_);
+          if (!whole() || r_.row->is_online) {
+            held(r, in);
+            loops_.map[O::kStages - 1](in, weight_, &values, count, first_ + r * count, second_);
+          }
           in[0] = first_ + r * count;
         } else {
           held(r, in);
@@ -206,6 +215,18 @@ class Task {
     for (int64_t r = 0; r < rows; ++r) {
       O::template result<kStage>(values[r]) = O::template finish<kStage>(values[r], of_rows[r], constants);
     }
+  }
+
+  // Row r of those that are held, in the order of online.h.
+  void one_pass(int64_t r, Values& values, const Constants<A>& constants) {
+    typename Online<O>::State parts[kParts];
+    std::fill_n(parts, kParts, Online<O>::none());
+    units(O::kWeightFirst, [&](int64_t, int64_t count) {
+      const void* in[kMostInputs];
+      held(r, in);
+      loops_.meet(in, weight_, &values, count, parts);
+    });
+    loops_.meet_parts(parts, &constants, &values);
   }
 
   const Request& r_;

@@ -34,12 +34,17 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
 }
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
-// Rows in shared memory: threads of a block at most, chunks that a block holds at most, and bytes that it may take alone, or when two
-// blocks share an SM (compute capability 9.0: 228 KB, of which 1 KB a block is taken, and the kernel has some of its own).
+// Rows in shared memory: threads of a block that shares its SM with another, and of one that has it alone; chunks that a block holds at
+// most, and that a warp of it takes; bytes that a block may take alone, or when two share an SM (compute capability 9.0: 228 KB, of which
+// 1 KB a block is taken, and the kernel has some of its own).
 constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
   return inputs > 1 || has_weight || is_double ? 256 : 320;
 }
-constexpr int kMostSharedChunks = 128;
+constexpr int most_shared_threads(int inputs, bool has_weight, bool is_double) {
+  return (inputs > 1 || is_double ? 1 : 2) * shared_threads(inputs, has_weight, is_double);
+}
+constexpr int kMostSharedChunks = 128, kMostRounds = 16;
+static_assert(kMostSharedChunks <= kMostRounds * 256 / kWarp);
 constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
 
 // Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200. Few blocks of the next one would
@@ -54,6 +59,7 @@ TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {
 }
 
 constexpr int inputs_of(Op op) { return op >= Op::softmax_backward ? 2 : 1; }
+constexpr bool has_exp(Op op) { return op <= Op::logsumexp; }
 constexpr bool has_weight(Op op) {
   return op == Op::layer_norm || op == Op::rms_norm || op == Op::layer_norm_backward || op == Op::rms_norm_backward;
 }

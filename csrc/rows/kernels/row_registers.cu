@@ -1,7 +1,7 @@
 // Idea: a thread keeps the elements that it adds up. Maximum, sum and output take them from registers, so the row is read once, and
 //       exp is computed once an element.
 //
-// After:   three_pass; the same additions, hence the same bits.
+// After:   online; the additions of three_pass, hence its bits.
 // Mapping: a warp holds a chunk of 1024 elements, 32 a thread, in loads of four; a team of 1, 2, 4, ... warps of a block holds a row,
 //          and meets through shared memory with one barrier a reduction. Rows of up to 512 elements lie several in a warp, 32 elements
 //          a thread all the same; threads that exchange nodes of several rows keep one of two, so each row is finished by one thread.

@@ -18,46 +18,54 @@ struct Part {
   static constexpr int kAheadWords = 16;  // registers suffice
 
   const Parameters<Source>& p;
-  typename Source::Raw* elements;  // chunk after chunk; each thread reads what it wrote itself
+  typename Source::Raw* elements;  // of the row at work, chunk after chunk; each thread reads what it wrote itself
   Two<A>* nodes;                   // of chunks, kTurns times as many as there may be; of the block, kTurns
   int chunks;                      // that a block holds at most
   int mine;                        // that it has
   int64_t first;                   // element
   int turn = 0;
 
-  TREDUCE_DEVICE typename Source::Raw* slot(int c) const {
+  TREDUCE_DEVICE static typename Source::Raw* slot(typename Source::Raw* elements, int c) {
     return elements + static_cast<int64_t>(c) * (Op::kInputs * Pairwise::kChunk);
   }
+  TREDUCE_DEVICE typename Source::Raw* slot(int c) const { return slot(elements, c); }
   TREDUCE_DEVICE typename Piece::Place place(int64_t row, int c) const {
     return Piece::place(p.problem, row, first + int64_t{c} * Pairwise::kChunk, threadIdx.x % kWarp);
   }
 
-  // Asks for all of the row at once, and waits for it. Copies hold no registers; what they cannot copy is loaded.
-  TREDUCE_DEVICE void read(int64_t row) {
+  // Asks for all of a row at once, and closes the group of its copies. Copies hold no registers; what they cannot copy is loaded.
+  TREDUCE_DEVICE void ask(int64_t row, typename Source::Raw* to) const {
     const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
     for (int c = threadIdx.x / kWarp; c < mine; c += warps) {
       const typename Piece::Begin begin{p, row, first + int64_t{c} * Pairwise::kChunk};
       const typename Piece::Place there = place(row, c);
       if constexpr (kSize > 1) {
         if (there.rest == Pairwise::kChunk) {
-          Piece::copy(begin, there, slot(c));
+          Piece::copy(begin, there, slot(to, c));
           continue;
         }
       }
-      Piece::fetch(p, begin, there).put(slot(c), lane);
+      Piece::fetch(p, begin, there).put(slot(to, c), lane);
     }
-    ptx::commit_copies();
-    if constexpr (Source::kShifted) {
-      const int shift = place(row, 0).shift;
-      __syncwarp();  // the first thread has read those of the row before
-      for (int i = lane; shift > 0; i += kWarp) {
-        const int c = threadIdx.x / kWarp + i / kSize * warps;
-        if (c >= mine || place(row, c).rest < Pairwise::kChunk) break;
-        Piece::put_end({p, row, first + int64_t{c} * Pairwise::kChunk}, shift, i % kSize, slot(c));
-      }
-      __syncwarp();  // the first thread reads them
-    }
-    ptx::wait_copies<0>();
+  }
+
+  // kShifted: what copies leave out, the first thread's first vector of each whole chunk. The lanes of a warp share its elements; they
+  // are loaded apart from being stored, so that other work may stand between.
+  struct Ends {
+    static constexpr int kMost = (kMostRounds * kSize + kWarp - 1) / kWarp;
+    typename Source::Raw at[kMost][Op::kInputs];
+  };
+  TREDUCE_DEVICE Ends ends_of(int64_t row) const {
+    Ends ends = {};
+    each_end(row, [&](int k, int c, int element) {
+      Piece::load_end({p, row, first + int64_t{c} * Pairwise::kChunk}, place(row, 0).shift, element, ends.at[k]);
+    });
+    return ends;
+  }
+  TREDUCE_DEVICE void put_ends(const Ends& ends, int64_t row, typename Source::Raw* to) const {
+    __syncwarp();  // the first thread has read those of the row before
+    each_end(row, [&](int k, int c, int element) { Piece::put_end(ends.at[k], element, slot(to, c)); });
+    __syncwarp();  // the first thread reads them
   }
 
   // Reduces the row that was read; the node of the row.
@@ -118,6 +126,18 @@ struct Part {
   }
 
  private:
+  // Calls body(k, chunk, element of the vector) for this lane's k-th element of first vectors.
+  template <class Body>
+  TREDUCE_DEVICE void each_end(int64_t row, Body body) const {
+    const int warps = blockDim.x / kWarp;
+    if (place(row, 0).shift == 0) return;
+#pragma unroll
+    for (int k = 0; k < Ends::kMost; ++k) {
+      const int i = threadIdx.x % kWarp + k * kWarp, c = threadIdx.x / kWarp + i / kSize * warps;
+      if (c < mine && place(row, c).rest == Pairwise::kChunk) body(k, c, i % kSize);
+    }
+  }
+
   // The tree over `count` neighbouring nodes. Valid in every thread.
   template <class Fold>
   TREDUCE_DEVICE static typename Fold::Acc fold_nodes(const typename Fold::Acc* node, int count) {
@@ -134,37 +154,62 @@ struct Part {
   }
 };
 
-// Blocks that an SM shall hold, for the compiler.
 template <template <class> class RowOp, class Source, int kSize>
-constexpr int kBlocks = RowOp<float>::kInputs == 1 && sizeof(typename Source::Acc) == 4 ? 2 : 1;
-
-template <template <class> class RowOp, class Source, int kSize>
-__global__ void __launch_bounds__((shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight,
-                                                  sizeof(typename Source::Acc) == 8)),
-                                  (kBlocks<RowOp, Source, kSize>))
-    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int chunks, int log2_blocks) {
+__global__ void __launch_bounds__((most_shared_threads(RowOp<float>::kInputs, RowOp<float>::kWeight,
+                                                       sizeof(typename Source::Acc) == 8)),
+                                  1)
+    kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p, int chunks, int log2_blocks, int ahead) {
   using Rows = Part<RowOp, Source, kSize>;
   using Op = typename Rows::Op;
   using A = typename Rows::A;
+  using Raw = typename Source::Raw;
   const int rank = log2_blocks == 0 ? 0 : treduce::cluster::rank();
   const int64_t first = int64_t{rank} * chunks * Pairwise::kChunk, rest = p.problem.length - first;
-  auto* const elements = dynamic_shared<typename Source::Raw>();
-  auto* const nodes =
-      reinterpret_cast<Two<A>*>(elements + static_cast<int64_t>(chunks) * (Op::kInputs * Pairwise::kChunk));
+  auto* const buffers = dynamic_shared<Raw>();
+  const int64_t buffer = static_cast<int64_t>(chunks) * (Op::kInputs * Pairwise::kChunk);  // elements
+  auto* const nodes = reinterpret_cast<Two<A>*>(buffers + (1 + ahead) * buffer);
   const int64_t there = rest <= 0 ? 0 : (rest + Pairwise::kChunk - 1) / Pairwise::kChunk;
-  Rows part{p, elements, nodes, chunks, static_cast<int>(there < chunks ? there : chunks), first};
+  Rows part{p, buffers, nodes, chunks, static_cast<int>(there < chunks ? there : chunks), first};
   const Constants<A> constants = constants_of<A>(p);
-  const int64_t step = gridDim.x >> log2_blocks;
+  const int64_t step = gridDim.x >> log2_blocks, begin = blockIdx.x >> log2_blocks;
+  int next = 0;  // buffer of the row that is asked for
   ptx::wait_for_launch_before();
-  for (int64_t row = blockIdx.x >> log2_blocks; row < p.problem.rows; row += step) {
-    typename Op::Values values[1] = {begin_row<Op>(p, row)};
-    part.read(row);
+  for (int64_t row = begin - ahead * step; row < p.problem.rows; row += step) {
+    // ask for a row: this one, or the next
+    const int64_t asked = row + ahead * step;
+    Raw* const to = buffers + next * buffer;
+    if (asked < p.problem.rows) part.ask(asked, to);
+    ptx::commit_copies();
+    next ^= ahead;
+    const bool is_first = row < begin;
+    if constexpr (Source::kShifted) {
+      if (ahead == 0 || is_first) part.put_ends(part.ends_of(asked), asked, to);
+    }
+    if (is_first) continue;
+
+    // wait for this one
+    part.elements = buffers + next * buffer;
+    if (ahead == 0) {
+      ptx::wait_copies<0>();
+    } else {
+      ptx::wait_copies<1>();
+    }
     allow_launch_after();
+
+    // reduce it
+    typename Op::Values values[1] = {begin_row<Op>(p, row)};
     Op::template result<0>(values[0]) =
         Op::template finish<0>(values[0], part.template reduce<0>(values, row, log2_blocks), constants);
+    [[maybe_unused]] typename Rows::Ends ends = {};
+    if constexpr (Source::kShifted) {
+      if (ahead > 0 && asked < p.problem.rows) ends = part.ends_of(asked);
+    }
     if constexpr (Op::kStages > 1) {
       Op::template result<1>(values[0]) =
           Op::template finish<1>(values[0], part.template reduce<1>(values, row, log2_blocks), constants);
+    }
+    if constexpr (Source::kShifted) {
+      if (ahead > 0 && asked < p.problem.rows) part.put_ends(ends, asked, to);
     }
     if constexpr (Op::kHasElements) part.store(values, row);
     if (rank == 0 && threadIdx.x == 0) store_row<Op>(p, values[0], row);
@@ -179,7 +224,7 @@ cudaError_t launch_op(Tag<RowOp>, const Call& call) {
     using Source = typename decltype(type)::type;
     if constexpr (kOneInner<Source, decltype(size)::value>) {
       return launch(&kernel<RowOp, Source, decltype(size)::value>, call.shape(), parameters<Source>(call),
-                    call.prepared.chunks, log2_of(call.prepared.launches[0].cluster));
+                    call.prepared.chunks, log2_of(call.prepared.launches[0].cluster), call.prepared.ahead);
     } else {
       return cudaErrorInvalidValue;  // prepare refuses them
     }

@@ -5,9 +5,7 @@
 //          stripes one after another in a thread, then lanes by shuffles, then warps through shared memory, then rounds of W chunks.
 //          It takes rows of any length and any strides.
 // Bound:   reads: three of each element for one that is needed, though a row of moderate length comes from a cache again.
-// Next:    row_registers keeps the row where it was added up.
-// Note:    the online softmax (Maxim Milakov and Natalia Gimelshein, 2018) saves the first pass by scaling the sum whenever the
-//          maximum rises. Those products round, so its bits are not those of a sum of exp(x - max), and it is no rung here.
+// Next:    online does with two.
 // Source:  the formula.
 #include "../rung.h"
 

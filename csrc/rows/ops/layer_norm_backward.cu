@@ -1,4 +1,5 @@
 // The kernels of layer_norm_backward and rms_norm_backward.
+#include "../kernels/online.cuh"
 #include "../kernels/row_cluster.cuh"
 #include "../kernels/row_registers.cuh"
 #include "../kernels/row_shared.cuh"
@@ -7,6 +8,7 @@
 namespace treduce::rows {
 
 template cudaError_t three_pass::launch_op(Tag<LayerNormBackward>, const Call&);
+template cudaError_t online::launch_op(Tag<LayerNormBackward>, const Call&);
 template cudaError_t row_registers::launch_op(Tag<LayerNormBackward>, const Call&);
 template cudaError_t row_cluster::launch_op(Tag<LayerNormBackward>, const Call&);
 template cudaError_t row_shared::launch_op(Tag<LayerNormBackward>, const Call&);
