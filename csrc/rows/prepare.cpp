@@ -145,7 +145,7 @@ struct Sharing {
 
 // Elements; nodes of chunks, and that of the block, in turn.
 int64_t shared_bytes(const Request& r, int64_t chunks, int ahead = 0) {
-  return (1 + ahead) * chunks * Pairwise::kChunk * size_of(r.dtype) * inputs_of(r.op) +
+  return (1 + ahead) * row_bytes(chunks, size_of(r.dtype)) * inputs_of(r.op) +
          (chunks + 1) * kTurns * 2 * accumulator_size(r.dtype);
 }
 
@@ -158,8 +158,11 @@ bool fits_shared(const Request& r, int64_t chunks, int64_t most, int ahead = 0) 
 Sharing sharing_of(const Request& r) {
   const int64_t chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   Sharing s{chunks};
+  const char* const mode = getenv("TREDUCE_AHEAD");
   const bool fills = chunks >= most_shared_threads(1, false, false) / kWarp;  // a block's warps
-  if (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, kMostShared, 1)) {
+  if (mode != nullptr && *mode == 'a' ? fits_shared(r, chunks, fills ? kMostShared : kHalfShared, 1)
+  : mode != nullptr && *mode == 'o' ? false
+  : (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, kMostShared, 1))) {
     s.ahead = 1;
     return s;
   }
@@ -197,7 +200,7 @@ void prepare_shared(const Request& r, const Chip& chip, Prepared& p) {
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
   LaunchShape& shape = add_launch(r, p, 1, p.warps, s.blocks);
   shape.shared_bytes = bytes;
-  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors);
+  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors * (bytes <= kHalfShared ? 2 : 1));
 }
 
 // As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be

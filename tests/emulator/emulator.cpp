@@ -181,6 +181,7 @@ class Launch {
   void maybe_overtaken() {
     if (random_.below(4) != 0) return;
     last_block_ = nullptr;  // rather by another block, which may then run far ahead
+    last_warp_ = nullptr;   // or by another warp, for which this one may be waiting
     make_ready(*current);
     current->fiber.suspend();
   }
@@ -403,9 +404,9 @@ unsigned lanes() { return launch->current->warp->lanes; }
 void* shared_array(const void* key, size_t bytes) {
   Block& block = *launch->current->block;
   const auto [entry, made] = block.shared.try_emplace(key, bytes);
-  if (made && block.shared_bytes() > std::max(kMaxSharedBytes, allowed_shared(launch->grid.kernel))) {
-    fail("needs more than 48 KiB of shared memory", Site{"SHARED_ARRAY", 0});
-  }
+  const size_t all = block.shared_bytes(), arrays = all - launch->grid.dynamic_shared;
+  if (made && arrays > kMaxSharedBytes) fail("needs more than 48 KiB of shared memory", Site{"SHARED_ARRAY", 0});
+  if (made && all > kMostSharedBytes) fail("needs more shared memory than a block may have", Site{"SHARED_ARRAY", 0});
   return entry->second.data.get();
 }
 
