@@ -47,16 +47,21 @@ Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
     int percent;
   };
   constexpr Rate kRates[] = {{kLarge, 128, 100}, {kMedium, 64, 92}, {kSmall, 32, 60}};
-  const bool large = has_large(dtype, chip.capability);
+  const auto exists = [&](Index index) {
+    return (index != kLarge || has_large(dtype, chip.capability)) &&
+           shape(dtype, index).shared_bytes <= chip.shared_bytes();
+  };
+  // What the caller names, or the next smaller one that the chip has.
   for (const Rate& rate : kRates) {
-    if (tile == rate.tile) return rate.index == kLarge && !large ? kMedium : rate.index;
+    if (rate.tile <= tile && exists(rate.index)) return rate.index;
   }
   // Of short k a large tile's first copies and stores take as long as its multiplications, and one block is alone on its
   // multiprocessor: 1.02 to 1.5 times slower than medium ones at k of 1 and 64, 8 % faster at 120 (NVIDIA H200, 2026-11-22).
   constexpr int64_t kShort = 96;
   return cheapest(kRates,
                   [&](const Rate& rate) {
-                    if (rate.index == kLarge && (!large || p.k <= kShort)) return std::numeric_limits<int64_t>::max();
+                    const bool wasted = rate.index == kLarge && p.k <= kShort;
+                    if (wasted || !exists(rate.index)) return std::numeric_limits<int64_t>::max();
                     const TileShape s = shape(dtype, rate.index);
                     const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), chip.multiprocessors);
                     return rounds * s.tile_m * s.tile_n * 100 / rate.percent;

@@ -35,8 +35,7 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
 // Rows in shared memory: threads of a block that shares its SM with another, and of one that has it alone; chunks that a block holds at
-// most, and that a warp of it takes; bytes that a block may take alone, or when two share an SM (compute capability 9.0: 228 KB, of which
-// 1 KB a block is taken, and the kernel has some of its own).
+// most, and that a warp of it takes; bytes that the kernel has of its own.
 constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
   return inputs > 1 || has_weight || is_double ? 256 : 320;
 }
@@ -45,7 +44,7 @@ constexpr int most_shared_threads(int inputs, bool has_weight, bool is_double) {
 }
 constexpr int kMostSharedChunks = 128, kMostRounds = 16;
 static_assert(kMostSharedChunks <= kMostRounds * 256 / kWarp);
-constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
+constexpr int64_t kOwnShared = 2 * 1024;
 
 // Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200. Few blocks of the next one would
 // sit where there happened to be room.
