@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int steps = static_cast<int>(((p.causal ? min(p.keys, last) : p.keys) + kTile - 1) / kTile);
   barriers.init();
 
-  const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
   // ---- who copies ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
 
   // ---- who multiply ----
   ptx::take_registers<kBackward.registers()>();
-  const int thread = threadIdx.x % kGroup, lane = thread % warp::kLanes;
+  const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;
   const int64_t seen = of_group >= p.length ? 0 : p.causal ? min(p.keys, of_group + kTile) : p.keys;
   const int own = static_cast<int>((seen + kTile - 1) / kTile);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int each = query_tiles - skipped, steps = each * static_cast<int>(p.group);
   barriers.init();
 
-  const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
+  const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
   // ---- who copies ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
 
   // ---- who multiply ----
   ptx::take_registers<kBackward.registers()>();
-  const int thread = threadIdx.x % kGroup, lane = thread % warp::kLanes;
+  const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, key = of_group + thread / warp::kLanes * kLines;
   float s[kTile / 8][4], dp[kTile / 8][4], of_keys[kWidth / 8][4], of_values[kWidth / 8][4];
   uint32_t words[kTile / 16][4];  // of probabilities, then of gradients of scores

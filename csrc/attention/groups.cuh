@@ -13,8 +13,7 @@
 
 namespace treduce::attention::groups {
 
-constexpr int kGroup = 128;  // threads
-constexpr int kRow = 128;    // bytes
+constexpr int kRow = 128;  // bytes
 constexpr int kColumns = 64, kSlab = kTile * kRow;
 template <int kWidth>
 constexpr int kTileBytes = kWidth / kColumns * kSlab;

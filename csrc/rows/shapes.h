@@ -46,8 +46,8 @@ constexpr int kMostSharedChunks = 128, kMostRounds = 16;
 static_assert(kMostSharedChunks <= kMostRounds * 256 / kWarp);
 constexpr int64_t kOwnShared = 2 * 1024;
 
-// Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200. Few blocks of the next one would
-// sit where there happened to be room.
+// Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200, a hint for other chips. Few blocks
+// of the next one would be placed unevenly over SMs.
 constexpr int kManyBlocks = 1056;
 
 // Of a power of two: a shift where a division by what is known at run time would take twenty instructions.

@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   const int teams = static_cast<int>(blockDim.x) / Team::kThreads;
   const int team = static_cast<int>(threadIdx.x) / Team::kThreads, thread = threadIdx.x % Team::kThreads;
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  const int group = block / kRowGroup, groups = (blocks + kRowGroup - 1) / kRowGroup;
-  grid::expect_arrival(counters + 1 + group);
+  const int group = block / kRowGroup, groups = row_groups(blocks);
+  grid::expect_arrival(counters + group_counter(group));
   SHARED_ARRAY(Acc, values, kWholeValues);
 #pragma unroll 1
   for (int c = team; c < chunks_a_block; c += teams) {
@@ -212,11 +212,11 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   Acc* const of_group = partials + group * kRowGroup;
   const int members = min(blocks - group * kRowGroup, kRowGroup);
   if (threadIdx.x == 0) partials[block] = value;
-  if (!grid::arrive_last_warp(counters + 1 + group, members)) return;
+  if (!grid::arrive_last_warp(counters + group_counter(group), members)) return;
   if (groups == 1) ptx::allow_launch_after();
   value = fold_values_of_warp<O>(members, [&](int i) { return block::load_partial(of_group + i); });
   if (groups > 1) {
-    Acc* const of_groups = partials + blocks;
+    Acc* const of_groups = partials + group_partial(blocks, 0);
     if (threadIdx.x == 0) of_groups[group] = value;
     if (!grid::arrive_last_warp(counters, groups)) return;
     ptx::allow_launch_after();
@@ -261,7 +261,7 @@ cudaError_t launch_one(const Call& call) {
     return dispatch_vectors(call, [&](auto op, auto source) {
       return launch(&long_kernel<decltype(op), decltype(source)>, call.shape(), source, call.request.geometry.length,
                     static_cast<int>(call.prepared.schedule.span), call.prepared.schedule.early,
-                    static_cast<typename decltype(op)::Acc*>(call.workspace), call.counter, result_of(call, source));
+                    call.region<typename decltype(op)::Acc>("partials"), call.counter, result_of(call, source));
     });
   }
   if (call.prepared.schedule.whole) {
@@ -270,7 +270,7 @@ cudaError_t launch_one(const Call& call) {
       using T = typename decltype(source)::Type;
       return launch(&whole_kernel<O, T>, call.shape(), source.data, static_cast<int>(call.request.geometry.length),
                     static_cast<int>(call.prepared.schedule.span), call.result,
-                    static_cast<typename O::Acc*>(call.workspace), call.counter);
+                    call.region<typename O::Acc>("partials"), call.counter);
     });
   }
   return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
@@ -281,7 +281,7 @@ cudaError_t launch_one(const Call& call) {
         Layout::kHow == Walk::two && size.value == 1 && is_common<Source> && sizeof(typename O::Acc) == 4;
     using Team = reduce::Team<O, Source, size.value, shifted.value, kSteps ? 16 : 8>;
     return launch(&kernel < kSteps ? 4 : Team::template kResident<Layout>, Team, O, Source, Layout >, call.shape(),
-                  source, rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter,
+                  source, rows::shares_of(call), call.region<typename O::Acc>("partials"), call.counter,
                   result_of(call, source), layout);
   });
 }
