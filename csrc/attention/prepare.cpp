@@ -1,3 +1,4 @@
+// Which kernels compute attention, in blocks of which shape, and what lies in the workspace between them.
 #include "shapes.h"
 
 namespace treduce::attention {

@@ -1,3 +1,4 @@
+// A launch as text.
 #include "prepared.h"
 
 namespace treduce {

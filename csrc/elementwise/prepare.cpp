@@ -1,3 +1,4 @@
+// How many launches of which shape each rung of vector_add takes.
 #include "prepare.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Models of time, by which rungs choose among their shapes.
 #include "choose.h"
 
 #include <algorithm>

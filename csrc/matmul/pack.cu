@@ -1,3 +1,4 @@
+// The kernels that copy operands into readable rows.
 #include "pack.h"
 
 #include "../common/launch.h"

@@ -1,3 +1,4 @@
+// The launches and the workspace of a product, rung by rung.
 #include "prepare.h"
 
 #include <algorithm>

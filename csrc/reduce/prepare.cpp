@@ -1,3 +1,4 @@
+// The launches, workspace and counters of a reduction: of whole tensors by its plan, along dims by its schedule.
 #include "prepare.h"
 
 #include "ladder.h"

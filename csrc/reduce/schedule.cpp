@@ -1,3 +1,4 @@
+// The schedules of the rungs along dims, and which of them `auto` takes.
 #include "schedule.h"
 
 #include <algorithm>

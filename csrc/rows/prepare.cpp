@@ -1,3 +1,4 @@
+// How rows are read, which rung `auto` takes, and what each rung launches.
 #include "prepare.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The checks of row operations, how dims become rows, and the request that the kernels get.
 #include <precompiled.h>
 
 #include "rows.h"
