@@ -134,15 +134,15 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
   constexpr double kBesides = 1500;               // of a tile
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
-  const double rounds = static_cast<double>(ceil_div(tasks, multiprocessors));
-  const double turns = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
+  const double most = static_cast<double>(ceil_div(tasks, multiprocessors));
+  const double rounds = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
   const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
-  const double multiply = rounds * s.tile_m * s.tile_n * k / (128 * speed);
-  const double wait = turns * k / 4 * latency;
+  const double multiply = most * s.tile_m * s.tile_n * k / (128 * speed);
+  const double wait = rounds * k / 4 * latency;
   const double read =
       static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, multiprocessors) : 0;
-  return std::max(multiply + wait, read) + turns * kBesides + finish;
+  return std::max(multiply + wait, read) + rounds * kBesides + finish;
 }
 
 }  // namespace
@@ -386,18 +386,18 @@ Choice choose(const Problem& p, const Chip& chip) {
   return {index, apart, least};
 }
 
-// A block is a task. Of a batch where B need not be turned round tiles are small, and persistent has a block for many of them.
+// A block is a task. Of a batch where B need not be transposed tiles are small, and persistent has a block for many of them.
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   const Shape& s = kShapes[choice.index];
   if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k) > INT32_MAX) return false;
-  const bool turned = b.reading == Reading::gathered;
+  const bool gathered = b.reading == Reading::gathered;
   // B along k as well: 3 to 13 % faster than from shared memory where k is 4096, 5 % slower of 28672.
   constexpr int64_t kFewest = 32, kLong = 8192;
   if (b.reading == Reading::direct) return p.m <= kFewest && p.batches == 1 && p.k <= kLong;
-  if (p.m <= kMostRows) return p.batches == 1 || turned;
+  if (p.m <= kMostRows) return p.batches == 1 || gathered;
   const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
-  return turned && other.cycles > 0 && choice.cycles < other.cycles + copy;
+  return gathered && other.cycles > 0 && choice.cycles < other.cycles + copy;
 }
 
 }  // namespace register_operand

@@ -42,7 +42,7 @@ int64_t copy(const View& view, const char* launched, const char* region, Prepare
   launch.kernel = launched;
   launch.block = kPackThreads;
   const int64_t bytes = view.boxes.batch_pitch[0] * view.boxes.batch_size[0] * view.boxes.element_bytes;
-  launch.grid = grid_of(bytes / (view.turned ? 64 * kPackBytes : 16 * kPackThreads) + 1);
+  launch.grid = grid_of(bytes / (view.transposed ? 64 * kPackBytes : 16 * kPackThreads) + 1);
   out.launches.add(launch);
   return out.workspace.add(region, view.copied_bytes);
 }
@@ -349,11 +349,11 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, view_of_b, chip);
     if (!registers && view_of_b.reading != Reading::gathered) {
-      Problem turned = p;
-      std::swap(turned.m, turned.n);
-      other = register_operand::choose(turned, chip);
+      Problem transposed = p;
+      std::swap(transposed.m, transposed.n);
+      other = register_operand::choose(transposed, chip);
       registers = of_a = register_operand::kShapes[other.index].rows > register_operand::kMostRows &&
-                         register_operand::pays(turned, other, choice, view_of_a, chip);
+                         register_operand::pays(transposed, other, choice, view_of_a, chip);
     }
     if (registers) choice = other;
   }
