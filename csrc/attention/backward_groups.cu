@@ -3,7 +3,7 @@
 // Order:   that of backward.cu.
 // Mapping: a warp group 64 queries or 64 keys; a thread of one more asks for what they meet. Probabilities and gradients of scores are
 //          registers that the next product takes.
-// Bound:   the tensor cores, and who waits for them.
+// Bound:   the tensor cores, and stalls on their results.
 // Source:  J. Shah et al., FlashAttention-3 (2024).
 #include "groups.cuh"
 
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   barriers.init();
 
   const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
-  // ---- who copies ----
+  // ---- producer ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kBackward.registers()>();
   const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   barriers.init();
 
   const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
-  // ---- who copies ----
+  // ---- producer ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kBackward.registers()>();
   const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, key = of_group + thread / warp::kLanes * kLines;

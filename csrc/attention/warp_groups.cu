@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
   __syncthreads();
 
   const int group = static_cast<int>(threadIdx.x) / kWarpGroup;
-  // ---- who copies ----
+  // ---- producer ----
   if (group == kShape.groups) {
     ptx::release_registers<kShape.copier_registers()>();
     if (threadIdx.x != kShape.groups * kWarpGroup) return;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kShape.registers()>();
   const int thread = threadIdx.x % kWarpGroup;
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;

@@ -40,7 +40,7 @@ bool takes_vectors(const Request& r, int size) {
   if (p.inner > 1 || p.length % size != 0 || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0) {
     return false;
   }
-  // The stride of a single row is nobody's.
+  // With one row, its stride is never used.
   const auto fits = [&](const Layout& l) {
     return l.element_stride == 1 && (p.rows == 1 || l.outer_stride % size == 0);
   };

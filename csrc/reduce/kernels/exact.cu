@@ -26,7 +26,7 @@ namespace treduce::reduce::exact_rung {
 using exact::Sink;
 using exact::Traits;
 
-// Blocks that an SM of an H200 has shared memory for, and that registers shall not keep out.
+// Blocks that an SM of an H200 has shared memory for, so register use must not lower this occupancy.
 template <class Element>
 constexpr int kResident = sizeof(typename Traits<Element>::Real) == 8 ? 6 : 4;
 

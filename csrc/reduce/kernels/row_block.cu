@@ -1,12 +1,12 @@
-// Idea: a block a row, its teams take chunks and their values meet in shared memory; and where rows are too few for the chip,
-// several blocks a row. Each folds an aligned run of 2^k chunks, a node of the tree, and the last block of the row to finish folds
-// the nodes. So one long row, or a whole tensor, fills the chip in one launch.
+// Idea: one block per row. Teams of threads fold chunks; their values meet in shared memory. With few rows, several blocks share
+// one: each folds an aligned run of 2^k chunks, a node of the tree, and the last block of the row to finish folds the nodes. So one
+// long row, or a whole tensor, fills the chip in one launch.
 //
 // After:   row_warp, where a long row is one warp's work; single_pass, whose order knew the grid.
 // Mapping: tile t is part t % splits of row t / splits. Partials lie in global memory by tile, so it does not matter who
 //          finishes last; a counter a row finds out. Rows that the chip holds at once have a kernel without loops, a warp a chunk.
 // Bound:   memory bandwidth; for short rows the way through memory and back for counter and partials.
-// Next:    row_cluster, which spares that way.
+// Next:    row_cluster exchanges partials through distributed shared memory instead.
 // Source:  Nicholas Wilt, The CUDA Handbook (2013).
 #include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
