@@ -77,4 +77,13 @@ Prepared prepare_backward(const Problem& p, const Chip& chip) {
   return prepared;
 }
 
+bool operator==(const Prepared& a, const Prepared& b) {
+  return a.way == b.way && a.launches == b.launches && a.workspace == b.workspace;
+}
+
+std::string to_string(const Prepared& p) {
+  constexpr const char* kWays[] = {"warps", "warp_groups", "pieces"};
+  return std::string("by ") + kWays[static_cast<int>(p.way)] + "\n" + to_string(p.launches, p.workspace);
+}
+
 }  // namespace treduce::attention

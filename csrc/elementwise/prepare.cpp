@@ -50,4 +50,9 @@ bool operator==(const Prepared& a, const Prepared& b) {
   return a.launches == b.launches && a.vectors == b.vectors && a.refusal == b.refusal;
 }
 
+std::string to_string(const Prepared& p) {
+  if (p.refusal) return p.refusal.sentence + "\n";
+  return "rung " + p.request.row->name + (p.vectors ? ", in vectors" : "") + "\n" + to_string(p.launches, Workspace());
+}
+
 }  // namespace treduce::elementwise

@@ -584,24 +584,23 @@ Prepared prepare(const Request& r, const Chip& chip) {
 }
 
 std::string to_string(const Prepared& prepared) {
-  std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
+  const std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
                      std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
-                     (prepared.apart ? " apart" : "") + "\n";
-  for (const LaunchShape& launch : prepared.launches) text += to_string(launch) + "\n";
-  for (const Region& region : prepared.workspace.regions()) {
-    text += std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
-            std::to_string(region.offset) + "\n";
-  }
-  return text;
+                     (prepared.apart ? " apart" : "") + "\n" + to_string(prepared.launches, prepared.workspace);
+  return text + "computes " + std::to_string(prepared.operations) + " operations, moves " +
+         std::to_string(prepared.bytes_read) + " bytes read, " + std::to_string(prepared.bytes_written) + " written\n";
 }
 
 bool operator==(const Prepared& a, const Prepared& b) {
-  const auto decided = [](const Prepared& p) {
+  const auto split = [](const SplitRegions& s) {
+    return std::make_tuple(s.as_read, s.has_halves, s.has_parts, s.knows_codes, s.ordered, s.splitting.blocks, s.halves,
+                           s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
+  };
+  const auto decided = [&](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
                            p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
                            p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
-
-                           p.operations, p.bytes_read, p.bytes_written);
+                           split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

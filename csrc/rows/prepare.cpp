@@ -245,7 +245,15 @@ Prepared prepare(const Request& r, const Chip& chip) {
 bool operator==(const Prepared& a, const Prepared& b) {
   return a.rung == b.rung && a.launches == b.launches && a.reads == b.reads && a.stripes == b.stripes &&
          a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.ahead == b.ahead &&
-         a.refusal == b.refusal;
+         a.bytes_read == b.bytes_read && a.bytes_written == b.bytes_written && a.refusal == b.refusal;
+}
+
+std::string to_string(const Prepared& p) {
+  if (p.refusal) return p.refusal.sentence + "\n";
+  return "rung " + p.rung->name + ": reads " + name_of(p.reads) + ", stripes " + std::to_string(p.stripes) +
+         ", lanes " + std::to_string(p.lanes) + ", warps " + std::to_string(p.warps) + ", chunks " +
+         std::to_string(p.chunks) + ", ahead " + std::to_string(p.ahead) + "\n" + to_string(p.launches, p.workspace) +
+         "moves " + std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) + " written\n";
 }
 
 }  // namespace treduce::rows
