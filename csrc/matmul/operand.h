@@ -106,8 +106,8 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
     const auto whole_vectors = [&](int64_t stride) { return stride * o.element_bytes % 16 == 0; };
     view.transposed = inner_stride != 1 && (along_k ? o.line_stride : o.depth_stride) == 1;
     view.transposed_by_vectors = view.transposed && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
-                             whole_vectors(inner_stride) && whole_vectors(o.batch_stride[0]) &&
-                             whole_vectors(o.batch_stride[1]);
+                                 whole_vectors(inner_stride) && whole_vectors(o.batch_stride[0]) &&
+                                 whole_vectors(o.batch_stride[1]);
     boxes.data = nullptr;
     boxes.pitch = dense * o.element_bytes < kLongRow ? dense : round_up(dense, kCacheLine / o.element_bytes);
     boxes.batch_pitch[1] = boxes.pitch * boxes.outer;

@@ -585,8 +585,8 @@ Prepared prepare(const Request& r, const Chip& chip) {
 
 std::string to_string(const Prepared& prepared) {
   const std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
-                     std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
-                     (prepared.apart ? " apart" : "") + "\n" + to_string(prepared.launches, prepared.workspace);
+                           std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
+                           (prepared.apart ? " apart" : "") + "\n" + to_string(prepared.launches, prepared.workspace);
   return text + "computes " + std::to_string(prepared.operations) + " operations, moves " +
          std::to_string(prepared.bytes_read) + " bytes read, " + std::to_string(prepared.bytes_written) + " written\n";
 }
@@ -599,8 +599,8 @@ bool operator==(const Prepared& a, const Prepared& b) {
   const auto decided = [&](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
                            p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
-                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
-                           split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
+                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums, split(p.split_a),
+                           split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

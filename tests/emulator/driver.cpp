@@ -27,6 +27,7 @@
 // and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a case
 // in place of the bytes, and runs nothing. What is launched must be what was prepared, in every case. What the emulator and the
 // sanitizers find ends the process: nothing in the memory can be trusted then.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
