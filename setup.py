@@ -152,14 +152,18 @@ def shared_libstdcxx() -> list[str]:
 
 
 def check_layers() -> None:
-    """Only csrc/torch may know torch: everything else under csrc/ includes none of its headers."""
+    """Only csrc/torch knows torch, and csrc/primitives knows csrc/common alone: no other code includes their files."""
     for path in sorted(ROOT.glob("csrc/**/*.*")):
         relative = path.relative_to(ROOT).as_posix()
         if relative.startswith("csrc/torch/"):
             continue
-        found = re.search(r"#include\s*[<\"](?:(?:torch|ATen|c10|caffe2)/|precompiled\.h).*", path.read_text())
-        if found:
-            sys.exit(f"torch_reduce: {relative} has {found.group(0)}; code that knows torch belongs into csrc/torch")
+        for line, quote, header in re.findall(r"^(#\s*include\s*([<\"])([^>\"]+).*)", path.read_text(), re.MULTILINE):
+            # Where a header beside the file lies: the folder under csrc/.
+            parts = Path(os.path.relpath(path.parent / header, ROOT / "csrc")).parts if quote == '"' else ()
+            if re.match(r"(torch|ATen|c10|caffe2)/|precompiled\.h", header) or parts[:1] == ("torch",):
+                sys.exit(f"torch_reduce: {relative} has {line}; code that knows torch belongs into csrc/torch")
+            if relative.startswith("csrc/primitives/") and parts and parts[0] not in ("primitives", "common"):
+                sys.exit(f"torch_reduce: {relative} has {line}; csrc/primitives knows no family, only csrc/common")
 
 
 def write(path: Path, text: str) -> None:

@@ -1,4 +1,5 @@
-"""The comment at the top of each kernel has its fields. (That Next leads to the next rung: test_documents.py.)"""
+"""Every source file begins with a comment, and that of a kernel has its fields. (That Next leads to the next rung:
+test_documents.py.)"""
 
 import re
 
@@ -55,3 +56,9 @@ def test_the_comment_on_a_rung_has_its_fields(family, rung, root):
     assert not set(found) - {*FIELDS, *OPTIONAL}, f"{rung}.cu: its comment has other fields than CONTRIBUTING.md lists"
     order = [name for name in found if name in FIELDS]
     assert order == sorted(order, key=FIELDS.index), f"{rung}.cu: the fields stand in the order {', '.join(FIELDS)}"
+
+
+def test_every_source_file_says_what_it_is(root):
+    files = [path for path in root.glob("csrc/**/*") if path.suffix in (".cpp", ".cu", ".cuh", ".h")]
+    silent = [str(path.relative_to(root)) for path in files if not path.read_text().startswith("// ")]
+    assert files and not silent, f"{', '.join(silent)}: begin with one line on what the file is"

@@ -42,13 +42,19 @@ def CppExtension(name, sources, **arguments):
 
 
 @pytest.fixture(scope="module")
-def ask(root, tmp_path_factory):
-    """Calls setup.py with the little that it needs of torch: all of torch takes seconds to import."""
+def stub(tmp_path_factory):
+    """A folder with the little that setup.py needs of torch: all of torch takes seconds to import."""
     folder = tmp_path_factory.mktemp("stub")
     (folder / "torch" / "utils").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text(STUB_OF_TORCH.format(version=torch.__version__))
     (folder / "torch" / "utils" / "cpp_extension.py").write_text(STUB_OF_EXTENSIONS)
-    return functools.partial(setup, root, "setup.py", "--version", PYTHONPATH=str(folder))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def ask(root, stub):
+    """Calls setup.py with the stub."""
+    return functools.partial(setup, root, "setup.py", "--version", PYTHONPATH=stub)
 
 
 def own_lines(text):
@@ -154,6 +160,29 @@ def test_a_compiler_too_old(ask, tmp_path):
     status, _, err = ask(TORCH_REDUCE_CUDA="0", CXX=str(old))
     (line,) = own_lines(err)
     assert status != 0 and "g++-7" in line and "C++" in line and torch.__version__ in line and "install g++" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "sentence"),
+    [
+        ("common/a.h", "#include <ATen/core/Tensor.h>", "belongs into csrc/torch"),
+        ("reduce/kernels/a.cu", '#include "../../torch/ours.h"', "belongs into csrc/torch"),
+        ("primitives/ptx/a.cuh", '#include "../../reduce/plan.h"', "csrc/primitives knows no family"),
+        ("primitives/a.cuh", '#include "../common/round.h"', None),
+        ("torch/a.cpp", "#include <precompiled.h>", None),
+    ],
+)
+def test_layers_are_checked(file, line, sentence, root, stub, tmp_path, only_a_compiler):
+    shutil.copy(root / "setup.py", tmp_path)
+    for path, text in (("torch/precompiled.h", ""), (file, f"// A file.\n{line}\n")):
+        (tmp_path / "csrc" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "csrc" / path).write_text(text)
+    named = {"PYTHONPATH": stub, "TORCH_REDUCE_CUDA": "0", "PATH": only_a_compiler}
+    status, _, err = setup(tmp_path, "setup.py", "--version", **named)
+    if sentence is None:
+        assert status == 0, err
+    else:
+        assert status != 0 and f"csrc/{file} has {line}" in own_lines(err)[-1] and sentence in err
 
 
 def test_no_torch(root, tmp_path):

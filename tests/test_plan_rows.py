@@ -1,10 +1,12 @@
 """`torch_reduce.plan` of row operations: what it says, for any chip, and that it says what the call does."""
 
 import dataclasses
+import itertools
 import json
 
 import pytest
 import torch
+from tables import ROW_VARIANTS, names
 
 import torch_reduce
 from torch_reduce import _C, _plan_rows, cli
@@ -70,11 +72,22 @@ def test_what_is_refused(capsys):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("n", [5, 1000, 5000, 131072, 300000])
-def test_it_is_what_is_launched(n):
-    x = torch.randn(7, n, device="cuda", dtype=torch.bfloat16)
-    p = torch_reduce.plan("softmax", x)
-    launched = _C.record_launches(lambda: torch_reduce.softmax(x, -1))
-    assert [(s["grid"], s["block"], s["cluster"]) for s in launched] == [
-        (s.grid, s.block, s.cluster) for s in p.launches
-    ]
+@pytest.mark.parametrize("op", ROW_OPS)
+@pytest.mark.parametrize("variant", ROW_VARIANTS, ids=names(ROW_VARIANTS))
+def test_a_plan_says_what_is_launched(variant, op):
+    """The same, without a GPU: test_emulator.py."""
+    if not variant.runs_on(torch.cuda.get_device_capability()):
+        pytest.skip(f"{variant.name} does not run on this GPU")
+    planned = 0
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for n, skew in itertools.product((5, 1000, 5000, 131_072, 300_000), (0, 1)):
+            x = torch.ones(7, n + skew, device="cuda", dtype=dtype)[:, skew:]
+            try:
+                p = torch_reduce.plan(op, x, variant=variant.name)
+            except ValueError:  # rows that the rung does not hold
+                continue
+            planned += 1
+            along = [n] if op.endswith("norm") else -1
+            launched = _C.record_launches(lambda: getattr(torch_reduce, op)(x, along, variant=variant.name))  # noqa: B023
+            assert launched == [dataclasses.asdict(launch) for launch in p.launches], (dtype, n, skew)
+    assert planned > 0

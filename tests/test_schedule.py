@@ -8,6 +8,8 @@ import torch
 from tables import ALONG_DIMS, names, takes
 
 import torch_reduce
+from torch_reduce import _plan
+from torch_reduce._variants import ROW_OPS
 
 CHIPS = ("T4", "A10", "L4", "A100", "H100 PCIe", "H200", "B200")
 CHUNK, LANES = 1024, 128
@@ -185,3 +187,56 @@ def test_only_rounded_sums_by_atomic_are_not_deterministic(op):
             )
             rounds = op in ("sum", "mean") and dtype.is_floating_point
             assert p.deterministic == (variant.deterministic or not rounds)
+
+
+# KB of dynamic shared memory that a block may ask for, by compute capability: CUDA Programming Guide, specifications.
+MOST_SHARED = {75: 64, 80: 163, 86: 99, 90: 227, 100: 227, 120: 99}
+
+# What a plan is asked for, by op: shapes that take every way of a rung, and dtypes of each size.
+ROWS_OF = ((4096, 100), (4096, 1000), (4096, 5000), (4096, 20_000), (4096, 50_304), (64, 131_072), (7, 300_000))
+PRODUCTS = (
+    (8, 4096, 4096),
+    (64, 4096, 4096),
+    (1024, 1024, 1024),
+    (4096, 4096, 4096),
+    (64, 64, 65_536),
+    (300, 200, 500),
+    (100, 100, 100),
+)
+FLOATS = (torch.float32, torch.bfloat16, torch.float64)
+CALLS = (
+    *(("sum", (shape, dim), {"input_dtype": dtype}) for shape, dim in SHAPES[::3] for dtype in DTYPES),
+    *(
+        ("matmul", ((m, k), (k, n)), {"input_dtype": dtype, "tf32": tf32})
+        for m, n, k in PRODUCTS
+        for dtype, tf32 in (*((dtype, False) for dtype in (*FLOATS, torch.int8, torch.int64)), (torch.float32, True))
+    ),
+    *((op, (shape,), {"input_dtype": dtype}) for op in ROW_OPS for shape in ROWS_OF for dtype in FLOATS),
+)
+
+
+@pytest.mark.parametrize("multiprocessors", [20, 132])
+@pytest.mark.parametrize("capability", MOST_SHARED)
+def test_every_launch_fits_the_shared_memory_of_its_chip(capability, multiprocessors):
+    """By every rung, whether or not `auto` takes it there. (Attention has no plan in Python.)"""
+    chip = _plan.Chip("a chip", multiprocessors, divmod(capability, 10), None, "none")
+    planned = 0
+    for op, arguments, named in CALLS:
+        for variant in torch_reduce.variants(op):
+            if not variant.runs_on(chip.capability):
+                continue
+            try:
+                p = torch_reduce.plan(op, *arguments, variant=variant.name, device=chip, **named)
+            except (ValueError, TypeError):  # a shape or dtype that the rung does not take
+                continue
+            planned += 1
+            for launch in p.schedule.shapes if op == "sum" else p.launches:
+                assert launch.shared_bytes <= 1024 * MOST_SHARED[capability], (op, arguments, named, p.rung, launch)
+    assert planned > len(CALLS)
+
+
+def test_a_tile_that_does_not_fit_the_chip_is_the_next_smaller_one():
+    for chip, tile in (("T4", (32, 64)), ("H200", (64, 128))):
+        p = torch_reduce.plan("matmul", (4096, 4096), (4096, 4096), variant="pipelined", input_dtype=torch.float64,
+                              tile_size=64, device=chip)  # fmt: skip
+        assert p.tile == tile

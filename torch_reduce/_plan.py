@@ -243,7 +243,7 @@ def plan(
     variant: ReductionName = "auto",
     *,
     keepdim: bool = False,
-    device: torch.device | str | int | None = None,
+    device: torch.device | str | int | Chip | None = None,
     block_size: int | None = None,
     num_blocks: int | None = None,
     input_dtype: torch.dtype = torch.float32,
@@ -259,7 +259,7 @@ def plan(
         dtype: as for `torch_reduce.sum`: that of the result.
         variant: as for `torch_reduce.sum`.
         keepdim: as for `torch_reduce.sum`.
-        device: a GPU of this machine ("cuda", "cuda:1") or the name of a chip ("H200", "A100", "T4"; `CHIPS` in
+        device: a GPU of this machine ("cuda", "cuda:1"), a `Chip`, or the name of one ("H200", "A100", "T4"; `CHIPS` in
             torch_reduce/_plan.py has all). Default: that of the tensor, else the current GPU, else an H200.
         block_size: as for `torch_reduce.sum`.
         num_blocks: as for `torch_reduce.sum`.
@@ -321,12 +321,14 @@ def plan(
     )
 
 
-def chip_named(device: torch.device | str | int | None) -> Chip:
-    """The chip meant: a name in `CHIPS`, a GPU of this machine, or, for None, the current GPU, else an H200.
+def chip_named(device: torch.device | str | int | Chip | None) -> Chip:
+    """The chip meant: itself, a name in `CHIPS`, a GPU of this machine, or, for None, the current GPU, else an H200.
 
     Raises:
         ValueError: neither.
     """
+    if isinstance(device, Chip):
+        return device
     if device is None and not cuda_usable():
         device = "H200"
     if isinstance(device, str):

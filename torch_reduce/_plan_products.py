@@ -175,7 +175,7 @@ def plan_product(
     (dtype,) = dtypes
     if device is None:
         device = next((x.device for x in tensors if x.is_cuda), None)
-    chip = device if isinstance(device, Chip) else chip_named(device)
+    chip = chip_named(device)
     left, right = _operand(input), _operand(other)
     added = None
     if isinstance(bias, Tensor):

@@ -93,7 +93,7 @@ def plan_rows(
         raise ValueError(f"unknown row operation {op!r}; there are {', '.join(ROW_OPS)}")
     if device is None and isinstance(input, Tensor) and input.is_cuda:
         device = input.device
-    chip = device if isinstance(device, Chip) else chip_named(device)
+    chip = chip_named(device)
     operand = _operand(input)
     shape = tuple(operand[0])
     if along is None:

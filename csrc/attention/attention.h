@@ -48,6 +48,9 @@ struct Prepared {
   Way way = Way::warps;
 };
 
+bool operator==(const Prepared& a, const Prepared& b);
+std::string to_string(const Prepared& prepared);
+
 Prepared prepare_forward(const Problem& problem, const Chip& chip);
 Prepared prepare_backward(const Problem& problem, const Chip& chip);
 

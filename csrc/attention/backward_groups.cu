@@ -3,7 +3,7 @@
 // Order:   that of backward.cu.
 // Mapping: a warp group 64 queries or 64 keys; a thread of one more asks for what they meet. Probabilities and gradients of scores are
 //          registers that the next product takes.
-// Bound:   the tensor cores, and who waits for them.
+// Bound:   the tensor cores, and stalls on their results.
 // Source:  J. Shah et al., FlashAttention-3 (2024).
 #include "groups.cuh"
 
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int steps = static_cast<int>(((p.causal ? min(p.keys, last) : p.keys) + kTile - 1) / kTile);
   barriers.init();
 
-  const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
-  // ---- who copies ----
+  const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
+  // ---- producer ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kBackward.registers()>();
-  const int thread = threadIdx.x % kGroup, lane = thread % warp::kLanes;
+  const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;
   const int64_t seen = of_group >= p.length ? 0 : p.causal ? min(p.keys, of_group + kTile) : p.keys;
   const int own = static_cast<int>((seen + kTile - 1) / kTile);
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
   const int each = query_tiles - skipped, steps = each * static_cast<int>(p.group);
   barriers.init();
 
-  const int group = static_cast<int>(threadIdx.x) / kGroup - 1;
-  // ---- who copies ----
+  const int group = static_cast<int>(threadIdx.x) / kWarpGroup - 1;
+  // ---- producer ----
   if (group < 0) {
     ptx::release_registers<kBackward.copier_registers()>();
     if (threadIdx.x != 0) return;
@@ -191,9 +191,9 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kBackward.registers()>();
-  const int thread = threadIdx.x % kGroup, lane = thread % warp::kLanes;
+  const int thread = threadIdx.x % kWarpGroup, lane = thread % warp::kLanes;
   const int64_t of_group = first + group * kTile, key = of_group + thread / warp::kLanes * kLines;
   float s[kTile / 8][4], dp[kTile / 8][4], of_keys[kWidth / 8][4], of_values[kWidth / 8][4];
   uint32_t words[kTile / 16][4];  // of probabilities, then of gradients of scores

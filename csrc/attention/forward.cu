@@ -1,12 +1,12 @@
 // Idea: scores never leave registers. A block keeps 64 queries and walks the keys, 64 at a time, from the first on: it multiplies, takes
 // the running maximum, corrects what it has added so far by it, and adds exp(scores) times values. After 512 keys it begins anew, and
-// the sums of such pieces meet, so that who has few queries may take the pieces at once.
+// the sums of such pieces meet, so with few queries, blocks compute the pieces in parallel (pieces.cu).
 //
 // Order:   a query's result is a function of itself and of the keys that it attends. Keys that are masked behind those change neither
 //          maximum nor sums: their exp is zero and the correction one.
 // Mapping: a warp a fragment of 16 queries. The probabilities of a lane are the operand of its next product: no exchange. Values are
 //          copied while keys are multiplied, and the next keys while values are.
-// Bound:   the matrix instruction, and who waits for it.
+// Bound:   the matrix instruction, and stalls on its results.
 // Source:  T. Dao et al., FlashAttention (2022); M. Milakov and N. Gimelshein, Online normalizer calculation for softmax (2018).
 #include "line_values.cuh"
 

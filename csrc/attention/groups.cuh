@@ -13,8 +13,7 @@
 
 namespace treduce::attention::groups {
 
-constexpr int kGroup = 128;  // threads
-constexpr int kRow = 128;    // bytes
+constexpr int kRow = 128;  // bytes
 constexpr int kColumns = 64, kSlab = kTile * kRow;
 template <int kWidth>
 constexpr int kTileBytes = kWidth / kColumns * kSlab;
@@ -55,10 +54,10 @@ TREDUCE_DEVICE char* aligned(char* shared) {
   return shared + (round_up(address, kTileAlignment) - address);
 }
 
-// The descriptor of a tile: with its columns as k, or, turned, with its lines as k.
-TREDUCE_DEVICE uint64_t descriptor(const char* tile, bool turned) {
+// The descriptor of a tile: with its columns as k, or, transposed, with its lines as k.
+TREDUCE_DEVICE uint64_t descriptor(const char* tile, bool transposed) {
   const uint64_t address = ptx::shared_address(tile) >> 4 & 0x3fff;
-  return address | static_cast<uint64_t>(turned ? kSlab >> 4 : 1) << 16 | uint64_t{8 * kRow >> 4} << 32 |
+  return address | static_cast<uint64_t>(transposed ? kSlab >> 4 : 1) << 16 | uint64_t{8 * kRow >> 4} << 32 |
          uint64_t{1} << 62;
 }
 

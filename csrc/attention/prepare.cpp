@@ -1,3 +1,4 @@
+// Which kernels compute attention, in blocks of which shape, and what lies in the workspace between them.
 #include "shapes.h"
 
 namespace treduce::attention {
@@ -29,13 +30,13 @@ void add_forward(Prepared& prepared, const char* kernel, const Problem& p, const
   }
 }
 
-void add_pieces(Prepared& prepared, const Problem& p) {
+void add_pieces(Prepared& prepared, const Problem& p, const Chip& chip) {
   prepared.way = Way::pieces;
   const int width = compiled_width(p);
   const int64_t pieces = pieces_of(p.keys);
   add(prepared, "pieces", p, p.length, kLines, p.heads * pieces, kThreads, piece_bytes(width));
   if (pieces == 1) return;
-  add(prepared, "meet", p, p.length, 1, p.heads, width, 0).overlapping = true;
+  add(prepared, "meet", p, p.length, 1, p.heads, width, 0).overlapping = chip.capability >= 90;
   const int64_t parts = p.batch * p.heads * p.length * pieces * static_cast<int64_t>(sizeof(float));
   prepared.workspace.add(kSums, parts * width);
   prepared.workspace.add(kMost, parts);
@@ -48,8 +49,8 @@ Prepared prepare_forward(const Problem& problem, const Chip& chip) {
   const Problem p = with_heads_as_lines(problem);
   Prepared prepared;
   const bool is_few = problem.length == 1 || p.length <= kLines;
-  if (is_few && chip.capability >= 90) {  // whose blocks have the shared memory
-    add_pieces(prepared, p);
+  if (is_few && piece_bytes(compiled_width(p)) <= chip.shared_bytes()) {
+    add_pieces(prepared, p, chip);
   } else {
     add_forward(prepared, "attention", p, chip);
   }
@@ -74,6 +75,15 @@ Prepared prepare_backward(const Problem& p, const Chip& chip) {
     prepared.workspace.add(name, p.batch * p.heads * padded_length(p.length) * static_cast<int64_t>(sizeof(float)));
   }
   return prepared;
+}
+
+bool operator==(const Prepared& a, const Prepared& b) {
+  return a.way == b.way && a.launches == b.launches && a.workspace == b.workspace;
+}
+
+std::string to_string(const Prepared& p) {
+  constexpr const char* kWays[] = {"warps", "warp_groups", "pieces"};
+  return std::string("by ") + kWays[static_cast<int>(p.way)] + "\n" + to_string(p.launches, p.workspace);
 }
 
 }  // namespace treduce::attention

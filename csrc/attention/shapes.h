@@ -32,11 +32,12 @@ constexpr const char* kMost = "most";
 constexpr const char* kSum = "sum";
 
 // Kernels of warp groups: each multiplies 64 lines, queries or keys; one more copies.
+constexpr int kWarpGroup = 128;       // threads
 constexpr int kTileAlignment = 1024;  // bytes, of swizzled tiles
 struct Groups {
   int groups, stages;  // of warps; of tiles in shared memory, a pair each
   constexpr int lines() const { return groups * kTile; }
-  constexpr int threads() const { return (groups + 1) * 128; }
+  constexpr int threads() const { return (groups + 1) * kWarpGroup; }
   // Of a thread that multiplies and of one that copies: no more than the launch gave to all, an equal share of 65536.
   constexpr int registers() const { return groups == 4 ? 112 : groups == 3 ? 160 : 240; }
   constexpr int copier_registers() const { return groups == 2 ? 24 : 32; }

@@ -43,11 +43,11 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
   }
   __syncthreads();
 
-  const int group = static_cast<int>(threadIdx.x) / kGroup;
-  // ---- who copies ----
+  const int group = static_cast<int>(threadIdx.x) / kWarpGroup;
+  // ---- producer ----
   if (group == kShape.groups) {
     ptx::release_registers<kShape.copier_registers()>();
-    if (threadIdx.x != kShape.groups * kGroup) return;
+    if (threadIdx.x != kShape.groups * kWarpGroup) return;
     ptx::mbarrier_arrive_expect(&queries_full, kShape.groups * kBytes);
     for (int g = 0; g < kShape.groups; ++g) {
       of_query.load<kWidth>(queries + g * kBytes, first + g * kTile, head, batch, &queries_full);
@@ -61,15 +61,15 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
     return;
   }
 
-  // ---- who multiply ----
+  // ---- consumers ----
   ptx::take_registers<kShape.registers()>();
-  const int thread = threadIdx.x % kGroup;
+  const int thread = threadIdx.x % kWarpGroup;
   const int64_t of_group = first + group * kTile, query = of_group + thread / warp::kLanes * kLines;
   const int64_t seen = of_group >= p.length ? 0 : p.causal ? min(p.keys, of_group + kTile) : p.keys;
   const int own = static_cast<int>((seen + kStep - 1) / kStep);
   const Scores<kMasks> scores(p, batch, head);
   float4* const totals =
-      reinterpret_cast<float4*>(values + kStages * kBytes) + group * ((kWidth / 8 + 1) * kGroup) + thread;
+      reinterpret_cast<float4*>(values + kStages * kBytes) + group * ((kWidth / 8 + 1) * kWarpGroup) + thread;
   float s[kStep / 8][4], result[kWidth / 8][4];
   uint32_t of_p[kStep / 16][4];
   Lines line, total;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
   };
 
   const auto end_piece_before = [&](int step) {
-    end_piece<kGroup>(result, line, totals, step == kSteps, /*keep=*/true);
+    end_piece<kWarpGroup>(result, line, totals, step == kSteps, /*keep=*/true);
     line = Lines();
   };
   if (own > 0) ptx::mbarrier_wait(&queries_full, 0);
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
     wait_for<0>(result);
     of_values.release(own - 1);
   }
-  if (own > 0) total = end_piece<kGroup>(result, line, totals, own <= kSteps, /*keep=*/false);
+  if (own > 0) total = end_piece<kWarpGroup>(result, line, totals, own <= kSteps, /*keep=*/false);
   // A stage is free when all groups say so, each in its turn.
   for (int step = own; step < steps; ++step) {
     of_keys.wait(step);

@@ -1,3 +1,4 @@
+// Pools of counters: one for each stream, and for each captured graph its own.
 #include "counters.h"
 
 #include <cstdint>

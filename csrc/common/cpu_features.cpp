@@ -1,3 +1,4 @@
+// Asks the CPU for its vector instructions.
 #include "cpu_features.h"
 
 #include <cstdlib>

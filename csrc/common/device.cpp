@@ -1,3 +1,4 @@
+// Asks the driver for the facts of a GPU.
 #include "device.h"
 
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// This thread's log of launches.
 #include "launch_log.h"
 
 namespace treduce {

@@ -1,3 +1,4 @@
+// Launches and workspaces as text.
 #include "prepared.h"
 
 namespace treduce {
@@ -12,6 +13,16 @@ std::string to_string(const LaunchShape& shape) {
   if (shape.cluster > 1) text += ", clusters of " + std::to_string(shape.cluster);
   if (shape.cooperative) text += ", cooperative";
   if (shape.overlapping) text += ", overlapping";
+  return text;
+}
+
+std::string to_string(const Launches& launches, const Workspace& workspace) {
+  std::string text;
+  for (const LaunchShape& launch : launches) text += "launch " + to_string(launch) + "\n";
+  for (const Region& region : workspace.regions()) {
+    text += "workspace " + std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
+            std::to_string(region.offset) + "\n";
+  }
   return text;
 }
 

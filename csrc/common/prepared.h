@@ -121,6 +121,9 @@ class Workspace {
   int64_t bytes_ = 0;
 };
 
+// A line for each launch and region.
+std::string to_string(const Launches& launches, const Workspace& workspace);
+
 // Why a call is refused. The sentence is empty if it is not.
 struct Refusal {
   std::string sentence;

@@ -1,3 +1,4 @@
+// What a caller is told who names a variant or size that is not there.
 #include "variants.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// vector_add on the CPU: a loop for each dtype, on all threads.
 #include "add_cpu.h"
 
 #include "../common/parallel.h"

@@ -1,3 +1,4 @@
+// The table of vector_add.
 #include "ladder.h"
 
 #include "prepare.h"

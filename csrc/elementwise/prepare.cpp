@@ -1,3 +1,4 @@
+// How many launches of which shape each rung of vector_add takes.
 #include "prepare.h"
 
 #include <algorithm>
@@ -47,6 +48,11 @@ Prepared prepare(const Request& request, const Chip& chip) {
 
 bool operator==(const Prepared& a, const Prepared& b) {
   return a.launches == b.launches && a.vectors == b.vectors && a.refusal == b.refusal;
+}
+
+std::string to_string(const Prepared& p) {
+  if (p.refusal) return p.refusal.sentence + "\n";
+  return "rung " + p.request.row->name + (p.vectors ? ", in vectors" : "") + "\n" + to_string(p.launches, Workspace());
 }
 
 }  // namespace treduce::elementwise

@@ -1,3 +1,4 @@
+// Models of time, by which rungs choose among their shapes.
 #include "choose.h"
 
 #include <algorithm>
@@ -47,16 +48,21 @@ Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
     int percent;
   };
   constexpr Rate kRates[] = {{kLarge, 128, 100}, {kMedium, 64, 92}, {kSmall, 32, 60}};
-  const bool large = has_large(dtype, chip.capability);
+  const auto exists = [&](Index index) {
+    return (index != kLarge || has_large(dtype, chip.capability)) &&
+           shape(dtype, index).shared_bytes <= chip.shared_bytes();
+  };
+  // What the caller names, or the next smaller one that the chip has.
   for (const Rate& rate : kRates) {
-    if (tile == rate.tile) return rate.index == kLarge && !large ? kMedium : rate.index;
+    if (rate.tile <= tile && exists(rate.index)) return rate.index;
   }
   // Of short k a large tile's first copies and stores take as long as its multiplications, and one block is alone on its
   // multiprocessor: 1.02 to 1.5 times slower than medium ones at k of 1 and 64, 8 % faster at 120 (NVIDIA H200, 2026-11-22).
   constexpr int64_t kShort = 96;
   return cheapest(kRates,
                   [&](const Rate& rate) {
-                    if (rate.index == kLarge && (!large || p.k <= kShort)) return std::numeric_limits<int64_t>::max();
+                    const bool wasted = rate.index == kLarge && p.k <= kShort;
+                    if (wasted || !exists(rate.index)) return std::numeric_limits<int64_t>::max();
                     const TileShape s = shape(dtype, rate.index);
                     const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), chip.multiprocessors);
                     return rounds * s.tile_m * s.tile_n * 100 / rate.percent;
@@ -128,15 +134,15 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
   constexpr double kBesides = 1500;               // of a tile
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
-  const double rounds = static_cast<double>(ceil_div(tasks, multiprocessors));
-  const double turns = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
+  const double most = static_cast<double>(ceil_div(tasks, multiprocessors));
+  const double rounds = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
   const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
-  const double multiply = rounds * s.tile_m * s.tile_n * k / (128 * speed);
-  const double wait = turns * k / 4 * latency;
+  const double multiply = most * s.tile_m * s.tile_n * k / (128 * speed);
+  const double wait = rounds * k / 4 * latency;
   const double read =
       static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, multiprocessors) : 0;
-  return std::max(multiply + wait, read) + turns * kBesides + finish;
+  return std::max(multiply + wait, read) + rounds * kBesides + finish;
 }
 
 }  // namespace
@@ -380,18 +386,18 @@ Choice choose(const Problem& p, const Chip& chip) {
   return {index, apart, least};
 }
 
-// A block is a task. Of a batch where B need not be turned round tiles are small, and persistent has a block for many of them.
+// A block is a task. Of a batch where B need not be transposed tiles are small, and persistent has a block for many of them.
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   const Shape& s = kShapes[choice.index];
   if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k) > INT32_MAX) return false;
-  const bool turned = b.reading == Reading::gathered;
+  const bool gathered = b.reading == Reading::gathered;
   // B along k as well: 3 to 13 % faster than from shared memory where k is 4096, 5 % slower of 28672.
   constexpr int64_t kFewest = 32, kLong = 8192;
   if (b.reading == Reading::direct) return p.m <= kFewest && p.batches == 1 && p.k <= kLong;
-  if (p.m <= kMostRows) return p.batches == 1 || turned;
+  if (p.m <= kMostRows) return p.batches == 1 || gathered;
   const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
-  return turned && other.cycles > 0 && choice.cycles < other.cycles + copy;
+  return gathered && other.cycles > 0 && choice.cycles < other.cycles + copy;
 }
 
 }  // namespace register_operand

@@ -1,3 +1,4 @@
+// The table of products, and what `auto` takes.
 #include "ladder.h"
 
 #include "choose.h"

@@ -73,7 +73,7 @@ struct View {
   int64_t copied_bytes;  // of workspace
   // Of copies that are gathered: whether lines are contiguous where the operand lies, so that rows and columns are exchanged by
   // tiles, and whether these are read 16 bytes at once.
-  bool turned, turned_by_vectors;
+  bool transposed, transposed_by_vectors;
 };
 
 // `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines). `whole`: rows must be
@@ -100,14 +100,14 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   }
   view.reading = direct ? Reading::direct : unit ? Reading::rows : Reading::gathered;
   view.copied_bytes = 0;
-  view.turned = view.turned_by_vectors = false;
+  view.transposed = view.transposed_by_vectors = false;
   if (!direct) {
     const int64_t inner_stride = along_k ? o.depth_stride : o.line_stride;
     const auto whole_vectors = [&](int64_t stride) { return stride * o.element_bytes % 16 == 0; };
-    view.turned = inner_stride != 1 && (along_k ? o.line_stride : o.depth_stride) == 1;
-    view.turned_by_vectors = view.turned && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
-                             whole_vectors(inner_stride) && whole_vectors(o.batch_stride[0]) &&
-                             whole_vectors(o.batch_stride[1]);
+    view.transposed = inner_stride != 1 && (along_k ? o.line_stride : o.depth_stride) == 1;
+    view.transposed_by_vectors = view.transposed && reinterpret_cast<uint64_t>(o.data) % 16 == 0 &&
+                                 whole_vectors(inner_stride) && whole_vectors(o.batch_stride[0]) &&
+                                 whole_vectors(o.batch_stride[1]);
     boxes.data = nullptr;
     boxes.pitch = dense * o.element_bytes < kLongRow ? dense : round_up(dense, kCacheLine / o.element_bytes);
     boxes.batch_pitch[1] = boxes.pitch * boxes.outer;

@@ -1,3 +1,4 @@
+// The kernels that copy operands into readable rows.
 #include "pack.h"
 
 #include "../common/launch.h"
@@ -117,8 +118,8 @@ cudaError_t pack_words(const Operand& o, const View& view, void* copy, const Lau
                           {o.batch_stride[0], o.batch_stride[1]}};
   const Word* const from = static_cast<const Word*>(o.data);
   Word* const data = static_cast<Word*>(copy);
-  if (!view.turned) return launch(&pack_rows<Word>, shape, from, source, to, data);
-  return launch(&pack_turned<Word>, shape, from, source, to, data, view.turned_by_vectors);
+  if (!view.transposed) return launch(&pack_rows<Word>, shape, from, source, to, data);
+  return launch(&pack_turned<Word>, shape, from, source, to, data, view.transposed_by_vectors);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// The launches and the workspace of a product, rung by rung.
 #include "prepare.h"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ int64_t copy(const View& view, const char* launched, const char* region, Prepare
   launch.kernel = launched;
   launch.block = kPackThreads;
   const int64_t bytes = view.boxes.batch_pitch[0] * view.boxes.batch_size[0] * view.boxes.element_bytes;
-  launch.grid = grid_of(bytes / (view.turned ? 64 * kPackBytes : 16 * kPackThreads) + 1);
+  launch.grid = grid_of(bytes / (view.transposed ? 64 * kPackBytes : 16 * kPackThreads) + 1);
   out.launches.add(launch);
   return out.workspace.add(region, view.copied_bytes);
 }
@@ -348,11 +349,11 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, view_of_b, chip);
     if (!registers && view_of_b.reading != Reading::gathered) {
-      Problem turned = p;
-      std::swap(turned.m, turned.n);
-      other = register_operand::choose(turned, chip);
+      Problem transposed = p;
+      std::swap(transposed.m, transposed.n);
+      other = register_operand::choose(transposed, chip);
       registers = of_a = register_operand::kShapes[other.index].rows > register_operand::kMostRows &&
-                         register_operand::pays(turned, other, choice, view_of_a, chip);
+                         register_operand::pays(transposed, other, choice, view_of_a, chip);
     }
     if (registers) choice = other;
   }
@@ -583,24 +584,23 @@ Prepared prepare(const Request& r, const Chip& chip) {
 }
 
 std::string to_string(const Prepared& prepared) {
-  std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
-                     std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
-                     (prepared.apart ? " apart" : "") + "\n";
-  for (const LaunchShape& launch : prepared.launches) text += to_string(launch) + "\n";
-  for (const Region& region : prepared.workspace.regions()) {
-    text += std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
-            std::to_string(region.offset) + "\n";
-  }
-  return text;
+  const std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
+                           std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
+                           (prepared.apart ? " apart" : "") + "\n" + to_string(prepared.launches, prepared.workspace);
+  return text + "computes " + std::to_string(prepared.operations) + " operations, moves " +
+         std::to_string(prepared.bytes_read) + " bytes read, " + std::to_string(prepared.bytes_written) + " written\n";
 }
 
 bool operator==(const Prepared& a, const Prepared& b) {
-  const auto decided = [](const Prepared& p) {
+  const auto split = [](const SplitRegions& s) {
+    return std::make_tuple(s.as_read, s.has_halves, s.has_parts, s.knows_codes, s.ordered, s.splitting.blocks, s.halves,
+                           s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
+  };
+  const auto decided = [&](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
                            p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
-                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
-
-                           p.operations, p.bytes_read, p.bytes_written);
+                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums, split(p.split_a),
+                           split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

@@ -201,8 +201,7 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
 
 // Which shapes add groups of k; a task of any may be a single group.
 constexpr bool adds_groups(int index) { return index != kSquare128; }
-// Which shapes a chip has: where `auto` takes specialized_f64 for large tiles, not the one that is for them alone. capability: 0: any
-// but 90.
+// Which shapes are compiled for a chip. kLong128 only where `auto` does not take specialized_f64 (capability 0: any but 90).
 constexpr bool exists_on(int index, int capability) { return index != kLong128 || capability != 90; }
 
 }  // namespace mma_f64

@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
 
-  // ---- who copies ----
+  // ---- producer ----
   if (warp >= kMultiplyWarps + kSplitWarps) {
     ptx::set_registers<kCopying, kRegisters>();
     if (warp > kMultiplyWarps + kSplitWarps || lane != 0) return;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  // ---- who split: eight lines of one operand ----
+  // ---- splitters: eight lines of one operand ----
   if (warp >= kMultiplyWarps) {
     ptx::set_registers<kSplitting, kRegisters>();
     const bool first_lane = lane % split::kLanes == 0, along_k = side.along_k;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  // ---- who multiply: a segment, and add its sums to the group's, or leave them ----
+  // ---- consumers: multiply a segment, add its sums to the group's, or leave them ----
   ptx::set_registers<kMultiplying, kRegisters>();
   const int mine = warp * 16 + lane / 4;  // this lane has this row of the tile, and the one eight further
   const auto column_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };

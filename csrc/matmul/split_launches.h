@@ -42,7 +42,7 @@ constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 
 }  // namespace split_rows
 
-// Of so few lines of X that a warp multiplies what it split: a task is 16 lines of W and a group of k. Each warp has a ring.
+// For up to eight lines of X. A task is 16 lines of W by one group of k; each warp has its own ring and multiplies what it split.
 namespace split_warps {
 
 constexpr int kLines = 16, kRows = 8, kWarps = 4, kThreads = kWarps * 32;

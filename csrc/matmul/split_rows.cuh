@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   constexpr int kFirstSplitter = S::kShape.kMultiplyWarps,
                 kFirstCopier = kFirstSplitter + S::kTeams * S::kShape.kTeamWarps;
 
-  // ---- who copy: a warp the tiles of W, another what is multiplied of X ----
+  // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
   if (warp >= kFirstCopier) {
     ptx::set_registers<S::kCopying, S::kRegisters>();
     const int lane = threadIdx.x % 32;
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     return;
   }
 
-  // ---- who split: read a segment of a set of lines, write its pieces and scales, and find out what pairs suit ----
+  // ---- splitters: read a segment of a set of lines, write its pieces and scales, and find out what pairs suit ----
   if (warp >= kFirstSplitter) {
     ptx::set_registers<S::kSplitting, S::kRegisters>();
     const int lane = threadIdx.x % 32;
@@ -505,7 +505,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     return;
   }
 
-  // ---- who multiply: a segment, and add its sums to the group's ----
+  // ---- consumers: multiply a segment, add its sums to the group's ----
   ptx::set_registers<S::kMultiplying, S::kRegisters>();
   const int lane = threadIdx.x % 32;
   const Task task(work, ptx::block_index());

@@ -105,7 +105,7 @@ struct Tiling {
         tiles(call.prepared.schedule.tiles),
         nodes_a_thread(static_cast<int>(call.prepared.schedule.span)),
         splits(call.prepared.schedule.splits),
-        partials(static_cast<typename O::Acc*>(call.workspace)),
+        partials(call.region<typename O::Acc>("partials")),
         counters(call.counter),
         result(to) {}
 };

@@ -99,8 +99,7 @@ TREDUCE_DEVICE void take(typename Op::Acc (&leaf)[kLeaves][kSize], const Source&
   }
 }
 
-// Whether rows in flight of which every one is there have code of their own: not where a row takes so many instructions that a branch at
-// each costs nothing.
+// Whether full batches of rows get a branch-free path; not worth it where a row costs many instructions.
 template <class Source, bool kEven>
 constexpr bool kHasFull = !Source::kConverts && kEven;
 

@@ -1,3 +1,4 @@
+// Exact sums on the CPU: superaccumulators of threads, added and rounded once.
 #include "exact_cpu.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Dims of a reduction, sorted by stride and joined.
 #include "geometry.h"
 
 #include <algorithm>

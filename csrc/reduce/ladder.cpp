@@ -1,3 +1,4 @@
+// The table of reductions, and the orders of the rungs that reduce whole tensors.
 #include "ladder.h"
 
 #include "prepare.h"

@@ -1,4 +1,5 @@
-// The launch of a prepared reduction. It decides nothing.
+// The launch of a prepared reduction. It decides nothing; but the grid of the rung `cooperative` is as large as the driver says that the
+// chip holds at once, up to what was prepared.
 #pragma once
 
 #include "ladder.h"

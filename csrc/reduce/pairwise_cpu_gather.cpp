@@ -1,3 +1,4 @@
+// The loops that copy and convert elements which lie apart.
 #include "pairwise_cpu_gather.h"
 
 #include <cstring>

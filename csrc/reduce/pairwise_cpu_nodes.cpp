@@ -1,3 +1,4 @@
+// How nodes are folded and stored, for each op and accumulator.
 #include "pairwise_cpu_nodes.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// From an order class and a length to the passes of a plan.
 #include "plan.h"
 
 #include <algorithm>

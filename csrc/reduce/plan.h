@@ -79,12 +79,14 @@ struct Plan {
   void add(const Pass& pass) { passes[pass_count++] = pass; }
   const Pass& first() const { return passes[0]; }
   int64_t grid() const { return passes[0].blocks; }
-  // Values that lie in global memory between passes.
-  int64_t partials() const {
+  // Where a pass writes its values in global memory: behind those of the passes before.
+  int64_t partials_before(int pass) const {
     int64_t count = 0;
-    for (int p = 0; p + 1 < pass_count; ++p) count += passes[p].on_chip ? 0 : passes[p].blocks;
+    for (int p = 0; p < pass; ++p) count += passes[p].on_chip ? 0 : passes[p].blocks;
     return count;
   }
+  // Values that lie there between passes.
+  int64_t partials() const { return partials_before(pass_count - 1); }
 };
 
 // Elements of a 16-byte load.

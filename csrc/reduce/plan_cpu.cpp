@@ -1,3 +1,4 @@
+// Executes a plan, pass by pass.
 #include "plan_cpu.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The launches, workspace and counters of a reduction: of whole tensors by its plan, along dims by its schedule.
 #include "prepare.h"
 
 #include "ladder.h"
@@ -136,12 +137,7 @@ bool operator==(const Prepared& a, const Prepared& b) {
 
 std::string to_string(const Prepared& p) {
   if (p.refusal) return p.refusal.sentence + "\n";
-  std::string text = "rung " + p.rung->name + "\n";
-  for (const LaunchShape& launch : p.launches) text += "launch " + to_string(launch) + "\n";
-  for (const Region& region : p.workspace.regions()) {
-    text += "workspace " + std::string(region.name) + ": " + std::to_string(region.bytes) + " bytes at " +
-            std::to_string(region.offset) + "\n";
-  }
+  std::string text = "rung " + p.rung->name + "\n" + to_string(p.launches, p.workspace);
   if (p.counters > 0) text += "counters " + std::to_string(p.counters) + "\n";
   return text + "moves " + std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) +
          " written\n";

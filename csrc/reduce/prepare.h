@@ -32,7 +32,7 @@ struct Request {
 
   // The rung, as resolve() found it; where nothing rounds, every order is exact, and `auto` stands for it.
   void take(const Resolved& found);
-  bool rounds() const { return !is_extremum(op) && !(target >= DType::int8 && target <= DType::boolean); }
+  bool rounds() const { return !is_extremum(op) && !is_integer(target); }
   bool is_empty() const { return geometry.length == 0 || geometry.outputs == 0; }
   int64_t numel() const { return geometry.length * geometry.outputs; }
 };

@@ -89,18 +89,17 @@ auto as_elements(const Acc* partials) {
 }
 
 // Launches every pass of the plan from the one at `pass`: Kernels::pick<O, In>(block) is its kernel for elements x of type In.
-// Partials of pass p lie behind those of pass p - 1.
 template <class Kernels, class O, class In>
-cudaError_t launch_passes(const Call& call, In x, int pass = 0, typename O::Acc* partials = nullptr) {
+cudaError_t launch_passes(const Call& call, In x, int pass = 0) {
   using Acc = typename O::Acc;
   const Plan& plan = call.prepared.plan;
-  if (pass == 0) partials = static_cast<Acc*>(call.workspace);
+  Acc* const partials = call.region<Acc>("partials") + plan.partials_before(pass);
   const bool last = pass + 1 == plan.pass_count;
   const Output<O> output{last ? nullptr : partials, call.result};
   const cudaError_t error =
       launch(Kernels::template pick<O, In>(plan.block), call.shape(pass), x, plan.passes[pass].n, output);
   if (error != cudaSuccess || last) return error;
-  return launch_passes<Kernels, O>(call, as_elements<Acc>(partials), pass + 1, partials + plan.passes[pass].blocks);
+  return launch_passes<Kernels, O>(call, as_elements<Acc>(partials), pass + 1);
 }
 
 // A launcher for the rungs whose every pass is one kernel over the values that are left.

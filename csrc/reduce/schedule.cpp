@@ -1,3 +1,4 @@
+// The schedules of the rungs along dims, and which of them `auto` takes.
 #include "schedule.h"
 
 #include <algorithm>
@@ -134,7 +135,7 @@ void limit_grid(const Work& w, Schedule& s) {
 bool can_overlap(const Work& w) { return w.chip.capability >= 90; }
 
 // Whether it may come while blocks of the one before still fold what they have loaded. Not where few blocks share all of memory's
-// rate: they would sit where there happened to be room, two on one SM and none on another.
+// rate: they would be placed unevenly over SMs, two on one and none on another.
 bool may_overlap(const Work& w, const Schedule& s) {
   const int64_t bytes = w.geometry.outputs * w.geometry.length * element_size(w);
   return can_overlap(w) &&
@@ -362,9 +363,9 @@ Scheduled schedule_row_block(const Work& w) {
   s.splits = ceil_div(chunks, s.span);
   s.grid = s.tiles = outputs * s.splits;
   if (s.splits > 1) {
-    const int64_t groups = s.in_groups ? ceil_div(s.splits, kRowGroup) : 0;
-    s.partials = s.tiles + groups;
-    s.counters = outputs + groups;
+    const int64_t groups = row_groups(s.splits);
+    s.partials = s.in_groups ? group_partial(s.splits, groups) : s.tiles;
+    s.counters = s.in_groups ? group_counter(groups) : outputs;
   }
   limit_grid(w, s);
   s.overlapping = can_overlap(w);

@@ -16,8 +16,9 @@ int bit_ceil_up_to(int most, int64_t value) { return static_cast<int>(std::min<i
 // the background; and how few it may come down to where there are too few threads to fill the chip.
 constexpr int64_t kEnough = 32;
 constexpr int64_t kLeast = 8;
-// A partial's kinds (exact.h) are counted over the threads and the splits.
 constexpr int64_t kMostSplits = 1024;
+static_assert(kMostSplits * exact::kThreadsOfBlock<float> < exact::kNegative,
+              "kinds (exact.h) are counted, one a thread, over the threads of all splits");
 
 struct Room {
   int threads, rows;
@@ -48,10 +49,10 @@ Scheduled schedule_exact(const Work& work) {
   const int enough = bit_ceil_up_to(room.threads, std::min<int64_t>(length, 1024) * std::min<int64_t>(outputs, 1024));
   s.block = work.block > 0 ? std::min(work.block, room.threads) : std::max(enough, 32);
 
-  // Blocks that are resident at once: by shared memory (an H200's), and by the threads that the kernel asks room for.
+  // Blocks that are resident at once: by shared memory, of which each takes 1 KB more, and by the threads that the kernel asks room for.
   s.shared_bytes = room.bytes_of_thread * s.block;
-  const int64_t shared = s.shared_bytes + 1024;
-  const int64_t resident = std::clamp<int64_t>(exact::kThreadsAnSm / s.block, 1, 228 * 1024 / shared);
+  const int64_t by_memory = (work.chip.shared_bytes() + 1024) / (s.shared_bytes + 1024);
+  const int64_t resident = std::clamp<int64_t>(exact::kThreadsAnSm / s.block, 1, by_memory);
   const int64_t fill = resident * work.chip.multiprocessors;
   const int64_t blocks = work.blocks > 0 ? std::min(work.blocks, 4 * fill) : fill;
 

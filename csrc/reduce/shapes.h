@@ -62,6 +62,19 @@ constexpr int kRowThreads = 256;
 // row_block, one long row: blocks that a warp folds as a group, and as many groups at the most; blocks an SM.
 constexpr int kRowGroup = 8 * kWarp;
 constexpr int kLongResident = 4;
+// Its partials: those of blocks, then those of groups. Its counters: one of the groups, then one of each group's blocks.
+template <class Int>
+TREDUCE_HOST_DEVICE constexpr Int row_groups(Int blocks) {
+  return (blocks + kRowGroup - 1) / kRowGroup;
+}
+template <class Int>
+TREDUCE_HOST_DEVICE constexpr Int group_partial(Int blocks, Int group) {
+  return blocks + group;
+}
+template <class Int>
+TREDUCE_HOST_DEVICE constexpr Int group_counter(Int group) {
+  return 1 + group;
+}
 
 // row_block, a row at once: elements that a thread takes as one vector, short ones, so that a warp takes a chunk and no thread has many
 // instructions; and threads of a block at the most, for an accumulator of that many bytes. Wider ones would not fit registers.

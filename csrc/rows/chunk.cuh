@@ -55,6 +55,8 @@ struct Chunk {
   static constexpr bool is_unused(int stripe, int h) { return kUsed > 0 && stripe * kPacks + h >= kUsed; }
   static constexpr bool is_full(int stripe, int h) { return kUsed > 0 && stripe * kPacks + h + 1 < kUsed; }
 
+  // ---- where ----
+
   // A thread's place: its lane among those that share the row, and how many elements are left from the chunk's first one on (none: there
   // is no such chunk).
   //
@@ -126,6 +128,8 @@ struct Chunk {
       return layout.row(row, p.problem.inner) + first * layout.element_stride;
     }
   };
+
+  // ---- load ----
 
   // The chunk's elements as they lie in memory, from element `first` of row `row` on.
   struct Packs {
@@ -218,6 +222,8 @@ struct Chunk {
       for (int c = 0; c < kSize; ++c) held[s][h * kSize + c][i] = wide[c];
     });
   }
+
+  // ---- map, and fold in a thread ----
 
   // Whether maxima of elements as they are can be taken two at once: of 16-bit floats.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -400,6 +406,8 @@ struct Chunk {
     }
   }
 
+  // ---- store ----
+
   // Computes the outputs of rows row, row + row_step, ..., of which `count` exist, and stores them.
   // Of weights it asks for kAheadWords a thread together.
   template <int kAheadWords = 0, int kRows>
@@ -548,6 +556,8 @@ struct Chunk {
   }
 };
 
+// ---- fold between threads ----
+
 // The first of kCount values of each thread becomes one of them, of number (lane / s) % kCount, over kCount threads s apart: where two
 // threads would exchange two values, each gives one away and keeps the other.
 template <class Fold, int kCount, int kAll>
@@ -585,6 +595,8 @@ TREDUCE_DEVICE typename Fold::Acc fold_lanes(typename Fold::Acc (&node)[kRows][k
   for (int s = 1; s < kPacks; s *= 2) meet(s);
   return value[0];
 }
+
+// ---- what a row has one of ----
 
 // The values that a row begins with.
 template <class Op, class Source>

@@ -1,3 +1,4 @@
+// The table of row operations.
 #include "ladder.h"
 
 #include "prepare.h"

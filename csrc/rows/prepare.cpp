@@ -1,3 +1,4 @@
+// How rows are read, which rung `auto` takes, and what each rung launches.
 #include "prepare.h"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ bool takes_vectors(const Request& r, int size) {
   if (p.inner > 1 || p.length % size != 0 || r.addresses % static_cast<uint64_t>(size * size_of(r.dtype)) != 0) {
     return false;
   }
-  // The stride of a single row is nobody's.
+  // With one row, its stride is never used.
   const auto fits = [&](const Layout& l) {
     return l.element_stride == 1 && (p.rows == 1 || l.outer_stride % size == 0);
   };
@@ -153,24 +154,28 @@ bool fits_shared(const Request& r, int64_t chunks, int64_t most, int ahead = 0) 
   return chunks <= kMostSharedChunks && shared_bytes(r, chunks, ahead) <= most;
 }
 
+// Bytes that a block may take alone, or when two share an SM.
+int64_t most_shared(const Chip& chip) { return chip.shared_bytes() - kOwnShared; }
+int64_t half_shared(const Chip& chip) { return (chip.shared_bytes() - 1024) / 2 - kOwnShared; }
+
 // As few blocks as leave room for a second one on their SM, which works while this one waits for its row; or one block for all of the SM,
 // which reads a row ahead.
-Sharing sharing_of(const Request& r) {
+Sharing sharing_of(const Request& r, const Chip& chip) {
   const int64_t chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   Sharing s{chunks};
   const char* const mode = getenv("TREDUCE_AHEAD");
   const bool fills = chunks >= most_shared_threads(1, false, false) / kWarp;  // a block's warps
-  if (mode != nullptr && *mode == 'a' ? fits_shared(r, chunks, fills ? kMostShared : kHalfShared, 1)
+  if (mode != nullptr && *mode == 'a' ? fits_shared(r, chunks, fills ? most_shared(chip) : half_shared(chip), 1)
   : mode != nullptr && *mode == 'o' ? false
-  : (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, kMostShared, 1))) {
+  : (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, most_shared(chip), 1))) {
     s.ahead = 1;
     return s;
   }
-  while (!fits_shared(r, s.chunks, kHalfShared) && s.blocks < kMostClusterBlocks) {
+  while (!fits_shared(r, s.chunks, half_shared(chip)) && s.blocks < kMostClusterBlocks) {
     s.blocks *= 2;
     s.chunks = bit_ceil(chunks) / s.blocks;
   }
-  return fits_shared(r, s.chunks, kMostShared) ? s : Sharing{};
+  return fits_shared(r, s.chunks, most_shared(chip)) ? s : Sharing{};
 }
 
 }  // namespace
@@ -182,17 +187,17 @@ void prepare_shared(const Request& r, const Chip& chip, Prepared& p) {
         "any";
     return;
   }
-  const Sharing s = sharing_of(r);
+  const Sharing s = sharing_of(r, chip);
   if (s.chunks == 0) {
     int64_t most = 1;
-    while (fits_shared(r, most * 2, kMostShared)) most *= 2;
+    while (fits_shared(r, most * 2, most_shared(chip))) most *= 2;
     p.refusal.sentence = "variant 'row_shared' holds rows of up to " +
                          std::to_string(most * kMostClusterBlocks * Pairwise::kChunk) + " elements, got " +
                          std::to_string(r.problem.length) + "; three_pass reads any";
     return;
   }
   const int64_t bytes = shared_bytes(r, s.chunks, s.ahead);
-  const auto threads = bytes <= kHalfShared ? shared_threads : most_shared_threads;
+  const auto threads = bytes <= half_shared(chip) ? shared_threads : most_shared_threads;
   p.chunks = static_cast<int>(s.chunks);
   p.ahead = s.ahead;
   const int64_t rounds =
@@ -211,7 +216,7 @@ const char* choose(const Request& r, const Chip& chip) {
                 chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
   const bool has_shared =
-      runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r).chunks > 0;
+      runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r, chip).chunks > 0;
   // 32 warps have an SM for themselves: nobody computes while their row is read.
   const bool is_alone =
       r.op == Op::log_softmax && size_of(r.dtype) == 2 && warps == 32 && r.problem.rows > chip.multiprocessors;
@@ -243,7 +248,15 @@ Prepared prepare(const Request& r, const Chip& chip) {
 bool operator==(const Prepared& a, const Prepared& b) {
   return a.rung == b.rung && a.launches == b.launches && a.reads == b.reads && a.stripes == b.stripes &&
          a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.ahead == b.ahead &&
-         a.refusal == b.refusal;
+         a.bytes_read == b.bytes_read && a.bytes_written == b.bytes_written && a.refusal == b.refusal;
+}
+
+std::string to_string(const Prepared& p) {
+  if (p.refusal) return p.refusal.sentence + "\n";
+  return "rung " + p.rung->name + ": reads " + name_of(p.reads) + ", stripes " + std::to_string(p.stripes) +
+         ", lanes " + std::to_string(p.lanes) + ", warps " + std::to_string(p.warps) + ", chunks " +
+         std::to_string(p.chunks) + ", ahead " + std::to_string(p.ahead) + "\n" + to_string(p.launches, p.workspace) +
+         "moves " + std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) + " written\n";
 }
 
 }  // namespace treduce::rows

@@ -46,6 +46,7 @@ struct Prepared {
 };
 
 bool operator==(const Prepared& a, const Prepared& b);  // of what was decided
+std::string to_string(const Prepared& prepared);
 
 Prepared prepare(const Request& request, const Chip& chip);
 

@@ -35,8 +35,7 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
 // Rows in shared memory: threads of a block that shares its SM with another, and of one that has it alone; chunks that a block holds at
-// most; bytes that a block may take alone, or when two share an SM (compute capability 9.0: 228 KB, of which
-// 1 KB a block is taken, and the kernel has some of its own).
+// most; bytes that the kernel has of its own.
 constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
   return inputs > 1 || has_weight || is_double ? 256 : 320;
 }
@@ -44,7 +43,7 @@ constexpr int most_shared_threads(int inputs, bool has_weight, bool is_double) {
   return (inputs > 1 || is_double ? 1 : 2) * shared_threads(inputs, has_weight, is_double);
 }
 constexpr int kMostSharedChunks = 128;
-constexpr int64_t kMostShared = 225 * 1024, kHalfShared = 111 * 1024;
+constexpr int64_t kOwnShared = 2 * 1024;
 
 // Bytes of a block's part of a row in shared memory: it begins where it does in global memory, in a piece of kPiece bytes.
 constexpr int kPiece = 16;
@@ -52,8 +51,8 @@ TREDUCE_HOST_DEVICE constexpr int64_t row_bytes(int64_t chunks, int64_t element_
   return chunks * reduce::Pairwise::kChunk * element_size + 2 * kPiece;
 }
 
-// Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200. Few blocks of the next one would
-// sit where there happened to be room.
+// Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200, a hint for other chips. Few blocks
+// of the next one would be placed unevenly over SMs.
 constexpr int kManyBlocks = 1056;
 
 // Of a power of two: a shift where a division by what is known at run time would take twenty instructions.

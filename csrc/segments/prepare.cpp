@@ -1,3 +1,4 @@
+// The launches that add segments.
 #include <algorithm>
 
 #include "../common/round.h"

@@ -1,3 +1,4 @@
+// aten's row operations, by ours where those fit and else by several ops.
 #include <precompiled.h>
 
 #include "composed.h"

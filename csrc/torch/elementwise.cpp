@@ -1,3 +1,4 @@
+// The checks of vector_add.
 #include <precompiled.h>
 
 #include "elementwise.h"

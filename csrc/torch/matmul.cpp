@@ -1,3 +1,4 @@
+// The checks of products, their batch dims, and the request that the kernels get.
 #include <precompiled.h>
 
 #include "matmul.h"

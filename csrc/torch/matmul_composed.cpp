@@ -1,3 +1,4 @@
+// Products of complex numbers, and of integers that no kernel multiplies.
 #include <precompiled.h>
 
 #include "matmul_composed.h"

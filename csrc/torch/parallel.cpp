@@ -1,3 +1,4 @@
+// The threads of common/parallel.h: torch's.
 #include <precompiled.h>
 
 #include "../common/parallel.h"

@@ -1,3 +1,4 @@
+// The checks of reductions, their geometry, and the request that the kernels get.
 #include <precompiled.h>
 
 #include "reduce.h"

@@ -1,3 +1,4 @@
+// Which dtype stands in for another, and how its result is turned back.
 #include <precompiled.h>
 
 #include "reduce_stand_in.h"

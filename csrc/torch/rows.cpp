@@ -1,3 +1,4 @@
+// The checks of row operations, how dims become rows, and the request that the kernels get.
 #include <precompiled.h>
 
 #include "rows.h"
@@ -7,27 +8,27 @@
 namespace treduce::rows {
 namespace {
 
-struct Group {
+struct Run {
   int64_t size, stride;
 };
 
 // Dims `begin` to `end - 1` as one dim; nothing where no single stride reaches all elements.
-std::optional<Group> joined(const at::Tensor& tensor, int64_t begin, int64_t end) {
-  Group group{1, 1};
+std::optional<Run> joined(const at::Tensor& tensor, int64_t begin, int64_t end) {
+  Run run{1, 1};
   bool first = true;
   for (int64_t d = end - 1; d >= begin; --d) {
     const int64_t size = tensor.size(d), stride = tensor.stride(d);
     if (size == 1) continue;
     if (first) {
-      group = {size, stride};
+      run = {size, stride};
       first = false;
-    } else if (stride == group.stride * group.size) {
-      group.size *= size;
+    } else if (stride == run.stride * run.size) {
+      run.size *= size;
     } else {
       return std::nullopt;
     }
   }
-  return group;
+  return run;
 }
 
 std::optional<Layout> layout_of(const at::Tensor& tensor, RowDims dims) {

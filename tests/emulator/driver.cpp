@@ -27,6 +27,7 @@
 // and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a case
 // in place of the bytes, and runs nothing. What is launched must be what was prepared, in every case. What the emulator and the
 // sanitizers find ends the process: nothing in the memory can be trusted then.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -139,6 +140,16 @@ reduce::Op op_named(const std::string& name) {
   throw Error("no op " + name);
 }
 
+// What prepare() says. It is an error if it says something else when it is asked again.
+template <class Prepare>
+auto prepared_by(Prepare prepare) {
+  const auto first = prepare(), second = prepare();
+  if (first == second) return first;
+  std::string text = "a second call of prepare says something else: " + to_string(first) + "then: " + to_string(second);
+  std::replace(text.begin(), text.end(), '\n', ';');  // an answer is one line
+  throw Error(text);
+}
+
 std::vector<LaunchShape> launched;  // of the last case
 
 // Calls `launch`. It is an error if what it launches is not what was prepared.
@@ -173,9 +184,8 @@ std::string launched_words() {
 
 // Runs a prepared reduction of what lies at `request.address`.
 std::string run_reduction(const reduce::Request& request, const Chip& chip, std::istream& line) {
-  const reduce::Prepared prepared = prepare(request, chip);
+  const reduce::Prepared prepared = prepared_by([&] { return reduce::prepare(request, chip); });
   if (prepared.refusal) throw Refused(prepared.refusal.sentence);
-  if (!(prepared == prepare(request, chip))) throw Error("a second call of prepare says something else");
   const reduce::Row& row = *prepared.kernel;
   if (row.launcher == nullptr) throw Error(row.name + " has no kernel");
   Buffer result(request.geometry.outputs * size_of(request.target));
@@ -272,8 +282,7 @@ std::string matrix_product(std::istream& line) {
   if (request.row->launcher == nullptr) throw Error(request.row->name + " has no kernel");
   Chip chip;
   chip.multiprocessors = emulator::kProcessors;
-  const matmul::Prepared prepared = matmul::prepare(request, chip);
-  if (!(prepared == matmul::prepare(request, chip))) throw Error("a second call of prepare says something else");
+  const matmul::Prepared prepared = prepared_by([&] { return matmul::prepare(request, chip); });
   Buffer workspace(prepared.workspace.bytes());
   const matmul::Pointers pointers{a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr,
                                   workspace.data()};
@@ -303,7 +312,7 @@ std::string addition(std::istream& line) {
   request.a = address(a, a_bytes);
   request.b = address(b, b_bytes);
   request.c = address(c, c_bytes);
-  const elementwise::Prepared prepared = prepare(request, Chip());
+  const elementwise::Prepared prepared = prepared_by([&] { return elementwise::prepare(request, Chip()); });
   const elementwise::Pointers pointers{a.data() + a_bytes, b.data() + b_bytes, c.data() + c_bytes};
   if (resolved.row->launcher == nullptr) throw Error(resolved.row->name + " has no kernel");
   return run_seeds(line, c, [&] {
@@ -364,9 +373,8 @@ std::string row_operation(std::istream& line) {
   Buffer result(elements + row_outputs * values);
   pointers.out = result.data();
   for (int i = 0; i < row_outputs; ++i) pointers.row_out[i] = result.data() + elements + i * values;
-  const rows::Prepared prepared = rows::prepare(request, chip);
+  const rows::Prepared prepared = prepared_by([&] { return rows::prepare(request, chip); });
   if (prepared.refusal) throw Refused(prepared.refusal.sentence);
-  if (!(prepared == rows::prepare(request, chip))) throw Error("a second call of prepare says something else");
   if (prepared.rung->launcher == nullptr) throw Error(prepared.rung->name + " has no kernel");
   return run_seeds(line, result, [&] {
     launch_as_prepared(prepared.launches, [&] { return rows::launch(prepared, pointers, nullptr); });
@@ -404,9 +412,9 @@ std::string attention_of(std::istream& line) {
   gradients.key.data = data + of_out + of_query;
   gradients.value.data = data + of_out + of_query + of_key;
   const Chip without_groups{132, 80};  // warp groups do not run here
-  const attention::Prepared few = attention::prepare_forward(p, Chip()),
-                            whole = attention::prepare_forward(p, without_groups),
-                            backward = attention::prepare_backward(p, without_groups);
+  const auto forward_on = [&](const Chip& chip) { return prepared_by([&] { return prepare_forward(p, chip); }); };
+  const attention::Prepared few = forward_on(Chip()), whole = forward_on(without_groups),
+                            backward = prepared_by([&] { return attention::prepare_backward(p, without_groups); });
   const attention::Prepared& forward = few.way == attention::Way::pieces ? few : whole;
   Buffer workspace(std::max(forward.workspace.bytes(), backward.workspace.bytes()));
   return run_seeds(line, result, [&] {

@@ -69,7 +69,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     };
 
-    // Two pipelines: copies run stages ahead, and the next step's fragments are loaded while this one's are multiplied.
+    // Two pipelines: copies run stages ahead, and the next step's fragments are loaded while this one's are multiplied. fill() starts the
+    // copies of all stages but one, and waits for the first. advance() waits for the next stage, at a barrier after which nobody reads this
+    // one. copy_part(step) starts a part of the copies of the stage that became free, so that they lie between multiplications.
     const int depth_steps = (a.depth + kDepth<T> - 1) / kDepth<T>;
     CopyRing<Shape::kSteps - 1, 0, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y),
                                                           CopiesB(b, place.column, batch_x, batch_y), shared, stages,

@@ -1,5 +1,5 @@
 // Idea: the tensor cores multiply float64 too, with fused multiply-adds that round as the plain cores' do, at twice their
-// rate. Nothing is given up, so nothing has to be asked for.
+// rate. No precision is lost, so this needs no opt-in (unlike tfloat32).
 //
 // After:   mma, whose pipelines it shares. ldmatrix moves 16-bit elements in fours of 32-bit words and is of no use here: a
 //          lane loads its elements one by one, from chunks that are swizzled in pairs, so that 16 lanes meet every bank

@@ -8,8 +8,8 @@
 //          alone and no branch. Past an edge, threads copy the last line again; these outputs are not stored. A copy moves 16
 //          bytes of neighbouring lines, but one element of neighbours along k, because the tile is transposed. Tiles of C are
 //          taken in bands, so that those computed at the same time share more of A and B.
-// Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. They want an output of
-//          several thousand each way; smaller tiles keep more multiprocessors busy where it is smaller. For many small
+// Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. Large tiles pay for C of
+//          several thousand rows and columns; smaller ones keep more multiprocessors busy where C is smaller. For many small
 //          matrices see small_matrices.cuh.
 // Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
@@ -29,7 +29,7 @@ struct Config {
                        kStages = pipelined::kStages;
   static constexpr int kThreads = kShape.threads;
   static constexpr bool kLargeTiles = kIndex == kLarge;
-  // A multiprocessor: others hide the first copies and the stores of a block, which short k has little else beside.
+  // Blocks per SM: for short k, other blocks hide this one's first copies and its epilogue.
   static constexpr int kBlocks = kIndex == kMedium && std::is_same_v<T, float> ? 4 : 1;
   static_assert(kThreads == 32 * kWarpsM * kWarpsN);
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;

@@ -1,6 +1,6 @@
 // Idea: float32 on tensor cores. Each operand becomes two float16 numbers, high and low, with a scale for every 64 steps of
 // k (see split.h); three products make up one of float32: high high, high low and low high. What the tensor core sums over
-// 64 steps of k is added in float32 registers, because its own sums are cut and not rounded. Most come in the unit of their
+// 64 steps of k is added in float32 registers, because the tensor core truncates instead of rounding. Most come in the unit of their
 // group, and need no scale.
 //
 // After:   persistent; a stage holds both halves of both tiles, and two accumulators: one for high high, one for the rest.

@@ -36,7 +36,7 @@ cudaError_t launch_three(const Call& call) {
   return dispatch_op(call, [&](auto op, auto x) {
     using O = decltype(op);
     using In = decltype(x);
-    auto* total = static_cast<typename O::Acc*>(call.workspace);
+    auto* total = call.region<typename O::Acc>("total");
     cudaError_t error = launch(&begin<O>, call.shape(0), total);
     if (error == cudaSuccess) {
       error = launch(&kernel<O, In>, call.shape(1), x, call.request.geometry.length, total);

@@ -49,7 +49,7 @@ cudaError_t launch_one(const Call& call) {
     using O = decltype(op);
     using In = decltype(x);
     return launch(&kernel<O, In>, call.shape(), x, call.request.geometry.length,
-                  static_cast<typename O::Acc*>(call.workspace), call.counter, call.result);
+                  call.region<typename O::Acc>("partials"), call.counter, call.result);
   });
 }
 

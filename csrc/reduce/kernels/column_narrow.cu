@@ -132,8 +132,7 @@ cudaError_t launch_one(const Call& call) {
     const int rows_of_vector = kSize % width == 0 ? kSize / width : 1;
     return launch(&kernel<O, kSize, decltype(source)>, call.shape(), source, Divider(Pairwise::kLanes * width / kSize),
                   width, s.tiles, Divider(s.splits), static_cast<int>(s.span), rows_of_vector, g.length,
-                  static_cast<typename O::Acc*>(call.workspace), call.counter, result_of(call, source),
-                  columns::Kept(g));
+                  call.region<typename O::Acc>("partials"), call.counter, result_of(call, source), columns::Kept(g));
   };
   const auto one_by_one = [&](auto op, auto source) { return start(op, source, std::integral_constant<int, 1>{}); };
   if (call.prepared.schedule.vectors) {

@@ -114,7 +114,7 @@ cudaError_t launch_one(const Call& call) {
           return cudaErrorInvalidValue;
         } else {
           return launch(&rows_kernel<Team<O, Source, size.value, shifted.value>, O, Source, decltype(layout)>,
-                        call.shape(), source, rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace),
+                        call.shape(), source, rows::shares_of(call), call.region<typename O::Acc>("partials"),
                         call.counter, result_of(call, source), layout);
         }
       });

@@ -51,7 +51,7 @@ cudaError_t launch_one(const Call& call) {
     if (error != cudaSuccess) return error;
     shape.grid = std::min(shape.grid, resident);
     return launch(&kernel<O, In>, shape, x, call.request.geometry.length, call.prepared.plan.grid(),
-                  static_cast<typename O::Acc*>(call.workspace), call.result);
+                  call.region<typename O::Acc>("partials"), call.result);
   });
 }
 

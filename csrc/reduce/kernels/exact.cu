@@ -26,7 +26,7 @@ namespace treduce::reduce::exact_rung {
 using exact::Sink;
 using exact::Traits;
 
-// Blocks that an SM of an H200 has shared memory for, and that registers shall not keep out.
+// Blocks that an SM of an H200 has shared memory for, so register use must not lower this occupancy.
 template <class Element>
 constexpr int kResident = sizeof(typename Traits<Element>::Real) == 8 ? 6 : 4;
 
@@ -273,7 +273,7 @@ cudaError_t launch_one(const Call& call) {
       const Problem problem{
           g.reduced, g.kept,   g.kept_out, g.length,  g.outputs,
           s.tiles,   s.splits, s.span,     s.vectors, {outputs, s.block / outputs, exact::outputs_side_by_side(g)}};
-      return launch(&kernel<Source>, call.shape(), source, problem, static_cast<int64_t*>(call.workspace), call.counter,
+      return launch(&kernel<Source>, call.shape(), source, problem, call.region<int64_t>("cells"), call.counter,
                     call.result);
     }
   };

@@ -39,14 +39,13 @@ cudaError_t launch_all(const Call& call) {
     using Acc = typename O::Acc;
     const Plan& plan = call.prepared.plan;
     Acc* values = call.region<Acc>("copy");
-    Acc* partials = call.region<Acc>("partials");
     cudaError_t error = launch(&copy<Acc, In>, call.shape(0), x, call.request.geometry.length, values);
     for (int p = 0; p < plan.pass_count && error == cudaSuccess; ++p) {
       const bool last = p + 1 == plan.pass_count;
+      Acc* const partials = call.region<Acc>("partials") + plan.partials_before(p);
       const Output<O> output{last ? nullptr : partials, call.result};
       error = launch(&kernel<O>, call.shape(1 + p), values, plan.passes[p].n, output);
       values = partials;
-      partials += plan.passes[p].blocks;
     }
     return error;
   });

@@ -1,12 +1,12 @@
-// Idea: a block a row, its teams take chunks and their values meet in shared memory; and where rows are too few for the chip,
-// several blocks a row. Each folds an aligned run of 2^k chunks, a node of the tree, and the last block of the row to finish folds
-// the nodes. So one long row, or a whole tensor, fills the chip in one launch.
+// Idea: one block per row. Teams of threads fold chunks; their values meet in shared memory. With few rows, several blocks share
+// one: each folds an aligned run of 2^k chunks, a node of the tree, and the last block of the row to finish folds the nodes. So one
+// long row, or a whole tensor, fills the chip in one launch.
 //
 // After:   row_warp, where a long row is one warp's work; single_pass, whose order knew the grid.
 // Mapping: tile t is part t % splits of row t / splits. Partials lie in global memory by tile, so it does not matter who
 //          finishes last; a counter a row finds out. Rows that the chip holds at once have a kernel without loops, a warp a chunk.
 // Bound:   memory bandwidth; for short rows the way through memory and back for counter and partials.
-// Next:    row_cluster, which spares that way.
+// Next:    row_cluster exchanges partials through distributed shared memory instead.
 // Source:  Nicholas Wilt, The CUDA Handbook (2013).
 #include "../../primitives/ptx/launch.cuh"
 #include "../rows.cuh"
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   const int teams = static_cast<int>(blockDim.x) / Team::kThreads;
   const int team = static_cast<int>(threadIdx.x) / Team::kThreads, thread = threadIdx.x % Team::kThreads;
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  const int group = block / kRowGroup, groups = (blocks + kRowGroup - 1) / kRowGroup;
-  grid::expect_arrival(counters + 1 + group);
+  const int group = block / kRowGroup, groups = row_groups(blocks);
+  grid::expect_arrival(counters + group_counter(group));
   SHARED_ARRAY(Acc, values, kWholeValues);
 #pragma unroll 1
   for (int c = team; c < chunks_a_block; c += teams) {
@@ -212,11 +212,11 @@ __global__ void __launch_bounds__(kRowThreads, kLongResident)
   Acc* const of_group = partials + group * kRowGroup;
   const int members = min(blocks - group * kRowGroup, kRowGroup);
   if (threadIdx.x == 0) partials[block] = value;
-  if (!grid::arrive_last_warp(counters + 1 + group, members)) return;
+  if (!grid::arrive_last_warp(counters + group_counter(group), members)) return;
   if (groups == 1) ptx::allow_launch_after();
   value = fold_values_of_warp<O>(members, [&](int i) { return block::load_partial(of_group + i); });
   if (groups > 1) {
-    Acc* const of_groups = partials + blocks;
+    Acc* const of_groups = partials + group_partial(blocks, 0);
     if (threadIdx.x == 0) of_groups[group] = value;
     if (!grid::arrive_last_warp(counters, groups)) return;
     ptx::allow_launch_after();
@@ -261,7 +261,7 @@ cudaError_t launch_one(const Call& call) {
     return dispatch_vectors(call, [&](auto op, auto source) {
       return launch(&long_kernel<decltype(op), decltype(source)>, call.shape(), source, call.request.geometry.length,
                     static_cast<int>(call.prepared.schedule.span), call.prepared.schedule.early,
-                    static_cast<typename decltype(op)::Acc*>(call.workspace), call.counter, result_of(call, source));
+                    call.region<typename decltype(op)::Acc>("partials"), call.counter, result_of(call, source));
     });
   }
   if (call.prepared.schedule.whole) {
@@ -270,7 +270,7 @@ cudaError_t launch_one(const Call& call) {
       using T = typename decltype(source)::Type;
       return launch(&whole_kernel<O, T>, call.shape(), source.data, static_cast<int>(call.request.geometry.length),
                     static_cast<int>(call.prepared.schedule.span), call.result,
-                    static_cast<typename O::Acc*>(call.workspace), call.counter);
+                    call.region<typename O::Acc>("partials"), call.counter);
     });
   }
   return rows::dispatch(call, [&](auto op, auto source, auto size, auto shifted, auto layout) {
@@ -281,7 +281,7 @@ cudaError_t launch_one(const Call& call) {
         Layout::kHow == Walk::two && size.value == 1 && is_common<Source> && sizeof(typename O::Acc) == 4;
     using Team = reduce::Team<O, Source, size.value, shifted.value, kSteps ? 16 : 8>;
     return launch(&kernel < kSteps ? 4 : Team::template kResident<Layout>, Team, O, Source, Layout >, call.shape(),
-                  source, rows::shares_of(call), static_cast<typename O::Acc*>(call.workspace), call.counter,
+                  source, rows::shares_of(call), call.region<typename O::Acc>("partials"), call.counter,
                   result_of(call, source), layout);
   });
 }

@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kRowThreads)
 
     ptx::allow_launch_after();
 
-    // Between the threads of a team: one step of all rows after the other, for a shuffle takes longer than it keeps the warp. Then
-    // between the packs of a thread.
+    // Between the threads of a team: all rows do one shuffle step before the next step, to hide shuffle latency. Then between the packs
+    // of a thread.
 #pragma unroll 1
     for (int s = 1; s < team; s *= 2) {
 #pragma unroll

@@ -22,9 +22,8 @@ namespace treduce::reduce::row_tile {
 constexpr int kGranule = 16;    // bytes of a copy
 constexpr int kRowsAtOnce = 4;  // of a thread, where they are short
 
-// Copies `elements` elements from `source` on to `stage`, a multiple of 16 bytes, as far behind it as `source` lies behind such a
-// multiple. What is not the array's, from `begin` to before `end`, is not read. The copies are asynchronous, but for elements at
-// the array's ends that fill no granule.
+// Copies `elements` elements from `source` on to `stage`, a multiple of 16 bytes, at the same offset modulo 16 bytes as `source`. Reads
+// stay within [begin, end). The copies are asynchronous, but for elements at the array's ends that fill no granule.
 // Who calls: every thread of the block.
 template <class T>
 TREDUCE_DEVICE void copy_tile(T* stage, const T* source, int elements, const T* begin, const T* end) {

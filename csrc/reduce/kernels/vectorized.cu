@@ -85,7 +85,7 @@ cudaError_t launch_both(const Call& call) {
     using O = decltype(op);
     using In = decltype(x);
     const Plan& plan = call.prepared.plan;
-    auto* partials = static_cast<typename O::Acc*>(call.workspace);
+    auto* partials = call.region<typename O::Acc>("partials");
     const bool one_block = plan.grid() == 1;
     const cudaError_t error = launch(&kernel<O, In>, call.shape(0), x, call.request.geometry.length,
                                      Output<O>{one_block ? nullptr : partials, call.result});

@@ -4,6 +4,7 @@
 // Mapping: block b of a cluster holds the b-th run of chunks, a power of two of them, a warp each: its node is one of the row's tree.
 //          Every block then reads the nodes of all, and folds them. Up to eight warps a block, as long as eight blocks suffice: while
 //          one row waits for its last elements, another one of the same SM computes.
+//          The kernel: row_cluster.cuh.
 // Bound:   memory; each reduction adds a barrier of the cluster, which the other clusters of the SM hide.
 // Next:    row_shared keeps rows where registers are not needed, and reads in vectors what begins anywhere.
 // Source:  Dao-AILab, QuACK (2025), for rows in clusters; NVIDIA, CUDA Programming Guide, thread block clusters.

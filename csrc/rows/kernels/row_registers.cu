@@ -7,6 +7,7 @@
 //          a thread all the same; threads that exchange nodes of several rows keep one of two, so each row is finished by one thread.
 //          Rows that begin anywhere, or have strides, are read element by element, thread by thread; of up to 128 elements side by
 //          side, by a kernel for their number of warps' widths.
+//          The kernel: row_registers.cuh.
 // Bound:   memory; softmax of 16-bit floats has some 30 instructions an element, which take as long.
 // Next:    row_cluster spreads a long row over several blocks.
 // Source:  ATen, PersistentSoftmax.cuh (2019).

@@ -7,6 +7,7 @@
 //          wide as the accumulator are replaced by what they become; narrower ones are computed again for the output. Rows that begin
 //          anywhere are read in aligned vectors, with lanes that move to their place before they meet. A row that one block cannot
 //          hold lies in those of a cluster.
+//          The kernel: row_shared.cuh.
 // Bound:   memory; softmax of 16-bit floats computes exp twice.
 // Source:  Dao-AILab, QuACK (2025); ATen, SoftMax.cu, cunn_SoftMaxForwardSmem (2023).
 #include "../rung.h"

@@ -4,6 +4,7 @@
 // Mapping: warp w of W takes chunks w, w + W, ... of the row. Its lanes hold the chunk while they add it up in the pairwise order:
 //          stripes one after another in a thread, then lanes by shuffles, then warps through shared memory, then rounds of W chunks.
 //          It takes rows of any length and any strides.
+//          The kernel: three_pass.cuh.
 // Bound:   reads: three of each element for one that is needed, though a row of moderate length comes from a cache again.
 // Next:    online does with two.
 // Source:  the formula.
