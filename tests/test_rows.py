@@ -369,6 +369,20 @@ def test_cross_entropy_is_as_torchs(args, kwargs, reduction):
     torch.testing.assert_close(mine, torchs)
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [c[1:] for c in cross_entropy_cases()], ids=[c[0] for c in cross_entropy_cases()]
+)
+def test_gradcheck_of_cross_entropy(args, kwargs):
+    x, *rest = (t.double() if t.is_floating_point() else t for t in args)
+    x.requires_grad_()
+
+    def loss(x):
+        return torch_reduce.cross_entropy(x, *rest, **kwargs)
+
+    assert torch.autograd.gradcheck(loss, x)
+    assert torch.autograd.gradgradcheck(loss, x)
+
+
 def test_the_loss_of_a_row_is_its_own():
     x, target = torch.randn(40, 1000).bfloat16(), torch.randint(1000, (40,))
     losses = torch_reduce.cross_entropy(x, target, reduction="none")
@@ -386,7 +400,7 @@ SPREADS = {
             lambda x, dim, keepdim=False, order=order: torch_reduce.norm(x, order, dim, keepdim),
             lambda x, dim, keepdim=False, order=order: torch.linalg.vector_norm(x, order, dim, keepdim),
         )
-        for order in (2, 1, 0, math.inf, -math.inf)
+        for order in (2, 1, 0, math.inf, -math.inf, 3, 1.5, 0.5, -2)
     },
 }
 
@@ -424,8 +438,30 @@ def test_corrections_and_few_elements():
         zeros = torch.zeros(3, requires_grad=True)
         root(zeros).backward()
         assert zeros.grad.tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match="dims are the third argument"):
-        torch_reduce.norm(x, 3)
+
+
+@pytest.mark.parametrize("order", [2, 1, 0, math.inf, 3, 0.5, -1.5])
+def test_norms_in_another_dtype_and_of_zeros_are_torchs(order):
+    vector_norm = torch.linalg.vector_norm
+    x = torch.randn(5, 40).half()
+    for dtype in (torch.float32, torch.float64):
+        found = torch_reduce.norm(x, order, 1, dtype=dtype)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, vector_norm(x, order, 1, dtype=dtype))
+    with pytest.raises(TypeError, match="at least as wide"):
+        torch_reduce.norm(x, order, dtype=torch.bfloat16)
+    y = torch.tensor([[0.0, 0, 0], [0, 1, -2], [math.inf, 1, 0], [math.nan, 0, 1]], dtype=torch.float64)
+    for rows in (y, y[:, :0]) if order >= 0 and order != math.inf else (y,):
+        torch.testing.assert_close(torch_reduce.norm(rows, order, 1), vector_norm(rows, order, 1), equal_nan=True)
+    if order != 0:
+        z = y[:2].clone().requires_grad_()
+        found, expected = (torch.autograd.grad(f(z, order, 1).sum(), z)[0] for f in (torch_reduce.norm, vector_norm))
+        torch.testing.assert_close(found, expected)
+    if order < 0:
+        for dim in (None, 1, (0, 1)):
+            with pytest.raises(ValueError, match="no elements have no norm"):
+                torch_reduce.norm(y[:, :0], order, dim)
+        assert torch_reduce.norm(y[:, :0], order, 0).shape == (0,)
 
 
 def test_roots_are_correctly_rounded():
