@@ -37,6 +37,7 @@ from checkout import ROOT
 import torch_reduce
 from torch_reduce import _plot, bench
 from torch_reduce._tables import significant
+from torch_reduce._variants import ROW_OPS
 from torch_reduce.bench import Row
 
 LONG, SHORT = cases.LADDER[1], cases.LADDER[0]
@@ -699,9 +700,26 @@ def models(results: Results) -> str:
 
 def row_operations(results: Results) -> str:
     """Times of softmax, norms and their backwards."""
-    head, lines = row_ops.table(results.files["rows"]["row_ops"])
+    ceiling = results.files["rows"].get("copy_ceiling")
+    head, lines = row_ops.table(results.files["rows"]["row_ops"], ceiling and ceiling["rate"])
     what = "Device time of `auto`; bytes that are read once and written once; speed-up over torch's functions"
+    if ceiling:
+        what += f"; the fastest copy has {ceiling['rate']:,.0f} GB/s ({ceiling['by']})"
     return table(head, lines, right_from=3) + "\n\n" + conditions(results, "rows", what)
+
+
+def row_rungs(results: Results) -> str:
+    """Microseconds of each rung of softmax at some shapes."""
+    rows = row_ops.with_rungs(results.files["rows"]["row_ops"])
+    names = [*row_ops.RUNG_NAMES, row_ops.OURS, *bench.BASELINES]
+    names = [name for name in names if any(name in row["us"] for row in rows)]
+    lines = []
+    for row in rows:
+        cells = bold_least([significant(row["us"][name][0]) if name in row["us"] else "" for name in names])
+        lines.append([f"{row['rows']:,} x {row['length']:,} {row['dtype']}", *cells])
+    head = ["", *(name if name in bench.BASELINES else f"`{name}`" for name in names)]
+    what = "softmax, µs by shape; fastest in bold, empty where a rung refuses the shape"
+    return table(head, lines) + "\n\n" + conditions(results, "rows", what)
 
 
 def counters_ladder(results: Results) -> str:
@@ -851,6 +869,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "distributed_sums": ("distributed", distributed_sums),
     "models": ("models", models),
     "rows": ("rows", row_operations),
+    "row_rungs": ("rows", row_rungs),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),
@@ -866,6 +885,8 @@ def figure(results: Results, rung: str) -> str:
         raise ValueError(f"<!-- figure:{rung} -->: {op} has no variant {name!r}; it has {', '.join(known)}")
     if op == "sum" and torch_reduce.variants(op)[known.index(name)].along_dims and name != "auto":
         return figure_along_dims(results, name)
+    if op in ROW_OPS:
+        return figure_of_rows(results, name)
     if op == "matmul" and "matmul_ladder" in results.files:
         found = product_tables.figure(results.rows("matmul_ladder"), name)
         return f"{'; '.join(found)} ({results.gpu})." if found else NOT_MEASURED
@@ -891,6 +912,18 @@ def figure_along_dims(results: Results, rung: str) -> str:
         words = f"{shape} {point['dtype']}" + ("" if dim == "all" else f" along dim {dim}")
         words += f" in **{duration(us)}**, {significant(point['bytes'] / us / 1e3)} GB/s"
         parts.append(words + (f", {number(point['us']['torch'][0] / us)} x torch" if "torch" in point["us"] else ""))
+    return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
+
+
+def figure_of_rows(results: Results, rung: str) -> str:
+    """The two shapes of the suite `rows` at which a rung is closest to `auto`."""
+    found = results.files.get("rows", {}).get("row_ops", [])
+    rows = [row for row in row_ops.with_rungs(found) if rung in row["us"]]
+    parts = []
+    for row in sorted(rows, key=lambda row: row["us"][rung][0] / row["us"][row_ops.OURS][0])[:2]:
+        us = row["us"][rung][0]
+        words = f"{row_ops.what_of(row)} in **{duration(us)}**, {significant(row['bytes'] / us / 1e3)} GB/s"
+        parts.append(words + (f", {number(row['us']['torch'][0] / us)} x torch" if "torch" in row["us"] else ""))
     return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
 
 

@@ -495,7 +495,7 @@ def models(session: Session) -> dict[str, Any]:
 
 
 def row_operations(session: Session) -> dict[str, Any]:
-    """softmax, norms and their backwards, beside torch and, for some shapes, torch.compile and every rung."""
+    """softmax, norms and their backwards, beside torch, torch.compile and, for some shapes, every rung."""
     settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else ROW_SETTINGS
     done = {row_ops.key(row): row for row in session.earlier.get("row_ops", ())}
     rows: list[dict[str, Any]] = []
@@ -503,8 +503,13 @@ def row_operations(session: Session) -> dict[str, Any]:
     if session.smoke:  # one shape of each op
         ops = {case.op: case for case in reversed(chosen) if case.dtype == "float32"}
         chosen = tuple(
-            case._replace(rows=4, length=min(case.length, SMOKE_SIDE), compiled=False) for case in ops.values()
+            case._replace(rows=4, length=min(case.length, SMOKE_SIDE), compiled=False, rungs=case.op == "softmax")
+            for case in ops.values()
         )
+    ceiling = session.earlier.get("copy_ceiling")
+    if ceiling is None:
+        session.step("a copy")
+        ceiling = row_ops.copy_ceiling(session.device, settings, 1 << (20 if session.smoke else 30))
     for case in chosen:
         if case not in done and time.monotonic() > session.deadline:
             session.left += 1
@@ -513,8 +518,8 @@ def row_operations(session: Session) -> dict[str, Any]:
         rows.append(done.get(case) or row_ops.measure(case, session.device, settings))
         if rows[-1]["wrong"]:
             session.wrong.append(f"{case}: {rows[-1]['notes']}")
-        session.save({"row_ops": rows})
-    return {"row_ops": rows}
+        session.save({"copy_ceiling": ceiling, "row_ops": rows})
+    return {"copy_ceiling": ceiling, "row_ops": rows}
 
 
 def calls(session: Session) -> dict[str, Any]:
