@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attention as attentions
 import cases
 import counters
 import grid
@@ -708,6 +709,13 @@ def row_operations(results: Results) -> str:
     return table(head, lines, right_from=3) + "\n\n" + conditions(results, "rows", what)
 
 
+def attention(results: Results) -> str:
+    """Times of attention beside torch's flash kernels."""
+    head, lines = attentions.table(results.files["attention"]["attention"])
+    what = "Device time in bfloat16; bytes of keys and values, read once; speed-up over torch's flash kernels"
+    return table(head, lines, right_from=3) + "\n\n" + conditions(results, "attention", what)
+
+
 def row_rungs(results: Results) -> str:
     """Microseconds of each rung of softmax at some shapes."""
     rows = row_ops.with_rungs(results.files["rows"]["row_ops"])
@@ -870,6 +878,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "models": ("models", models),
     "rows": ("rows", row_operations),
     "row_rungs": ("rows", row_rungs),
+    "attention": ("attention", attention),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),

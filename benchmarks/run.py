@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import accuracy as accuracies
+import attention as attentions
 import cases
 import grid as grids
 import many_gpus
@@ -522,6 +523,26 @@ def row_operations(session: Session) -> dict[str, Any]:
     return {"copy_ceiling": ceiling, "row_ops": rows}
 
 
+def attention(session: Session) -> dict[str, Any]:
+    """Attention, forward, with gradients and of one query, beside torch's flash kernels."""
+    settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else ROW_SETTINGS
+    done = {attentions.key(row): row for row in session.earlier.get("attention", ())}
+    rows: list[dict[str, Any]] = []
+    chosen = attentions.CASES
+    if session.smoke:
+        chosen = tuple(dict.fromkeys(case._replace(batch=2, heads=2, tokens=SMOKE_SIDE) for case in chosen))
+    for case in chosen:
+        if case not in done and time.monotonic() > session.deadline:
+            session.left += 1
+            continue
+        session.step(str(case))
+        rows.append(done.get(case) or attentions.measure(case, session.device, settings))
+        if rows[-1]["wrong"]:
+            session.wrong.append(f"{case}: {rows[-1]['notes']}")
+        session.save({"attention": rows})
+    return {"attention": rows}
+
+
 def calls(session: Session) -> dict[str, Any]:
     """The time of a call in microseconds: ours and torch's alternately, in each of autograd's modes."""
     rounds, number = (3, 20) if session.smoke else (31, 1000)
@@ -581,7 +602,7 @@ SUITES = {
     "matmul_kinds": Suite(matmul_kinds, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
-    "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"),
+    "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"), "attention": Suite(attention, "cuda"),
 }  # fmt: skip
 
 
@@ -684,6 +705,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
     yield from digest_of_products(data)
     yield from (f"  {line}" for line in language_models.summary(data.get("models", [])))
     yield from (f"  {line}" for line in row_ops.summary(data.get("row_ops", [])))
+    yield from (f"  {line}" for line in attentions.summary(data.get("attention", [])))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"
