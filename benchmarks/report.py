@@ -29,6 +29,7 @@ import cases
 import counters
 import grid
 import ladders
+import mode_calls as calls_in_the_mode
 import models as language_models
 import product_plots
 import product_tables
@@ -403,6 +404,16 @@ def calls(results: Results) -> str:
     return (
         table(head, lines, right_from=3) + "\n\n" + conditions(results, "calls", "CPU time of a call from Python, µs")
     )
+
+
+def mode_calls(results: Results) -> str:
+    """Microseconds a call in batch_invariant."""
+    rows = results.files["calls"].get("mode_calls")
+    if not rows:
+        return NOT_MEASURED
+    side = calls_in_the_mode.SIDE
+    what = f"CPU time of a call from Python, µs; {side} x {side} float32, without gradients"
+    return table(*calls_in_the_mode.table(rows), right_from=2) + "\n\n" + conditions(results, "calls", what)
 
 
 PEERS = ("torch", "torch.compile", "CUB")
@@ -864,6 +875,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
+    "mode_calls": ("calls", mode_calls),
     "grid": ("grid", grid_table),
     "grid_summary": ("grid", grid_summary),
     "grid_readme": ("grid", grid_readme),

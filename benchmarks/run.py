@@ -29,6 +29,7 @@ import attention as attentions
 import cases
 import grid as grids
 import many_gpus
+import mode_calls
 import models as language_models
 import peers
 import product_errors
@@ -565,7 +566,8 @@ def calls(session: Session) -> dict[str, Any]:
                 q1, median, q3 = bench.quartiles(samples)
                 us[by] = [float(f"{v:.5g}") for v in (median, q1, q3)]
             found.append({"mode": mode, "shape": shape, "calls": statements, "us": us})
-    return {"calls": found}
+    session.step("calls in batch_invariant")
+    return {"calls": found, "mode_calls": mode_calls.measure(session.device, rounds, number)}
 
 
 def statements_of(case: cases.Call) -> dict[str, str]:
