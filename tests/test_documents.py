@@ -12,6 +12,7 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/batch_invariance.md",
     "docs/ladder.md",
+    "docs/models.md",
     "docs/numerics.md",
     "docs/performance.md",
     "docs/scaling.md",
