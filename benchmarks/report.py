@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import behind
 import cases
 import counters
 import grid
@@ -80,7 +81,7 @@ class Results:
             x = dict(row["x"])
             for name, ratios in others.items():
                 if ratios.get(grid.key(row)):
-                    x[name] = ratios[grid.key(row)]
+                    x.setdefault(name, ratios[grid.key(row)])  # untuned points have all peers of their own run
             found.append(GridPoint(row, x))
         return found
 
@@ -403,7 +404,7 @@ def calls(results: Results) -> str:
     )
 
 
-PEERS = ("torch", "torch.compile", "CUB")
+PEERS = grid.PEERS
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -437,7 +438,72 @@ def grid_summary(results: Results) -> str:
         f"{product_tables.NOISE}"
     )
     picture = "![Speed-up over torch, torch.compile and CUB](images/grid.svg)"
-    return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
+    return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)} {peer_dates(results)}\n\n{picture}"
+
+
+def peer_dates(results: Results) -> str:
+    """When each peer was timed beside `auto`: torch in the grid's run, others in runs of their own, untuned in one."""
+    found = []
+    for suite, peers in behind.SUITES.items():
+        if suite in results.files:
+            about = results.environment(suite)
+            name = peers[0] if len(peers) == 1 else "shapes that nothing was tuned for, all three"
+            found.append(f"{name} {about['date'][:10]} (commit {about['commit']})")
+    return f"*Each peer was timed alternately with `auto` in one run: {'; '.join(found)}.*"
+
+
+def behind_mechanisms(results: Results) -> str:
+    """What bounds the points that are behind: how many, how far."""
+    points = behind.points(results.files)
+    lines = []
+    for key, words in behind.MECHANISMS.items():
+        ratios = [point.x[0] for point in points if point.mechanism == key]
+        if ratios:
+            lines.append([key, words.bound, words.tried, str(len(ratios)), number(min(ratios))])
+    head = ["", "what bounds it", "[tried](tried.md#sums)", "points", "lowest"]
+    return table(head, lines, 3) + "\n\n" + peer_dates(results)
+
+
+def behind_points(results: Results) -> str:
+    """Every point where a peer is faster, in the run of that peer, with the counters that there are."""
+    counted = {counter_key(row): row for row in results.files.get("counters_points", {}).get("points", ())}
+    lines = []
+    for point in behind.points(results.files):
+        row = point.row
+        cells = [*what_of(row), f"`{row['rung']}`", point.mechanism, point.peer]
+        cells += [significant(point.us("auto")), significant(point.us(point.peer)), number(point.x[0], 3)]
+        found = counted.get(counter_key(row))
+        shares = [number(float(found[f"{name}_percent"]), 0) for name in ("dram", "issue")] if found else ["", ""]
+        lines.append([*cells, *shares, most_stalls(found, 1) if found else ""])
+    head = [
+        *WHAT,
+        "rung",
+        "bound by",
+        "peer",
+        "µs",
+        "peer, µs",
+        "x",
+        "DRAM, %",
+        "issue slots, %",
+        "most frequent stall",
+    ]
+    return table(head, lines, len(WHAT) + 3) + "\n\n" + peer_dates(results)
+
+
+def counter_key(row: dict[str, Any]) -> tuple[str, ...]:
+    """Of a row of the grid, or of a file of counters."""
+    shape, dim = row["shape"], row["dim"]
+    if not isinstance(shape, str):
+        shape, dim = "x".join(map(str, shape)), "" if dim is None else " ".join(map(str, dim))
+    return (row["op"], row["dtype"], row["layout"], shape, dim)
+
+
+def most_stalls(row: dict[str, str], count: int) -> str:
+    """The most frequent reasons for which warps wait, with their shares."""
+    waits = {name: float(row[name]) for name in counters.STALLS}
+    most = sorted(waits, key=lambda name: -waits[name])[:count]
+    total = float(row["warp_cycles"])
+    return ", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most)
 
 
 def kinds_of(points: Iterable[GridPoint]) -> dict[str, str]:
@@ -482,7 +548,7 @@ def grid_readme(results: Results) -> str:
     under = conditions(results, "grid", "Speed-up over `torch.sum`, `mean`, `amax` or `amin`")
     picture = "![Speed-up over torch, torch.compile and CUB](docs/images/grid.svg)"
     head = ["", "points", "geometric mean", "minimum"]
-    return f"{picture}\n\n{table(head, lines)}\n\n{under}"
+    return f"{picture}\n\n{table(head, lines)}\n\n{under} {peer_dates(results)}"
 
 
 def ratio(values: list[float] | None) -> str:
@@ -530,7 +596,7 @@ def grid_table(results: Results) -> str:
             f"**{what[0].upper()}{what[1:]}**\n\n" + table([*head, *(f"x {n}" for n in peers)], lines, numbers_from)
         )
     what = "`auto`; GB/s count what is read and written"
-    return "\n\n".join(parts) + "\n\n" + conditions(results, "grid", what)
+    return "\n\n".join([*parts, f"{conditions(results, 'grid', what)} {peer_dates(results)}"])
 
 
 def ceiling_of(results: Results) -> float | None:
@@ -589,7 +655,7 @@ def grid_floor(results: Results) -> str:
     return (
         table(["elements", *(length(p.row["shape"][0]) for p in points)], lines)
         + "\n\n"
-        + conditions(results, "grid", what)
+        + f"{conditions(results, 'grid', what)} {peer_dates(results)}"
     )
 
 
@@ -728,9 +794,6 @@ def counters_points(results: Results) -> str:
     """Nsight Compute's counters at points that are behind, with the two most frequent stall reasons."""
     lines = []
     for row in results.files["counters_points"]["points"]:
-        waits = {name: float(row[name]) for name in counters.STALLS}
-        most = sorted(waits, key=lambda name: -waits[name])[:2]
-        total = float(row["warp_cycles"])
         shown = {
             **row,
             "shape": [int(size) for size in row["shape"].split("x")],
@@ -739,8 +802,7 @@ def counters_points(results: Results) -> str:
         cells = [*what_of(shown), f"`{row['rung']}`" if row["rung"] else ""]
         cells.append(significant(float(row["ns"]) / 1e3))
         cells += [number(float(row[f"{name}_percent"]), 0) for name in ("dram", "l2", "issue", "occupancy")]
-        cells.append(", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most))
-        lines.append(cells)
+        lines.append([*cells, most_stalls(row, 2)])
     head = [*WHAT, "rung", "µs", "DRAM, %", "L2, %", "issue slots, %", "occupancy, %", "stalls"]
     return table(head, lines, len(WHAT) + 1) + (
         f"\n\n*Nsight Compute, cold caches, one launch each; percentages are of the peak, {results.gpu}.*"
@@ -843,6 +905,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "grid_readme": ("grid", grid_readme),
     "grid_ceiling": ("grid", grid_ceiling),
     "grid_floor": ("grid", grid_floor),
+    "behind_mechanisms": ("grid", behind_mechanisms),
+    "behind_points": ("grid", behind_points),
     "untuned": ("untuned", untuned),
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
