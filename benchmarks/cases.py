@@ -437,6 +437,19 @@ UNTUNED: tuple[Point, ...] = (
     Point("untuned", (256, 50, 1024), (0, 1), "dims that join", predicted=15),
 )
 
+# Sums of a few microseconds, of which a launch is a large part.
+OVERLAP: tuple[Point, ...] = (
+    Point("overlap", (1 << 8,), None, "1 KB: a launch"),
+    Point("overlap", (1 << 14,), None, "64 KB: a few blocks"),
+    Point("overlap", (1 << 18,), None, "1 MB: blocks that meet"),
+    Point("overlap", (1 << 20,), None, "4 MB: the whole chip, for a moment"),
+    Point("overlap", (1 << 22,), None, "16 MB: several blocks an SM"),
+    Point("overlap", (1024, 1024), INNER, "4 MB in rows"),
+    Point("overlap", (4096, 1024), INNER, "16 MB in rows"),
+    Point("overlap", (1024, 1024), OUTER, "4 MB in columns"),
+    Point("overlap", (4096, 1024), OUTER, "16 MB in columns"),
+)
+
 
 class Geometry(NamedTuple):
     shape: tuple[int, ...]

@@ -30,6 +30,7 @@ import counters
 import grid
 import ladders
 import models as language_models
+import overlap as overlaps
 import product_plots
 import product_tables
 import row_ops
@@ -659,6 +660,21 @@ def grid_floor(results: Results) -> str:
     )
 
 
+def overlap(results: Results) -> str:
+    """Short sums alone, in a chain and behind a kernel of torch's."""
+    rows = results.files["overlap"]["overlap"]
+    head, lines = overlaps.table(rows)
+    lines = [
+        [shape_of(r), "all" if r["dim"] is None else str(r["dim"][0]), *cells]
+        for r, cells in zip(rows, lines, strict=True)
+    ]
+    what = (
+        "Sum of float32 by `auto` and by torch, in a graph. Alone: behind a kernel of one element; behind torch's: behind "
+        f"one that negates {length(overlaps.BUSY)} numbers; their own time is subtracted"
+    )
+    return table(["shape", "dim", *head], lines, 2) + "\n\n" + conditions(results, "overlap", what)
+
+
 def rungs(results: Results) -> str:
     """Microseconds of each rung along dims at some shapes."""
     rows = results.files["rungs"]["points"]
@@ -908,6 +924,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "behind_mechanisms": ("grid", behind_mechanisms),
     "behind_points": ("grid", behind_points),
     "untuned": ("untuned", untuned),
+    "overlap": ("overlap", overlap),
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
