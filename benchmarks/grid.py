@@ -279,7 +279,7 @@ def rung(point: Point, variant: str) -> Candidate:
 
 
 def cub_applies(point: Point) -> bool:
-    """Whether CUB has it: contiguous memory, whole or by rows; no float8, bool, complex or 16-bit integers."""
+    """Whether CUB has it: contiguous memory, whole or by rows; no float8 and no complex numbers."""
     in_place = point.layout in ("contiguous", "unaligned")
     by_rows = point.dim is None or (len(point.dim) == 1 and point.dim[0] % len(point.shape) == len(point.shape) - 1)
     return in_place and by_rows and peers.cub_takes(point.op, point.dtype)

@@ -669,8 +669,8 @@ def overlap(results: Results) -> str:
         for r, cells in zip(rows, lines, strict=True)
     ]
     what = (
-        "Sum of float32 by `auto` and by torch, in a graph. Alone: behind a kernel of one element; behind torch's: behind "
-        f"one that negates {length(overlaps.BUSY)} numbers; their own time is subtracted"
+        "Sum of float32 by `auto` and by torch, in a graph. Alone: behind a kernel of one element; behind torch's: "
+        f"behind one that negates {length(overlaps.BUSY)} numbers; their own time is subtracted"
     )
     return table(["shape", "dim", *head], lines, 2) + "\n\n" + conditions(results, "overlap", what)
 
