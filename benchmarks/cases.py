@@ -607,6 +607,13 @@ MATMUL_GRID = (
     ),
 )  # fmt: skip
 
+# On a CPU, beside the grid's points that are not too large.
+CPU_ROWS = Point("rows", (4096, 1000), INNER, "rows that are no multiple of a chunk")
+CPU_PRODUCTS = tuple(
+    MatmulPoint("few rows", 1, 4096, 4096, f"one row: {reason}", layout, dtypes=("float32", "bfloat16", "float64"))
+    for layout, reason in (("NT", "B contiguous along k, as in linear"), ("NN", "B contiguous along n"))
+)
+
 # What Nsight Compute looks at: the products that are behind, and one of each kind that is not.
 _FLOAT, _HALF, _DOUBLE = ("float32",), ("bfloat16",), ("float64",)
 COUNTED_PRODUCTS = (

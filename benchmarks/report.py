@@ -703,7 +703,31 @@ def cpu(results: Results) -> str:
     worst = [[*what_of(p.row), significant(p.us), ratio(p.x["torch"])] for p in least]
     by_kind = table(["", "points", "geometric mean", "minimum"], lines)
     slowest = table([*WHAT, "µs", "x torch"], worst, len(WHAT))
-    return f"{by_kind}\n\n*Speed-up over torch, {where}.*\n\nThe ten points with the lowest speed-up:\n\n{slowest}"
+    parts = [by_kind, f"*Speed-up over torch, {where}.*", "The ten points with the lowest speed-up:", slowest]
+    return "\n\n".join([*parts, *cpu_few_rows(results, points)])
+
+
+def cpu_few_rows(results: Results, points: Sequence[GridPoint]) -> list[str]:
+    """Products of one row, and rows of 1000, on a CPU."""
+    timed = [
+        ([f"{product_tables.shape_of(row)}, {row['layout']}", row["dtype"]], row)
+        for row in results.files["cpu"].get("products", ())
+    ]
+    timed += [
+        ([f"sum of {shape_of(p.row)} along {p.row['dim'][0]}", p.row["dtype"]], p.row)
+        for p in points
+        if grid.key(p.row) == grid.key(cases.CPU_ROWS)
+    ]
+    lines = [
+        [*what, *(significant(row["us"][name][0]) for name in ("auto", "torch")), ratio(row["x"]["torch"])]
+        for what, row in timed
+    ]
+    head = ["", "dtype", "µs", "torch, µs", "x torch"]
+    return (
+        ["Products of one row (m x n x k; NT: B contiguous along k), and rows of 1000:", table(head, lines, 2)]
+        if lines
+        else []
+    )
 
 
 def accuracy(results: Results) -> str:

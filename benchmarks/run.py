@@ -472,11 +472,14 @@ def overlap(session: Session) -> dict[str, Any]:
 
 
 def cpu(session: Session) -> dict[str, Any]:
-    """The grid's points that are not too large, on the CPU: auto and torch."""
+    """The grid's points that are not too large, and products of one row, on the CPU: auto and torch."""
     chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
-    return session.points(
-        chosen, lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"), close=0.0
-    )
+    products = session.products(cases.CPU_PRODUCTS, CPU_SETTINGS)["products"]
+    points = session.points(
+        [cases.CPU_ROWS, *chosen], lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"),
+        close=0.0,
+    )  # fmt: skip
+    return {**points, "products": products}
 
 
 def accuracy(session: Session) -> dict[str, Any]:
