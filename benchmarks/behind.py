@@ -33,13 +33,13 @@ MECHANISMS = {
         "a finish without a counter, clusters for 16 to 64 chunks: level or slower",
     ),
     "tail": Mechanism(
-        "the last blocks do not fill the chip, and memory waits for them",
+        "the last blocks do not fill the chip",
         "two leaves a thread, other numbers of threads side by side, the next launch coming early: level or slower",
     ),
     "unaligned": Mechanism(
         "rows begin at any element: each chunk's leaves are moved to their lanes, with shuffles and selects: three "
         "times the issue slots of aligned rows",
-        "a test for alignment at each load: slower",
+        "a test for alignment at each load: loads are no longer issued together",
     ),
     "tile": Mechanism(
         "short rows that fit no vector: a block waits between filling and reading its tile",

@@ -454,15 +454,15 @@ def peer_dates(results: Results) -> str:
 
 
 def behind_mechanisms(results: Results) -> str:
-    """What bounds the points that are behind: how many, how far."""
+    """What bounds the points that are behind: how many points, and how far behind."""
     points = behind.points(results.files)
     lines = []
     for key, words in behind.MECHANISMS.items():
         ratios = [point.x[0] for point in points if point.mechanism == key]
         if ratios:
             lines.append([key, words.bound, words.tried, str(len(ratios)), number(min(ratios))])
-    head = ["", "what bounds it", "[tried](tried.md#sums)", "points", "lowest"]
-    return table(head, lines, 3) + "\n\n" + peer_dates(results)
+    head = ["", "what bounds it", "[tried](tried.md)", "points", "lowest speed-up"]
+    return table(head, lines, 3)
 
 
 def behind_points(results: Results) -> str:
@@ -631,6 +631,27 @@ def grid_ceiling(results: Results) -> str:
     head = ["", *(cell for m in sizes for cell in (f"{m} MB: GB/s", "% of ceiling", "% of reading alone"))]
     what = f"Sum of a whole tensor by `auto`; ceiling {ceiling:,.0f} GB/s, the fastest kernel that only reads"
     return table(head, [*lines, only]) + "\n\n" + conditions(results, "grid", what)
+
+
+def grid_shares(results: Results) -> str:
+    """A sentence: the shares of the ceiling that large whole tensors reach."""
+    floors, ceiling = results.files["grid"].get("floors"), ceiling_of(results)
+    if not floors or not ceiling:
+        return NOT_MEASURED
+    parts = []
+    for megabytes in (64, 256, 1024):
+        lengths = {(dtype, (megabytes << 20) // width) for dtype, width in cases.WIDTHS.items()}
+        found = {
+            p.row["dtype"]: 100 * p.rate / ceiling
+            for p in results.grid
+            if p.rate and p.row["op"] == "sum" and p.row["layout"] == "contiguous" and len(p.row["shape"]) == 1
+            and (p.row["dtype"], p.row["shape"][0]) in lengths
+        }  # fmt: skip
+        least, reading = min(found, key=found.__getitem__), 100 * floors["read"][str(megabytes << 20)] / ceiling
+        words = f"{number(found['float32'], 0)} % in float32 and {number(found[least], 0)} % in `{least}`"
+        slow = ", the slowest dtype" if not parts else ""
+        parts.append(f"at {megabytes} MB {words}{slow} (reading alone: {number(reading, 0)} %)")
+    return f"Of the ceiling, sums of whole tensors reach {'; '.join(parts)} ([table](tables.md#lengths))."
 
 
 def grid_floor(results: Results) -> str:
@@ -944,6 +965,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "grid_summary": ("grid", grid_summary),
     "grid_readme": ("grid", grid_readme),
     "grid_ceiling": ("grid", grid_ceiling),
+    "grid_shares": ("grid", grid_shares),
     "grid_floor": ("grid", grid_floor),
     "behind_mechanisms": ("grid", behind_mechanisms),
     "behind_points": ("grid", behind_points),

@@ -200,7 +200,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of the table in docs/performance.md."""
+    """Head and lines of the table in docs/tables.md."""
     lines = []
     for row in rows:
         if OURS not in row["us"]:
