@@ -171,7 +171,7 @@ def key(row: dict[str, Any]) -> Case:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of the table in docs/performance.md."""
+    """Head and lines of the table in docs/tables.md."""
     lines = []
     for row in rows:
         if "ours" not in row["us"]:

@@ -228,7 +228,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def table(rows: Sequence[dict[str, Any]], ceiling: float | None) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of the table in docs/performance.md; `ceiling`: of a copy, in GB/s."""
+    """Head and lines of the table in docs/tables.md; `ceiling`: of a copy, in GB/s."""
     lines = []
     for row in rows:
         if OURS not in row["us"]:

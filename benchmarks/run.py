@@ -31,6 +31,7 @@ import grid as grids
 import many_gpus
 import mode_calls
 import models as language_models
+import overlap as overlaps
 import peers
 import product_errors
 import product_kinds
@@ -461,12 +462,26 @@ def untuned(session: Session) -> dict[str, Any]:
     return session.points(cases.UNTUNED, candidates, UNTUNED_SETTINGS)
 
 
+def overlap(session: Session) -> dict[str, Any]:
+    """Short sums, ours and torch's, alone, in a chain and behind a kernel of torch's."""
+    settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else UNTUNED_SETTINGS
+    rows = []
+    for point in map(smaller, cases.OVERLAP) if session.smoke else cases.OVERLAP:
+        session.step(f"overlap {point.shape} {point.dim or ''}")
+        rows.append(overlaps.measure(point, session.device, settings))
+        session.wrong += [rows[-1]["wrong"]] if rows[-1]["wrong"] else []
+    return {"overlap": rows}
+
+
 def cpu(session: Session) -> dict[str, Any]:
-    """The grid's points that are not too large, on the CPU: auto and torch."""
+    """The grid's points that are not too large, and products of one row, on the CPU: auto and torch."""
     chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
-    return session.points(
-        chosen, lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"), close=0.0
-    )
+    products = session.products(cases.CPU_PRODUCTS, CPU_SETTINGS)["products"]
+    points = session.points(
+        [cases.CPU_ROWS, *chosen], lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"),
+        close=0.0,
+    )  # fmt: skip
+    return {**points, "products": products}
 
 
 def accuracy(session: Session) -> dict[str, Any]:
@@ -598,6 +613,7 @@ SUITES = {
     "ladder": Suite(ladder, "cuda"), "sizes": Suite(sizes, "cuda"), "blocks": Suite(blocks, "cuda"),
     "dtypes": Suite(dtypes, "cuda"), "rungs": Suite(rungs, "cuda"), "grid": Suite(grid, "cuda"),
     "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "untuned": Suite(untuned, "cuda"),
+    "overlap": Suite(overlap, "cuda"),
     "matmul": Suite(matmul, "cuda"),
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
@@ -708,6 +724,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in language_models.summary(data.get("models", [])))
     yield from (f"  {line}" for line in row_ops.summary(data.get("row_ops", [])))
     yield from (f"  {line}" for line in attentions.summary(data.get("attention", [])))
+    yield from (f"  {line}" for line in overlaps.summary(data.get("overlap", [])))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"
