@@ -437,6 +437,19 @@ UNTUNED: tuple[Point, ...] = (
     Point("untuned", (256, 50, 1024), (0, 1), "dims that join", predicted=15),
 )
 
+# Sums of a few microseconds, of which a launch is a large part.
+OVERLAP: tuple[Point, ...] = (
+    Point("overlap", (1 << 8,), None, "1 KB: a launch"),
+    Point("overlap", (1 << 14,), None, "64 KB: a few blocks"),
+    Point("overlap", (1 << 18,), None, "1 MB: blocks that meet"),
+    Point("overlap", (1 << 20,), None, "4 MB: the whole chip, for a moment"),
+    Point("overlap", (1 << 22,), None, "16 MB: several blocks an SM"),
+    Point("overlap", (1024, 1024), INNER, "4 MB in rows"),
+    Point("overlap", (4096, 1024), INNER, "16 MB in rows"),
+    Point("overlap", (1024, 1024), OUTER, "4 MB in columns"),
+    Point("overlap", (4096, 1024), OUTER, "16 MB in columns"),
+)
+
 
 class Geometry(NamedTuple):
     shape: tuple[int, ...]
@@ -463,35 +476,6 @@ RUNGS_THREAD_LENGTH = 1 << 17
 
 # A length for the tables of errors; the second on a GPU alone.
 ACCURACY_LENGTHS = (Length(1 << 20, "math.fsum can follow"), Length(1 << 28, "where errors have had room to grow"))
-
-# What Nsight Compute looks at (counters.py): points that are, or were, behind torch, torch.compile, CUB or the ceiling.
-COUNTED: tuple[Point, ...] = (
-    Point("whole", (1 << 9,), None, "part of a chunk"),
-    Point("whole", (1 << 10,), None, "a chunk: one warp"),
-    Point("whole", (1 << 16,), None, "64 chunks: how blocks meet"),
-    Point("whole", (1 << 20,), None, "latency and the finish"),
-    Point("whole", (1 << 24,), None, "64 MB: 92 % of the ceiling are wanted"),
-    Point("whole", (1 << 26,), None, "256 MB: 97 %"),
-    Point("whole", (1 << 26,), None, "instructions of a maximum", "bfloat16", "amax"),
-    Point("bytes", (1 << 28,), None, "conversions of 8-bit floats", "float8_e4m3fn"),
-    Point("odd", (10_000_000, 3), INNER, "row_tile"),
-    Point("odd", (1 << 22, 7), INNER, "row_tile"),
-    Point("odd", (4096, 4097), INNER, "rows that begin anywhere"),
-    Point("rows", (1 << 24, 4), INNER, "several rows a vector", "bfloat16"),
-    Point("columns", (1 << 24, 4), OUTER, "a vector of several rows", "bfloat16"),
-    Point("columns", (1 << 25, 2), OUTER, "two columns"),
-    Point("columns", (256, 1 << 18), OUTER, "two stripes"),
-    Point("columns", (1 << 20, 64), OUTER, "few long columns"),
-    Point("columns", (1 << 20, 64), OUTER, "few long columns", "bfloat16"),
-    Point("columns", (65536, 64), OUTER, "few columns of bytes", "bool"),
-    Point("columns", (65536, 1024), OUTER, "maxima", "bfloat16", "amax"),
-    Point("odd", (1_000_003, 7), OUTER, "columns that fit no vector"),
-    Point("odd", (100_003, 49), OUTER, "columns that fit no vector"),
-    Point("models", (50_257, 768), OUTER, "embedding gradient"),
-    Point("several", (128, 197, 768), (0, 1), "bias gradient", "bfloat16"),
-    Point("several", (32, 64, 112, 112), (0, 2, 3), "batch norm", "bfloat16", "sum", "channels_last"),
-    Point("several", (64, 512, 512), (0, 2), "batch norm"),
-)
 
 # What float32 may mean to a caller, and the other dtypes; `products.precision` tells torch and us.
 MATMUL_KINDS = {
@@ -622,6 +606,13 @@ MATMUL_GRID = (
         )
     ),
 )  # fmt: skip
+
+# On a CPU, beside the grid's points that are not too large.
+CPU_ROWS = Point("rows", (4096, 1000), INNER, "rows that are no multiple of a chunk")
+CPU_PRODUCTS = tuple(
+    MatmulPoint("few rows", 1, 4096, 4096, f"one row: {reason}", layout, dtypes=("float32", "bfloat16", "float64"))
+    for layout, reason in (("NT", "B contiguous along k, as in linear"), ("NN", "B contiguous along n"))
+)
 
 # What Nsight Compute looks at: the products that are behind, and one of each kind that is not.
 _FLOAT, _HALF, _DOUBLE = ("float32",), ("bfloat16",), ("float64",)

@@ -1,7 +1,8 @@
 """What Nsight Compute counts.
 
-    python benchmarks/counters.py points        the points of cases.COUNTED, as `auto` reduces them; runs ncu itself, writes
-                                                benchmarks/results/<gpu>/counters_points.csv, of which report.py makes a table
+    python benchmarks/counters.py points        the points of behind.counted, which are behind torch, torch.compile or CUB in
+                                                benchmarks/results/<gpu>, as `auto` reduces them; runs ncu itself, writes
+                                                counters_points.csv there, of which report.py makes a table
     python benchmarks/counters.py products      the same for cases.COUNTED_PRODUCTS: counters_products.csv, a line a kernel
 
     ncu --clock-control none --csv --metrics \
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import behind
 import cases
 import grid
 import products
@@ -62,9 +64,14 @@ def run_ladder() -> None:
     torch.cuda.synchronize()
 
 
+def results() -> Path:
+    """The folder of this GPU's results."""
+    return ROOT / "benchmarks" / "results" / torch.cuda.get_device_name().lower().replace(" ", "-")
+
+
 def run_points() -> None:
     """One kernel a point, in their order."""
-    for point in cases.COUNTED:
+    for point in behind.counted(results()):
         x = grid.tensor(point, torch.device("cuda"), grid.random_values)
         with torch.no_grad():
             grid.ours(point)(x)
@@ -120,13 +127,13 @@ OURS = "7treduce"
 
 
 def count_points() -> list[dict[str, str]]:
-    """A row a point of cases.COUNTED."""
-    kernels = count("run", OURS, METRICS)
-    if len(kernels) != len(cases.COUNTED):
-        raise RuntimeError(f"{len(kernels)} kernels for {len(cases.COUNTED)} points: it must be one for each")
+    """A row a point."""
+    points, kernels = behind.counted(results()), count("run", OURS, METRICS)
+    if len(kernels) != len(points):
+        raise RuntimeError(f"{len(kernels)} kernels for {len(points)} points: it must be one for each")
     return [
         described(point) | {name: kernel[name] for name in METRICS}
-        for point, kernel in zip(cases.COUNTED, kernels, strict=True)
+        for point, kernel in zip(points, kernels, strict=True)
     ]
 
 
@@ -165,9 +172,7 @@ def described(point: cases.Point) -> dict[str, str]:
         "shape": "x".join(map(str, point.shape)),
         "dim": "" if point.dim is None else " ".join(map(str, point.dim)),
         "layout": point.layout,
-        "rung": torch_reduce.plan(point.op, point.shape, point.dim, input_dtype=grid.dtype_of(point)).rung
-        if point.layout == "contiguous"
-        else "",
+        "rung": torch_reduce.plan(point.op, grid.on_meta(point), point.dim).rung,
     }
 
 
@@ -180,8 +185,7 @@ def main() -> int:
     if given.what in runs:
         runs[given.what]()
         return 0
-    name = torch.cuda.get_device_name().lower().replace(" ", "-")
-    path = (given.output or ROOT / "benchmarks" / "results" / name) / f"counters_{given.what}.csv"
+    path = (given.output or results()) / f"counters_{given.what}.csv"
     points = given.what == "points"
     rows = count_points() if points else count_products()
     path.parent.mkdir(parents=True, exist_ok=True)

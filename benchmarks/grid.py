@@ -20,6 +20,7 @@ import torch_reduce
 from torch_reduce import _check, bench
 
 OURS = "auto"
+PEERS = ("torch", "torch.compile", "CUB")
 # A point whose first ratio is below this is measured over more rounds.
 CLOSE = 1.02
 # This many elements are widened to float64 at a time.
@@ -95,6 +96,12 @@ def tensor(point: Point, device: torch.device, values: Callable[..., Tensor], se
     reach = 1 + offset + sum((size - 1) * stride for size, stride in zip(point.shape, strides, strict=True))
     memory = values(reach, dtype_of(point), torch.Generator(device).manual_seed(seed))
     return memory.as_strided(point.shape, strides, offset)
+
+
+def on_meta(point: Point) -> Tensor:
+    """A tensor like it, without memory: enough for a plan."""
+    strides, offset = LAYOUTS[point.layout](point.shape)
+    return torch.empty(0, dtype=dtype_of(point), device="meta").as_strided(point.shape, strides, offset)
 
 
 def kept(point: Point) -> tuple[int, ...]:
@@ -272,7 +279,7 @@ def rung(point: Point, variant: str) -> Candidate:
 
 
 def cub_applies(point: Point) -> bool:
-    """Whether CUB has it: contiguous memory, whole or by rows; no float8, bool, complex or 16-bit integers."""
+    """Whether CUB has it: contiguous memory, whole or by rows; no float8 and no complex numbers."""
     in_place = point.layout in ("contiguous", "unaligned")
     by_rows = point.dim is None or (len(point.dim) == 1 and point.dim[0] % len(point.shape) == len(point.shape) - 1)
     return in_place and by_rows and peers.cub_takes(point.op, point.dtype)

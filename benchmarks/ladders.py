@@ -18,7 +18,7 @@ from checkout import ROOT
 
 import torch_reduce
 from torch_reduce import Variant
-from torch_reduce._variants import OPS, ROW_OPS
+from torch_reduce._variants import OPS
 
 # A folder of csrc, an op whose table it has, what it is about, and the name of its type.
 FAMILIES = (
@@ -35,7 +35,7 @@ def names_py() -> str:
         '"""The names of the variants as types, for editors and type checkers.\n\n'
         'Written by benchmarks/ladders.py from the tables of the extension: `make report` brings it up to date.\n"""',
         "from typing import Literal",
-        "\n".join(["OpName = Literal[", *(f'    "{op}",' for op in (*OPS, *ROW_OPS)), "]"]),
+        "\n".join(["OpName = Literal[", *(f'    "{op}",' for op in OPS), "]"]),
     ]
     for _, op, _, literal in FAMILIES:
         rows = torch_reduce.variants(op)

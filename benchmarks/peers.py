@@ -32,6 +32,9 @@ _TYPES = {
     "float16": ("__half", "float", "__half"),
     "bfloat16": ("__nv_bfloat16", "float", "__nv_bfloat16"),
     "int8": ("int8_t", "int64_t", "int64_t"),
+    "uint8": ("uint8_t", "int64_t", "int64_t"),
+    "int16": ("int16_t", "int64_t", "int64_t"),
+    "bool": ("bool", "int64_t", "int64_t"),
     "int32": ("int32_t", "int64_t", "int64_t"),
     "int64": ("int64_t", "int64_t", "int64_t"),
 }

@@ -24,11 +24,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attention as attentions
+import behind
 import cases
 import counters
 import grid
 import ladders
+import mode_calls as calls_in_the_mode
 import models as language_models
+import overlap as overlaps
 import product_plots
 import product_tables
 import row_ops
@@ -37,6 +41,7 @@ from checkout import ROOT
 import torch_reduce
 from torch_reduce import _plot, bench
 from torch_reduce._tables import significant
+from torch_reduce._variants import ROW_OPS
 from torch_reduce.bench import Row
 
 LONG, SHORT = cases.LADDER[1], cases.LADDER[0]
@@ -80,7 +85,7 @@ class Results:
             x = dict(row["x"])
             for name, ratios in others.items():
                 if ratios.get(grid.key(row)):
-                    x[name] = ratios[grid.key(row)]
+                    x.setdefault(name, ratios[grid.key(row)])  # untuned points have all peers of their own run
             found.append(GridPoint(row, x))
         return found
 
@@ -403,7 +408,17 @@ def calls(results: Results) -> str:
     )
 
 
-PEERS = ("torch", "torch.compile", "CUB")
+def mode_calls(results: Results) -> str:
+    """Microseconds a call in batch_invariant."""
+    rows = results.files["calls"].get("mode_calls")
+    if not rows:
+        return NOT_MEASURED
+    side = calls_in_the_mode.SIDE
+    what = f"CPU time of a call from Python, µs; {side} x {side} float32, without gradients"
+    return table(*calls_in_the_mode.table(rows), right_from=2) + "\n\n" + conditions(results, "calls", what)
+
+
+PEERS = grid.PEERS
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -437,7 +452,72 @@ def grid_summary(results: Results) -> str:
         f"{product_tables.NOISE}"
     )
     picture = "![Speed-up over torch, torch.compile and CUB](images/grid.svg)"
-    return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)}\n\n{picture}"
+    return f"{table(head, lines)}\n\n{conditions(results, 'grid', what)} {peer_dates(results)}\n\n{picture}"
+
+
+def peer_dates(results: Results) -> str:
+    """When each peer was timed beside `auto`: torch in the grid's run, others in runs of their own, untuned in one."""
+    found = []
+    for suite, peers in behind.SUITES.items():
+        if suite in results.files:
+            about = results.environment(suite)
+            name = peers[0] if len(peers) == 1 else "shapes that nothing was tuned for, all three"
+            found.append(f"{name} {about['date'][:10]} (commit {about['commit']})")
+    return f"*Each peer was timed alternately with `auto` in one run: {'; '.join(found)}.*"
+
+
+def behind_mechanisms(results: Results) -> str:
+    """What bounds the points that are behind: how many points, and how far behind."""
+    points = behind.points(results.files)
+    lines = []
+    for key, words in behind.MECHANISMS.items():
+        ratios = [point.x[0] for point in points if point.mechanism == key]
+        if ratios:
+            lines.append([key, words.bound, words.tried, str(len(ratios)), number(min(ratios))])
+    head = ["", "what bounds it", "[tried](tried.md)", "points", "lowest speed-up"]
+    return table(head, lines, 3)
+
+
+def behind_points(results: Results) -> str:
+    """Every point where a peer is faster, in the run of that peer, with the counters that there are."""
+    counted = {counter_key(row): row for row in results.files.get("counters_points", {}).get("points", ())}
+    lines = []
+    for point in behind.points(results.files):
+        row = point.row
+        cells = [*what_of(row), f"`{row['rung']}`", point.mechanism, point.peer]
+        cells += [significant(point.us("auto")), significant(point.us(point.peer)), number(point.x[0], 3)]
+        found = counted.get(counter_key(row))
+        shares = [number(float(found[f"{name}_percent"]), 0) for name in ("dram", "issue")] if found else ["", ""]
+        lines.append([*cells, *shares, most_stalls(found, 1) if found else ""])
+    head = [
+        *WHAT,
+        "rung",
+        "bound by",
+        "peer",
+        "µs",
+        "peer, µs",
+        "x",
+        "DRAM, %",
+        "issue slots, %",
+        "most frequent stall",
+    ]
+    return table(head, lines, len(WHAT) + 3) + "\n\n" + peer_dates(results)
+
+
+def counter_key(row: dict[str, Any]) -> tuple[str, ...]:
+    """Of a row of the grid, or of a file of counters."""
+    shape, dim = row["shape"], row["dim"]
+    if not isinstance(shape, str):
+        shape, dim = "x".join(map(str, shape)), "" if dim is None else " ".join(map(str, dim))
+    return (row["op"], row["dtype"], row["layout"], shape, dim)
+
+
+def most_stalls(row: dict[str, str], count: int) -> str:
+    """The most frequent reasons for which warps wait, with their shares."""
+    waits = {name: float(row[name]) for name in counters.STALLS}
+    most = sorted(waits, key=lambda name: -waits[name])[:count]
+    total = float(row["warp_cycles"])
+    return ", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most)
 
 
 def kinds_of(points: Iterable[GridPoint]) -> dict[str, str]:
@@ -482,7 +562,7 @@ def grid_readme(results: Results) -> str:
     under = conditions(results, "grid", "Speed-up over `torch.sum`, `mean`, `amax` or `amin`")
     picture = "![Speed-up over torch, torch.compile and CUB](docs/images/grid.svg)"
     head = ["", "points", "geometric mean", "minimum"]
-    return f"{picture}\n\n{table(head, lines)}\n\n{under}"
+    return f"{picture}\n\n{table(head, lines)}\n\n{under} {peer_dates(results)}"
 
 
 def ratio(values: list[float] | None) -> str:
@@ -530,7 +610,7 @@ def grid_table(results: Results) -> str:
             f"**{what[0].upper()}{what[1:]}**\n\n" + table([*head, *(f"x {n}" for n in peers)], lines, numbers_from)
         )
     what = "`auto`; GB/s count what is read and written"
-    return "\n\n".join(parts) + "\n\n" + conditions(results, "grid", what)
+    return "\n\n".join([*parts, f"{conditions(results, 'grid', what)} {peer_dates(results)}"])
 
 
 def ceiling_of(results: Results) -> float | None:
@@ -566,6 +646,27 @@ def grid_ceiling(results: Results) -> str:
     return table(head, [*lines, only]) + "\n\n" + conditions(results, "grid", what)
 
 
+def grid_shares(results: Results) -> str:
+    """A sentence: the shares of the ceiling that large whole tensors reach."""
+    floors, ceiling = results.files["grid"].get("floors"), ceiling_of(results)
+    if not floors or not ceiling:
+        return NOT_MEASURED
+    parts = []
+    for megabytes in (64, 256, 1024):
+        lengths = {(dtype, (megabytes << 20) // width) for dtype, width in cases.WIDTHS.items()}
+        found = {
+            p.row["dtype"]: 100 * p.rate / ceiling
+            for p in results.grid
+            if p.rate and p.row["op"] == "sum" and p.row["layout"] == "contiguous" and len(p.row["shape"]) == 1
+            and (p.row["dtype"], p.row["shape"][0]) in lengths
+        }  # fmt: skip
+        least, reading = min(found, key=found.__getitem__), 100 * floors["read"][str(megabytes << 20)] / ceiling
+        words = f"{number(found['float32'], 0)} % in float32 and {number(found[least], 0)} % in `{least}`"
+        slow = ", the slowest dtype" if not parts else ""
+        parts.append(f"at {megabytes} MB {words}{slow} (reading alone: {number(reading, 0)} %)")
+    return f"Of the ceiling, sums of whole tensors reach {'; '.join(parts)} ([table](tables.md#lengths))."
+
+
 def grid_floor(results: Results) -> str:
     """Short whole tensors of float32, against a kernel that fetches one word."""
     floors = results.files["grid"].get("floors")
@@ -589,8 +690,23 @@ def grid_floor(results: Results) -> str:
     return (
         table(["elements", *(length(p.row["shape"][0]) for p in points)], lines)
         + "\n\n"
-        + conditions(results, "grid", what)
+        + f"{conditions(results, 'grid', what)} {peer_dates(results)}"
     )
+
+
+def overlap(results: Results) -> str:
+    """Short sums alone, in a chain and behind a kernel of torch's."""
+    rows = results.files["overlap"]["overlap"]
+    head, lines = overlaps.table(rows)
+    lines = [
+        [shape_of(r), "all" if r["dim"] is None else str(r["dim"][0]), *cells]
+        for r, cells in zip(rows, lines, strict=True)
+    ]
+    what = (
+        "Sum of float32 by `auto` and by torch, in a graph. Alone: behind a kernel of one element; behind torch's: "
+        f"behind one that negates {length(overlaps.BUSY)} numbers; their own time is subtracted"
+    )
+    return table(["shape", "dim", *head], lines, 2) + "\n\n" + conditions(results, "overlap", what)
 
 
 def rungs(results: Results) -> str:
@@ -621,7 +737,31 @@ def cpu(results: Results) -> str:
     worst = [[*what_of(p.row), significant(p.us), ratio(p.x["torch"])] for p in least]
     by_kind = table(["", "points", "geometric mean", "minimum"], lines)
     slowest = table([*WHAT, "µs", "x torch"], worst, len(WHAT))
-    return f"{by_kind}\n\n*Speed-up over torch, {where}.*\n\nThe ten points with the lowest speed-up:\n\n{slowest}"
+    parts = [by_kind, f"*Speed-up over torch, {where}.*", "The ten points with the lowest speed-up:", slowest]
+    return "\n\n".join([*parts, *cpu_few_rows(results, points)])
+
+
+def cpu_few_rows(results: Results, points: Sequence[GridPoint]) -> list[str]:
+    """Products of one row, and rows of 1000, on a CPU."""
+    timed = [
+        ([f"{product_tables.shape_of(row)}, {row['layout']}", row["dtype"]], row)
+        for row in results.files["cpu"].get("products", ())
+    ]
+    timed += [
+        ([f"sum of {shape_of(p.row)} along {p.row['dim'][0]}", p.row["dtype"]], p.row)
+        for p in points
+        if grid.key(p.row) == grid.key(cases.CPU_ROWS)
+    ]
+    lines = [
+        [*what, *(significant(row["us"][name][0]) for name in ("auto", "torch")), ratio(row["x"]["torch"])]
+        for what, row in timed
+    ]
+    head = ["", "dtype", "µs", "torch, µs", "x torch"]
+    return (
+        ["Products of one row (m x n x k; NT: B contiguous along k), and rows of 1000:", table(head, lines, 2)]
+        if lines
+        else []
+    )
 
 
 def accuracy(results: Results) -> str:
@@ -699,9 +839,33 @@ def models(results: Results) -> str:
 
 def row_operations(results: Results) -> str:
     """Times of softmax, norms and their backwards."""
-    head, lines = row_ops.table(results.files["rows"]["row_ops"])
+    ceiling = results.files["rows"].get("copy_ceiling")
+    head, lines = row_ops.table(results.files["rows"]["row_ops"], ceiling and ceiling["rate"])
     what = "Device time of `auto`; bytes that are read once and written once; speed-up over torch's functions"
+    if ceiling:
+        what += f"; the fastest copy has {ceiling['rate']:,.0f} GB/s ({ceiling['by']})"
     return table(head, lines, right_from=3) + "\n\n" + conditions(results, "rows", what)
+
+
+def attention(results: Results) -> str:
+    """Times of attention beside torch's flash kernels."""
+    head, lines = attentions.table(results.files["attention"]["attention"])
+    what = "Device time in bfloat16; bytes of keys and values, read once; speed-up over torch's flash kernels"
+    return table(head, lines, right_from=3) + "\n\n" + conditions(results, "attention", what)
+
+
+def row_rungs(results: Results) -> str:
+    """Microseconds of each rung of softmax at some shapes."""
+    rows = row_ops.with_rungs(results.files["rows"]["row_ops"])
+    names = [*row_ops.RUNG_NAMES, row_ops.OURS, *bench.BASELINES]
+    names = [name for name in names if any(name in row["us"] for row in rows)]
+    lines = []
+    for row in rows:
+        cells = bold_least([significant(row["us"][name][0]) if name in row["us"] else "" for name in names])
+        lines.append([f"{row['rows']:,} x {row['length']:,} {row['dtype']}", *cells])
+    head = ["", *(name if name in bench.BASELINES else f"`{name}`" for name in names)]
+    what = "softmax, µs by shape; fastest in bold, empty where a rung refuses the shape"
+    return table(head, lines) + "\n\n" + conditions(results, "rows", what)
 
 
 def counters_ladder(results: Results) -> str:
@@ -728,9 +892,6 @@ def counters_points(results: Results) -> str:
     """Nsight Compute's counters at points that are behind, with the two most frequent stall reasons."""
     lines = []
     for row in results.files["counters_points"]["points"]:
-        waits = {name: float(row[name]) for name in counters.STALLS}
-        most = sorted(waits, key=lambda name: -waits[name])[:2]
-        total = float(row["warp_cycles"])
         shown = {
             **row,
             "shape": [int(size) for size in row["shape"].split("x")],
@@ -739,8 +900,7 @@ def counters_points(results: Results) -> str:
         cells = [*what_of(shown), f"`{row['rung']}`" if row["rung"] else ""]
         cells.append(significant(float(row["ns"]) / 1e3))
         cells += [number(float(row[f"{name}_percent"]), 0) for name in ("dram", "l2", "issue", "occupancy")]
-        cells.append(", ".join(f"{name.replace('_', ' ')} {100 * waits[name] / total:.0f} %" for name in most))
-        lines.append(cells)
+        lines.append([*cells, most_stalls(row, 2)])
     head = [*WHAT, "rung", "µs", "DRAM, %", "L2, %", "issue slots, %", "occupancy, %", "stalls"]
     return table(head, lines, len(WHAT) + 1) + (
         f"\n\n*Nsight Compute, cold caches, one launch each; percentages are of the peak, {results.gpu}.*"
@@ -838,12 +998,17 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
+    "mode_calls": ("calls", mode_calls),
     "grid": ("grid", grid_table),
     "grid_summary": ("grid", grid_summary),
     "grid_readme": ("grid", grid_readme),
     "grid_ceiling": ("grid", grid_ceiling),
+    "grid_shares": ("grid", grid_shares),
     "grid_floor": ("grid", grid_floor),
+    "behind_mechanisms": ("grid", behind_mechanisms),
+    "behind_points": ("grid", behind_points),
     "untuned": ("untuned", untuned),
+    "overlap": ("overlap", overlap),
     "rungs": ("rungs", rungs),
     "cpu": ("cpu", cpu),
     "accuracy": ("accuracy", accuracy),
@@ -851,6 +1016,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "distributed_sums": ("distributed", distributed_sums),
     "models": ("models", models),
     "rows": ("rows", row_operations),
+    "row_rungs": ("rows", row_rungs),
+    "attention": ("attention", attention),
     "counters_ladder": ("counters", counters_ladder),
     "counters_points": ("counters_points", counters_points),
     "counters_products": ("counters_products", counters_products),
@@ -866,6 +1033,8 @@ def figure(results: Results, rung: str) -> str:
         raise ValueError(f"<!-- figure:{rung} -->: {op} has no variant {name!r}; it has {', '.join(known)}")
     if op == "sum" and torch_reduce.variants(op)[known.index(name)].along_dims and name != "auto":
         return figure_along_dims(results, name)
+    if op in ROW_OPS:
+        return figure_of_rows(results, name)
     if op == "matmul" and "matmul_ladder" in results.files:
         found = product_tables.figure(results.rows("matmul_ladder"), name)
         return f"{'; '.join(found)} ({results.gpu})." if found else NOT_MEASURED
@@ -891,6 +1060,18 @@ def figure_along_dims(results: Results, rung: str) -> str:
         words = f"{shape} {point['dtype']}" + ("" if dim == "all" else f" along dim {dim}")
         words += f" in **{duration(us)}**, {significant(point['bytes'] / us / 1e3)} GB/s"
         parts.append(words + (f", {number(point['us']['torch'][0] / us)} x torch" if "torch" in point["us"] else ""))
+    return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
+
+
+def figure_of_rows(results: Results, rung: str) -> str:
+    """The two shapes of the suite `rows` at which a rung is closest to `auto`."""
+    found = results.files.get("rows", {}).get("row_ops", [])
+    rows = [row for row in row_ops.with_rungs(found) if rung in row["us"]]
+    parts = []
+    for row in sorted(rows, key=lambda row: row["us"][rung][0] / row["us"][row_ops.OURS][0])[:2]:
+        us = row["us"][rung][0]
+        words = f"{row_ops.what_of(row)} in **{duration(us)}**, {significant(row['bytes'] / us / 1e3)} GB/s"
+        parts.append(words + (f", {number(row['us']['torch'][0] / us)} x torch" if "torch" in row["us"] else ""))
     return f"{'; '.join(parts)} ({results.gpu})." if parts else NOT_MEASURED
 
 

@@ -1,6 +1,7 @@
-"""Times the row operations: `auto`, checked first, and torch's, and for some cases torch.compile and every rung."""
+"""Times the row operations: `auto`, checked first, torch's and torch.compile, and for some cases every rung."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import torch_reduce
 from torch_reduce import bench
+from torch_reduce._row_calls import ROW_CALLS
 
 OURS = "auto"
 ops = torch.ops.treduce
@@ -23,8 +25,8 @@ class Case(NamedTuple):
     rows: int
     length: int
     dtype: str
-    compiled: bool = False
-    """Whether torch.compile is timed, too: it takes seconds to compile."""
+    compiled: bool = True
+    """Whether torch.compile is timed, too: it takes 2 to 4 s to compile."""
     rungs: bool = False
     """Whether every rung is."""
 
@@ -33,31 +35,38 @@ class Case(NamedTuple):
 
 
 # About as many elements each, from short rows to rows that fill eight blocks.
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 32_768, 65_536, 262_144)
 ELEMENTS = 1 << 24
-DTYPES = ("bfloat16", "float32")
+LENGTHS = {"bfloat16": (64, 256, 1024, 4096, 8192, 65_536, 262_144), "float32": (64, 1024, 4096, 262_144)}
+NORM_LENGTHS = {"bfloat16": (128, 4096, 131_072), "float32": (4096, 131_072)}
+RUNGS = (64, 4096, 262_144)
+LOGITS = (512, 50_257)  # a language model's: rows begin anywhere
+BACKWARDS = ("softmax_backward", "log_softmax_backward", "layer_norm_backward", "rms_norm_backward")
+# One value a row, or one of all.
+A_ROW, ONE = ("logsumexp", "var", "std", "norm"), ("cross_entropy",)
 
 
 def _cases() -> Iterator[Case]:
-    for dtype in DTYPES:
-        for length in LENGTHS:
-            compiled = dtype == "bfloat16" and length in (64, 1024, 4096, 65_536)
-            yield Case("softmax", ELEMENTS // length, length, dtype, compiled, rungs=length == 4096)
-        for length in (128, 4096, 8192, 131_072):
-            yield Case("rms_norm", ELEMENTS // length, length, dtype, length == 4096 and dtype == "bfloat16")
-            yield Case("layer_norm", ELEMENTS // length, length, dtype, length == 4096 and dtype == "bfloat16")
-        # A language model's logits, whose rows begin anywhere; rows that no vector fits; attention.
-        for op in ("log_softmax", "logsumexp"):
-            yield Case(op, 512, 50_257, dtype, op == "log_softmax" and dtype == "bfloat16")
-            yield Case(op, 512, 50_304, dtype)
-        yield Case("softmax", 16_384, 1000, dtype)
-        yield Case("softmax", 100_000, 77, dtype)
-        yield Case("log_softmax", 4096, 4096, dtype)
-        for op in ("softmax_backward", "log_softmax_backward", "layer_norm_backward", "rms_norm_backward"):
+    for dtype, lengths in LENGTHS.items():
+        for length in lengths:
+            yield Case("softmax", ELEMENTS // length, length, dtype, rungs=length in RUNGS)
+        yield Case("softmax", *LOGITS, dtype, rungs=True)
+        yield Case("softmax", 100_000, 77, dtype)  # rows that no vector fits: attention
+        for length in NORM_LENGTHS[dtype]:
+            yield Case("rms_norm", ELEMENTS // length, length, dtype)
+            yield Case("layer_norm", ELEMENTS // length, length, dtype)
+        for op in ("log_softmax", "logsumexp", "cross_entropy"):
+            yield Case(op, *LOGITS, dtype)
+        for op in ("log_softmax", *BACKWARDS, "var", "std", "norm"):
             yield Case(op, 4096, 4096, dtype)
+    yield Case("log_softmax", 512, 50_304, "bfloat16")
+    yield Case("cross_entropy", 16_384, 1024, "bfloat16")
+    for op in ("softmax", "layer_norm", "rms_norm", "softmax_backward"):
+        yield Case(op, 4096, 4096, "float16")
+    yield Case("cross_entropy", *LOGITS, "float16")
 
 
 CASES = tuple(_cases())
+RUNG_NAMES = tuple(v.name for v in torch_reduce.variants("softmax") if v.has_kernel)
 
 
 def tensors(case: Case, device: torch.device) -> tuple[Tensor, ...]:
@@ -68,8 +77,10 @@ def tensors(case: Case, device: torch.device) -> tuple[Tensor, ...]:
         return torch.randn(shape, generator=g, device=device).to(getattr(torch, case.dtype))
 
     x, n = normal(case.rows, case.length), case.length
-    if case.op in ("softmax", "log_softmax", "logsumexp"):
+    if case.op in ("softmax", "log_softmax", *A_ROW):
         return (x,)
+    if case.op == "cross_entropy":
+        return x, torch.randint(n, (case.rows,), generator=g, device=device)
     if case.op in ("softmax_backward", "log_softmax_backward"):
         return normal(case.rows, n), getattr(ops, case.op.removesuffix("_backward"))(x, 1)
     w, b = normal(n), normal(n)
@@ -81,14 +92,15 @@ def tensors(case: Case, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def ours(case: Case, variant: str = OURS) -> Callable[..., Tensor]:
-    """The op itself, on the tensors of a case."""
+    """Ours, on the tensors of a case."""
     n = case.length
+    if case.op in ROW_CALLS:
+        return functools.partial(ROW_CALLS[case.op].ours, variant=variant)
     return {
-        "softmax": lambda x: ops.softmax(x, 1, variant),
-        "log_softmax": lambda x: ops.log_softmax(x, 1, variant),
-        "logsumexp": lambda x: ops.logsumexp(x, 1, False, variant),
-        "layer_norm": lambda x, w, b: ops.layer_norm(x, [n], w, b, 1e-5, variant)[0],
-        "rms_norm": lambda x, w: ops.rms_norm(x, [n], w, 1e-5, variant)[0],
+        "cross_entropy": lambda x, t: torch_reduce.cross_entropy(x, t, variant=variant),
+        "var": lambda x: torch_reduce.var(x, 1),
+        "std": lambda x: torch_reduce.std(x, 1),
+        "norm": lambda x: torch_reduce.norm(x, 2, 1),
         "softmax_backward": lambda g, y: ops.softmax_backward(g, y, 1, variant),
         "log_softmax_backward": lambda g, y: ops.log_softmax_backward(g, y, 1, variant),
         "layer_norm_backward": lambda g, x, m, r, w: ops.layer_norm_backward(g, x, [n], m, r, w, variant),
@@ -107,12 +119,13 @@ def torchs(case: Case) -> Callable[..., Tensor]:
         h, gw = x * r, g * w
         return ((gw - h * (gw * h).mean(1, keepdim=True)) * r).to(dtype)
 
+    if case.op in ROW_CALLS:
+        return ROW_CALLS[case.op].torchs
     return {
-        "softmax": lambda x: torch.softmax(x, 1),
-        "log_softmax": lambda x: torch.log_softmax(x, 1),
-        "logsumexp": lambda x: torch.logsumexp(x, 1),
-        "layer_norm": lambda x, w, b: F.layer_norm(x, [n], w, b),
-        "rms_norm": lambda x, w: F.rms_norm(x, [n], w, 1e-5),
+        "cross_entropy": lambda x, t: F.cross_entropy(x, t),
+        "var": lambda x: torch.var(x, 1),
+        "std": lambda x: torch.std(x, 1),
+        "norm": lambda x: torch.linalg.vector_norm(x, 2, 1),
         "softmax_backward": lambda g, y: aten._softmax_backward_data(g, y, 1, dtype),
         "log_softmax_backward": lambda g, y: aten._log_softmax_backward_data(g, y, 1, dtype),
         "layer_norm_backward": lambda g, x, m, r, w: aten.native_layer_norm_backward(
@@ -124,20 +137,18 @@ def torchs(case: Case) -> Callable[..., Tensor]:
 
 def bytes_of(case: Case, inputs: Sequence[Tensor]) -> int:
     """Read once and written once."""
-    size = getattr(torch, case.dtype).itemsize
-    return sum(t.numel() * t.element_size() for t in inputs) + size * case.rows * (
-        1 if case.op == "logsumexp" else case.length
-    )
+    written = 1 if case.op in ONE else case.rows if case.op in A_ROW else case.rows * case.length
+    return sum(t.nbytes for t in inputs) + written * getattr(torch, case.dtype).itemsize
 
 
 def check(case: Case, inputs: Sequence[Tensor]) -> str:
-    """Why a result is wrong, or nothing: against torch's formula in float64, on some rows."""
-    rows = min(case.rows, 64)
-    some = [t[:rows] if t.dim() == 2 else t for t in inputs]
+    """Why a result is wrong, or nothing: against torch's formula in float64, on some rows where each has a result."""
+    rows = case.rows if case.op in ONE else min(case.rows, 64)
+    some = [t[:rows] if t.shape[0] == case.rows and t.dim() == inputs[0].dim() else t for t in inputs]
     got = ours(case)(*some)
-    if not torch.equal(got, ours(case)(*inputs)[:rows]):
+    if case.op not in ONE and not torch.equal(got, ours(case)(*inputs)[:rows]):
         return "rows have other bits in a larger batch"
-    wide = [t.double() for t in some]
+    wide = [t.double() if t.is_floating_point() else t for t in some]
     exact = torchs(case._replace(dtype="float64"))(*wide)
     eps = torch.finfo(getattr(torch, case.dtype)).eps
     worst = ((got.double() - exact).abs() / (exact.abs() + exact.abs().mean())).max().item()
@@ -154,11 +165,11 @@ def measure(case: Case, device: torch.device, settings: bench.Settings) -> dict[
         if problem := check(case, inputs):
             row["notes"][OURS], row["wrong"] = f"wrong: {problem}", True
         candidates = {OURS: ours(case), "torch": torchs(case)}
-        if case.compiled:
+        if case.compiled and device.type == "cuda":
+            torch.compiler.reset()  # else a ninth shape would fall back to eager, in silence
             candidates["torch.compile"] = torch.compile(torchs(case), dynamic=False)
         if case.rungs:
-            named = [v.name for v in torch_reduce.variants("softmax") if v.has_kernel]
-            candidates |= {name: ours(case, name) for name in named}
+            candidates |= {name: ours(case, name) for name in RUNG_NAMES}
         rig = bench.make_rig(device, inputs, settings)
         ready = {}
         for name, call in candidates.items():
@@ -175,6 +186,23 @@ def measure(case: Case, device: torch.device, settings: bench.Settings) -> dict[
                     row["x"][name] = timing.ratio
         rig.close(collect=False)
     return row
+
+
+def copy_ceiling(device: torch.device, settings: bench.Settings, most_bytes: int) -> dict[str, Any]:
+    """GB/s of the fastest copy, of torch's two ways to copy and two sizes: read and written."""
+    best: dict[str, Any] = {"rate": 0.0, "by": ""}
+    for size in (most_bytes // 16, most_bytes):
+        x = torch.ones(size // 4, device=device)
+        rig = bench.make_rig(device, (x,), settings)
+        calls = {"clone": torch.clone, "neg": torch.neg}
+        ready = [rig.prepare(call)[0] for call in calls.values()]
+        for name, timing in zip(calls, bench.time_together(ready, settings), strict=True):
+            rate = 2 * size / timing.us / 1e3
+            if rate > best["rate"]:
+                best = {"rate": float(f"{rate:.5g}"), "by": f"torch.{name} of {size >> 20} MB"}
+        del ready
+        rig.close(collect=False)
+    return best
 
 
 def key(row: dict[str, Any]) -> Case:
@@ -199,8 +227,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of the table in docs/performance.md."""
+def table(rows: Sequence[dict[str, Any]], ceiling: float | None) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of the table in docs/tables.md; `ceiling`: of a copy, in GB/s."""
     lines = []
     for row in rows:
         if OURS not in row["us"]:
@@ -208,5 +236,17 @@ def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         us = row["us"][OURS][0]
         ratios = [f"{row['x'][peer][0]:.2f}" if peer in row["x"] else "" for peer in ("torch", "torch.compile")]
         shape = f"{row['rows']:,} x {row['length']:,}"
-        lines.append([f"`{row['op']}`", shape, row["dtype"], f"{us:.1f}", f"{row['bytes'] / us / 1e3:,.0f}", *ratios])
-    return ["op", "rows x length", "dtype", "µs", "GB/s", "x torch", "x torch.compile"], lines
+        rate = row["bytes"] / us / 1e3
+        share = [f"{100 * rate / ceiling:.0f}"] if ceiling else []
+        lines.append([f"`{row['op']}`", shape, row["dtype"], f"{us:.1f}", f"{rate:,.0f}", *share, *ratios])
+    share = ["% of a copy"] if ceiling else []
+    return ["op", "rows x length", "dtype", "µs", "GB/s", *share, "x torch", "x torch.compile"], lines
+
+
+def with_rungs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows in which every rung was timed."""
+    return [row for row in rows if row["rungs"] and OURS in row["us"]]
+
+
+def what_of(row: dict[str, Any]) -> str:
+    return f"{row['op']} of {row['rows']:,} x {row['length']:,} {row['dtype']}"

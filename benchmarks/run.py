@@ -25,10 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import accuracy as accuracies
+import attention as attentions
 import cases
 import grid as grids
 import many_gpus
+import mode_calls
 import models as language_models
+import overlap as overlaps
 import peers
 import product_errors
 import product_kinds
@@ -459,12 +462,26 @@ def untuned(session: Session) -> dict[str, Any]:
     return session.points(cases.UNTUNED, candidates, UNTUNED_SETTINGS)
 
 
+def overlap(session: Session) -> dict[str, Any]:
+    """Short sums, ours and torch's, alone, in a chain and behind a kernel of torch's."""
+    settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else UNTUNED_SETTINGS
+    rows = []
+    for point in map(smaller, cases.OVERLAP) if session.smoke else cases.OVERLAP:
+        session.step(f"overlap {point.shape} {point.dim or ''}")
+        rows.append(overlaps.measure(point, session.device, settings))
+        session.wrong += [rows[-1]["wrong"]] if rows[-1]["wrong"] else []
+    return {"overlap": rows}
+
+
 def cpu(session: Session) -> dict[str, Any]:
-    """The grid's points that are not too large, on the CPU: auto and torch."""
+    """The grid's points that are not too large, and products of one row, on the CPU: auto and torch."""
     chosen = [p for p in cases.GRID if grids.bytes_of(p) <= CPU_BYTES and math.prod(p.shape) <= CPU_LENGTH]
-    return session.points(
-        chosen, lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"), close=0.0
-    )
+    products = session.products(cases.CPU_PRODUCTS, CPU_SETTINGS)["products"]
+    points = session.points(
+        [cases.CPU_ROWS, *chosen], lambda point: [grids.torch_eager(point)], CPU_SETTINGS, device=torch.device("cpu"),
+        close=0.0,
+    )  # fmt: skip
+    return {**points, "products": products}
 
 
 def accuracy(session: Session) -> dict[str, Any]:
@@ -495,7 +512,7 @@ def models(session: Session) -> dict[str, Any]:
 
 
 def row_operations(session: Session) -> dict[str, Any]:
-    """softmax, norms and their backwards, beside torch and, for some shapes, torch.compile and every rung."""
+    """softmax, norms and their backwards, beside torch, torch.compile and, for some shapes, every rung."""
     settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else ROW_SETTINGS
     done = {row_ops.key(row): row for row in session.earlier.get("row_ops", ())}
     rows: list[dict[str, Any]] = []
@@ -503,8 +520,13 @@ def row_operations(session: Session) -> dict[str, Any]:
     if session.smoke:  # one shape of each op
         ops = {case.op: case for case in reversed(chosen) if case.dtype == "float32"}
         chosen = tuple(
-            case._replace(rows=4, length=min(case.length, SMOKE_SIDE), compiled=False) for case in ops.values()
+            case._replace(rows=4, length=min(case.length, SMOKE_SIDE), compiled=False, rungs=case.op == "softmax")
+            for case in ops.values()
         )
+    ceiling = session.earlier.get("copy_ceiling")
+    if ceiling is None:
+        session.step("a copy")
+        ceiling = row_ops.copy_ceiling(session.device, settings, 1 << (20 if session.smoke else 30))
     for case in chosen:
         if case not in done and time.monotonic() > session.deadline:
             session.left += 1
@@ -513,8 +535,28 @@ def row_operations(session: Session) -> dict[str, Any]:
         rows.append(done.get(case) or row_ops.measure(case, session.device, settings))
         if rows[-1]["wrong"]:
             session.wrong.append(f"{case}: {rows[-1]['notes']}")
-        session.save({"row_ops": rows})
-    return {"row_ops": rows}
+        session.save({"copy_ceiling": ceiling, "row_ops": rows})
+    return {"copy_ceiling": ceiling, "row_ops": rows}
+
+
+def attention(session: Session) -> dict[str, Any]:
+    """Attention, forward, with gradients and of one query, beside torch's flash kernels."""
+    settings = dataclasses.replace(session.settings, seconds=0.0) if session.smoke else ROW_SETTINGS
+    done = {attentions.key(row): row for row in session.earlier.get("attention", ())}
+    rows: list[dict[str, Any]] = []
+    chosen = attentions.CASES
+    if session.smoke:
+        chosen = tuple(dict.fromkeys(case._replace(batch=2, heads=2, tokens=SMOKE_SIDE) for case in chosen))
+    for case in chosen:
+        if case not in done and time.monotonic() > session.deadline:
+            session.left += 1
+            continue
+        session.step(str(case))
+        rows.append(done.get(case) or attentions.measure(case, session.device, settings))
+        if rows[-1]["wrong"]:
+            session.wrong.append(f"{case}: {rows[-1]['notes']}")
+        session.save({"attention": rows})
+    return {"attention": rows}
 
 
 def calls(session: Session) -> dict[str, Any]:
@@ -539,7 +581,8 @@ def calls(session: Session) -> dict[str, Any]:
                 q1, median, q3 = bench.quartiles(samples)
                 us[by] = [float(f"{v:.5g}") for v in (median, q1, q3)]
             found.append({"mode": mode, "shape": shape, "calls": statements, "us": us})
-    return {"calls": found}
+    session.step("calls in batch_invariant")
+    return {"calls": found, "mode_calls": mode_calls.measure(session.device, rounds, number)}
 
 
 def statements_of(case: cases.Call) -> dict[str, str]:
@@ -570,13 +613,14 @@ SUITES = {
     "ladder": Suite(ladder, "cuda"), "sizes": Suite(sizes, "cuda"), "blocks": Suite(blocks, "cuda"),
     "dtypes": Suite(dtypes, "cuda"), "rungs": Suite(rungs, "cuda"), "grid": Suite(grid, "cuda"),
     "compile": Suite(compiled, "cuda"), "cub": Suite(cub, "cuda"), "untuned": Suite(untuned, "cuda"),
+    "overlap": Suite(overlap, "cuda"),
     "matmul": Suite(matmul, "cuda"),
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "matmul_kinds": Suite(matmul_kinds, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
-    "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"),
+    "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"), "attention": Suite(attention, "cuda"),
 }  # fmt: skip
 
 
@@ -679,6 +723,8 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
     yield from digest_of_products(data)
     yield from (f"  {line}" for line in language_models.summary(data.get("models", [])))
     yield from (f"  {line}" for line in row_ops.summary(data.get("row_ops", [])))
+    yield from (f"  {line}" for line in attentions.summary(data.get("attention", [])))
+    yield from (f"  {line}" for line in overlaps.summary(data.get("overlap", [])))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"

@@ -14,11 +14,15 @@ os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from torch.nn import functional
 
 import torch_reduce
 from torch_reduce import _check
 
 LENGTHS = (0, 1, 2, 31, 33, 255, 1025, 5003)
+# A cluster's share, and several blocks whose partials meet: for rungs that share a tensor in ways of their own.
+LONG_LENGTHS = (65_536, 300_003)
+SHARING = ("auto", "compensated", "exact", "atomic", "single_pass", "cooperative", "cluster")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool)
 OPS = ("sum", "mean", "amax", "amin")
 ops = torch.ops.treduce
@@ -38,20 +42,27 @@ def block_sizes(variant: torch_reduce.Variant) -> list[dict]:
     return [{"block_size": size} for size in sizes] or [{}]
 
 
+def lengths_of(variant: torch_reduce.Variant, tool: str) -> tuple[int, ...]:
+    """Of whole tensors."""
+    if is_slow(tool):  # the shorter of the long ones is a cluster's: see along_dims
+        return (33, 1025, 5003, *(LONG_LENGTHS[1:] if variant.name == "auto" else ()))
+    return (*LENGTHS, *(LONG_LENGTHS if variant.name in SHARING else ()))
+
+
 def reductions(failures: list[str], tool: str) -> int:
     count, few = 0, is_slow(tool)
     for variant in torch_reduce.variants("sum"):
         if variant.along_dims and variant.order == "pairwise" and variant.name != "auto":
             continue  # for certain rows and columns: see below
         for dtype in (torch.float32, torch.int8) if few else DTYPES:
-            for n in (33, 1025, 5003) if few else LENGTHS:
+            for n in lengths_of(variant, tool):
                 # Slices: a poisoned element on either side, and a pointer that is not 16-byte aligned.
                 x = (torch.randn(n + 2) * 9).to(dtype)[1 : n + 1]
                 y = x.cuda()
                 for op in ("sum", "amax") if few else OPS:
                     if (op == "mean" and not dtype.is_floating_point) or (n == 0 and op in ("amax", "amin")):
                         continue
-                    for sizes in block_sizes(variant):
+                    for sizes in block_sizes(variant) if n not in LONG_LENGTHS else [{}]:
                         got = getattr(ops, op)(y, variant.name, **sizes)
                         count += 1
                         exact = variant.deterministic or op in ("amax", "amin") or not dtype.is_floating_point
@@ -85,26 +96,42 @@ GEOMETRIES = (
 )
 
 
+# Outputs so long that several blocks, or a cluster, share one; for rungs that do.
+LONG_GEOMETRIES = (
+    ((65_536,), 0, lambda x: x),
+    ((2, 150_001), 1, lambda x: x),
+    ((70_000, 24), 0, lambda x: x),
+    ((70_000, 3), 0, lambda x: x),
+)
+SHARING_DIMS = ("row_block", "row_cluster", "column_block", "column_narrow")
+
+
 def along_dims(failures: list[str], tool: str) -> int:
     count, few = 0, is_slow(tool)
     for variant in (v for v in torch_reduce.variants("sum") if v.along_dims):
         if tool == "racecheck" and variant.name == "row_cluster":
             continue  # it does not know what one block of a cluster writes to another before their barrier
         dtypes = (*DTYPES, torch.float8_e4m3fn, torch.complex64)
+        geometries = GEOMETRIES + (LONG_GEOMETRIES if variant.name in SHARING_DIMS else ())
         for dtype in (torch.float32, torch.int8) if few else dtypes:
-            for (shape, dim, view), offset in itertools.product(GEOMETRIES[1::3] if few else GEOMETRIES, (0, 1)):
+            for geometry, offset in itertools.product(geometries[1::3] if few else geometries, (0, 1)):
+                if geometry in LONG_GEOMETRIES and dtype not in (torch.float32, torch.bfloat16, torch.int8):
+                    continue
+                shape, dim, view = geometry
                 # One element in: a pointer that is not 16-byte aligned.
                 x = (torch.randn(torch.Size(shape).numel() + offset) * 9).to(dtype)
                 here, there = view(x[offset:].view(shape)), view(x.cuda()[offset:].view(shape))
                 extrema = () if 0 in shape or dtype.is_complex else ("amax",)
                 for op in ("sum", *extrema):
+                    wanted = None
                     for blocks in (None, 1, 3):
                         try:
                             got = getattr(ops, op)(there, variant.name, dim=dim, num_blocks=blocks)
                         except ValueError:  # a geometry that the rung does not take
                             continue
                         count += 1
-                        if not same_bits(got, getattr(ops, op)(here, variant.name, dim=dim)):
+                        wanted = getattr(ops, op)(here, variant.name, dim=dim) if wanted is None else wanted
+                        if not same_bits(got, wanted):
                             failures.append(f"{op} {variant.name} {dtype} {shape} along {dim} num_blocks={blocks}")
     return count
 
@@ -172,7 +199,127 @@ def sums_of_vectors(failures: list[str], _tool: str) -> int:
     return count
 
 
-FAMILIES = {"classic": reductions, "dims": along_dims, "matmul": products, "vector_add": sums_of_vectors}
+# Rows that vectors fit, rows that none fits, elements apart, several chunks; rows that a block, or a cluster, holds in
+# shared memory; more rows than multiprocessors, so that a block of row_shared reads the next one ahead.
+ROWS = (
+    ((5, 64), lambda x: x),
+    ((3, 77), lambda x: x),
+    ((7, 1030), lambda x: x),
+    ((40, 33), lambda x: x.t()),
+    ((40, 70), lambda x: x[:, 1:60:2]),
+    ((3, 9001), lambda x: x),
+    ((2, 20_480), lambda x: x),
+    ((2, 70_001), lambda x: x),
+    ((140, 33_001), lambda x: x),
+)
+SHORT_ROWS = 4  # of ROWS
+
+
+def row_calls(
+    x: torch.Tensor, g: torch.Tensor, w: torch.Tensor, b: torch.Tensor, variant: str
+) -> dict[str, tuple[torch.Tensor, ...]]:
+    """The results of every row operation, by name."""
+    n = [x.shape[-1]]
+    norm, rms = ops.layer_norm(x, n, w, b, 1e-5, variant), ops.rms_norm(x, n, w, 1e-5, variant)
+    soft, log_soft = ops.softmax(x, -1, variant), ops.log_softmax(x, -1, variant)
+    return {
+        "softmax": (soft, ops.softmax_backward(g, soft, -1, variant)),
+        "log_softmax": (log_soft, ops.log_softmax_backward(g, log_soft, -1, variant)),
+        "logsumexp": (ops.logsumexp(x, -1, False, variant),),
+        "layer_norm": (*norm, ops.layer_norm_backward(g, x, n, norm[1], norm[2], w, variant)),
+        "rms_norm": (*rms, ops.rms_norm_backward(g, x, n, rms[1], w, variant)),
+    }
+
+
+def row_operations(failures: list[str], tool: str) -> int:
+    count, few = 0, is_slow(tool)
+    for variant in torch_reduce.variants("softmax"):
+        if tool == "racecheck" and variant.name == "row_cluster":
+            continue  # see along_dims
+        for shape, view in ROWS[:SHORT_ROWS] if few else ROWS:
+            many = shape[0] > 100
+            if many and variant.name != "row_shared":
+                continue
+            for dtype in (torch.bfloat16,) if many else (torch.float32, torch.bfloat16, torch.float64):
+                x, g = (view((torch.randn(shape) * 3).to(dtype)) for _ in range(2))
+                w, b = (torch.randn(x.shape[-1]).to(dtype) for _ in range(2))
+                try:
+                    there = row_calls(*(t.cuda() for t in (x, g, w, b)), variant.name)
+                except ValueError:  # rows that the rung does not take
+                    continue
+                for op, wanted in row_calls(x, g, w, b, variant.name).items():
+                    count += len(wanted)
+                    if not all(map(same_bits, there[op], wanted)):
+                        failures.append(f"{op} {variant.name} {dtype} {tuple(x.shape)}")
+    return count
+
+
+# Heads, heads of keys, queries, keys, width; whether causal. The kernel: few queries and pieces of 512 keys, one query
+# with a cache, warp groups of each width.
+ATTENTION = (
+    (4, 2, 5, 70, 64, False),
+    (4, 1, 1, 1100, 128, False),
+    (2, 2, 200, 200, 64, True),
+    (4, 2, 200, 200, 128, True),
+    (2, 1, 70, 200, 80, False),
+)
+
+
+def attention(failures: list[str], tool: str) -> int:
+    """Forward, with a mask too, and backward, near what torch computes in float64."""
+    if tool == "racecheck":
+        return 0  # one lane of a warp arrives at a barrier for all, and tensor cores read what they release: see blind
+    count = 0
+    for (heads, kv_heads, length, keys, width, causal), dtype in itertools.product(
+        ATTENTION, (torch.bfloat16, torch.float16)
+    ):
+        sizes = ((heads, length), (kv_heads, keys), (kv_heads, keys))
+        q, k, v = (torch.randn(2, h, n, width).to(dtype) for h, n in sizes)
+        masks = (None,) if causal else (None, torch.rand(2, 1, length, keys) > 0.2)
+        for mask in masks:
+            named = {"is_causal": causal, "enable_gqa": True}
+            there, wide = ([t.to(*to).requires_grad_() for t in (q, k, v)] for to in (("cuda",), (torch.float64,)))
+            got = ops.scaled_dot_product_attention(*there, mask if mask is None else mask.cuda(), **named)
+            want = functional.scaled_dot_product_attention(*wide, mask, **named)
+            ours = (got, *torch.autograd.grad(got, there, torch.ones_like(got)))
+            count += len(ours)
+            for a, e in zip(ours, (want, *torch.autograd.grad(want, wide, torch.ones_like(want))), strict=True):
+                if not torch.allclose(a.double().cpu(), e, rtol=0, atol=0.08 * max(1.0, e.abs().max().item())):
+                    failures.append(f"attention {dtype} {(heads, kv_heads, length, keys, width)} {named}")
+    return count
+
+
+# Rows and their elements, places, and the index: short runs, runs that several teams share, all rows in one place.
+SEGMENTS = (
+    (100, 3, 40, lambda n, places: torch.randint(0, places, (n,))),
+    (300, 64, 3, lambda n, places: torch.randint(0, places, (n,))),
+    (200, 1030, 5, lambda n, places: torch.full((n,), 2)),
+    (70, 130, 70, lambda n, places: torch.arange(n)),
+)
+
+
+def segments(failures: list[str], _tool: str) -> int:
+    """add_segments_, which gradients of embeddings and index_add are made of."""
+    count = 0
+    for (rows, width, places, make), dtype in itertools.product(
+        SEGMENTS, (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    ):
+        index, order = make(rows, places).sort(stable=True)
+        source, out = torch.randn(rows, width).to(dtype), torch.randn(places, width).to(dtype)
+        for mean in (False, True):
+            there, here = out.cuda(), out.clone()
+            ops.add_segments_(there, index.cuda(), order.cuda(), source.cuda(), mean)
+            ops.add_segments_(here, index, order, source, mean)
+            count += 1
+            if not same_bits(there, here):
+                failures.append(f"add_segments_ {dtype} {rows} rows of {width} into {places}, mean {mean}")
+    return count
+
+
+FAMILIES = {
+    "classic": reductions, "dims": along_dims, "matmul": products, "vector_add": sums_of_vectors,
+    "rows": row_operations, "attention": attention, "segments": segments,
+}  # fmt: skip
 
 
 def main() -> int:

@@ -398,6 +398,61 @@ def test_arguments_in_the_place_of_others(op, device):
             wrong()
 
 
+@every_reduction
+def test_a_dim_in_the_place_of_a_rung(op, device):
+    """As torch's functions have it; the op says what it takes, whoever calls it."""
+    reduce, x = getattr(ops, op), torch.ones(3, 4, device=device)
+    for given, written in (((1,), "1"), (((0, -1),), r"\(0, -1\)"), (([1], True), "1"), ((None,), "None")):
+        with pytest.raises(
+            TypeError, match=rf"for variant, .*dims are named: torch.ops.treduce.{op}\(x, dim={written}\)"
+        ):
+            reduce(x, *given)
+    for wrong in (
+        lambda t: reduce(t, 1, block_size=64),
+        lambda t: reduce(t.to("meta"), 0),
+        torch.func.grad(lambda t: reduce(t, 0)),
+    ):
+        with pytest.raises(TypeError, match="dims are named"):
+            wrong(x)
+    with pytest.raises(Exception, match="dims are named"):
+        torch.compile(lambda t: reduce(t, 1), backend="aot_eager")(x)
+    assert_same_bits(reduce(x, dim=1), getattr(torch_reduce, op)(x, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: torch_reduce.var(x, True), r"var: got True for dim.*keepdim is named: var\(x, keepdim=True\)"),
+        (lambda x: torch_reduce.std(x, "v0"), "std: got 'v0' for dim, which is an int or ints"),
+        (lambda x: torch_reduce.norm(x, 2, True), "norm: got True for dim"),
+        (lambda x: torch_reduce.norm(x, (0, 1)), r"norm: ord is a number, got \(0, 1\); dims are the third argument"),
+        (lambda x: torch_reduce.norm(x, dtype=torch.float16), "norm: dtype is at least as wide .*torch.float32, got"),
+        (lambda x: torch_reduce.norm([1.0]), "norm takes a Tensor, got a list"),
+        (lambda x: torch_reduce.softmax(x, True), "softmax: dim is an int, got True"),
+        (lambda x: torch_reduce.logsumexp(x, True), "logsumexp: dim is an int, got True"),
+        (lambda x: torch_reduce.logsumexp(x, None), "logsumexp: dim is an int or ints, got None"),
+        (lambda x: torch_reduce.cross_entropy(x, 3), "cross_entropy: target is a Tensor, got int"),
+    ],
+    ids=range(10),
+)
+def test_the_function_that_was_called_is_named(call, says, device):
+    with pytest.raises(TypeError, match=says):
+        call(torch.ones(3, 4, device=device))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ["var", "std", "norm", "cross_entropy"])
+def test_composed_functions_of_tensors_that_are_not_dense(name, device):
+    function = getattr(torch_reduce, name)
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device=device, layout=layout)
+        with pytest.raises(NotImplementedError, match=f"^{name} takes no nested tensors"):
+            function(nested, nested) if name == "cross_entropy" else function(nested)
+    x = torch.eye(3, device=device).to_sparse()
+    with pytest.raises(NotImplementedError, match=f"^{name} takes dense tensors, got one of layout torch.sparse_coo"):
+        function(x, x) if name == "cross_entropy" else function(x)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

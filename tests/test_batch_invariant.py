@@ -640,6 +640,21 @@ def test_what_is_not_covered_warns_once_and_names_the_place():
     assert [op.uncovered for op in mode.report()] == [2]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_products_and_sums_of_sparse_tensors_are_not_covered():
+    dense, x = torch.randn(5, 5), torch.randn(5, 4)
+    sparse, csr = dense.to_sparse(), dense.to_sparse_csr()
+    calls = (lambda: torch.sparse.mm(sparse, x), lambda: csr @ x, lambda: torch.addmm(x, sparse, x), sparse.sum)
+    for call in calls:
+        with torch_reduce.batch_invariant(strict=True), pytest.raises(NotImplementedError, match="aten::"):
+            call()
+    with torch_reduce.batch_invariant() as mode, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(calls[0](), dense @ x)
+        assert sparse.long().sum() == dense.long().sum()
+    assert [op.uncovered for op in mode.report() if op.name in ("aten::mm", "aten::addmm")] == [0, 1]
+
+
 def backwards(device):
     """An op that is not covered, and one that is on a CPU alone."""
     x = torch.ones(1, 1, 3, 4, device=device, requires_grad=True)

@@ -10,7 +10,7 @@ import tables
 import torch
 
 import torch_reduce
-from torch_reduce import bench, cli, ops
+from torch_reduce import _row_calls, _variants, bench, cli, ops
 
 COMMANDS = ("info", "variants", "threads", "bench", "verify", "model", "demo")
 
@@ -135,7 +135,7 @@ def test_verify(run, device):
     status, out, _, data = run("verify", *arguments)
     assert status == 0 and "FAIL" not in out
     seen = {(o["op"], o["variant"]) for o in data["outcomes"]}
-    for op in ("sum", "mean", "amax", "amin", "matmul", "linear", "vector_add"):
+    for op in _variants.OPS:
         assert {(op, v.name) for v in torch_reduce.variants(op)} <= seen
     assert all(o["cases"] or o["skipped"] for o in data["outcomes"])
 
@@ -182,6 +182,30 @@ def test_bench_of_a_product(run):
     assert status == 0 and {row["variant"] for row in data["rows"]} == {"tiled", "torch"}
     status, _, _, data = run("bench", "linear", "--shape", "8x9x10", "--variant", "auto", "--quick", "--device", "cpu")
     assert status == 0 and {row["variant"] for row in data["rows"]} == {"auto", "torch"}
+
+
+@pytest.mark.parametrize("op", _variants.ROW_OPS)
+def test_row_operations(op, run, device):
+    """As every op: all rungs are listed, planned, checked and timed."""
+    rungs = set(tables.names(torch_reduce.variants(op)))
+    assert {"three_pass", "online", "auto"} <= rungs
+    status, out, _, data = run("verify", "--op", op, "--shape", "5x300", "--device", device)
+    assert status == 0 and "FAIL" not in out and {o["variant"] for o in data["outcomes"]} == rungs
+    status, _, _, data = run("bench", op, "--shape", "8x300", "--quick", "--device", device)
+    assert status == 0 and {row["variant"] for row in data["rows"]} == rungs | {"torch"}
+    assert all(row["shape"] == [8, 300] and (row.get("us") or row.get("note")) for row in data["rows"])
+    for rung in rungs - {"auto"}:
+        status, _, _, data = run("plan", op, "64x4096", "--variant", rung, "--device", "H200")
+        assert status == 0 and data["rung"] == rung
+
+
+def test_verify_finds_a_wrong_row_operation(run, monkeypatch):
+    right = _row_calls.ROW_CALLS["softmax"]
+    wrong = right._replace(ours=lambda x, variant: right.ours(x, variant) * (1 + 1e-4 * (variant == "online")))
+    monkeypatch.setitem(_row_calls.ROW_CALLS, "softmax", wrong)
+    arguments = ["--op", "softmax", "--shape", "5x300", "--dtype", "float32", "--variant", "online", "auto"]
+    status, out, _, _ = run("verify", *arguments, "--device", "cpu")
+    assert status == 1 and out.count("FAIL") == 1
 
 
 def test_json_to_standard_output(run):
@@ -244,6 +268,10 @@ MISTAKES = [
     (["bench", "sum", "--shape", "3x3x3", "--device", "cpu"], "sum takes no --shape"),
     (["bench", "matmul", "--n", "4", "--device", "cpu"], "matmul takes no --n"),
     (["verify", "--op", "sum", "mean", "--shape", "3x3x3", "--device", "cpu"], "sum takes no --shape"),
+    (["bench", "softmax", "--n", "4", "--device", "cpu"], "softmax takes no --n: its sizes are --shape ROWSxLENGTH"),
+    (["bench", "softmax", "--shape", "3x3x3", "--device", "cpu"], "softmax takes --shape ROWSxLENGTH, got 3x3x3"),
+    (["bench", "matmul", "--shape", "4x4", "--device", "cpu"], "matmul takes --shape MxNxK, got 4x4"),
+    (["bench", "layer_norm", "--num-blocks", "4", "--device", "cpu"], "layer_norm takes no num_blocks"),
     (["verify", "--invariance", "--n", "5", "--device", "cpu"], "takes no --n"),
 ]
 
@@ -262,7 +290,8 @@ def test_mistakes_end_in_one_sentence_and_status_two(arguments, says, capsys):
         ["nonsense"],
         ["bench", "--n", "many"],
         ["bench", "--n", "-5"],
-        ["bench", "--shape", "4x4"],
+        ["bench", "--shape", "4"],
+        ["bench", "--shape", "4x4x4x4"],
         ["threads", "--grid", "2"],
         ["threads", "--grid", "2,2,2", "--block", "1"],
         ["verify", "--seed", "x"],

@@ -551,7 +551,7 @@ def test_repeated_calls(together):
 def test_every_op_has_a_rule():
     names = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
     missing = (
-        names
+        {name for name in names if "." not in name}  # the other overloads raise
         - _rules.RULES.keys()
         - {
             "thread_indices_",

@@ -11,10 +11,14 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/batch_invariance.md",
+    "docs/details.md",
     "docs/ladder.md",
+    "docs/models.md",
     "docs/numerics.md",
     "docs/performance.md",
     "docs/scaling.md",
+    "docs/tables.md",
+    "docs/tried.md",
     "tests/README.md",
 )
 

@@ -1,5 +1,6 @@
 """The ops as citizens of torch: opcheck, fake tensors, torch.compile, torch.export, functionalisation."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -99,6 +100,27 @@ def test_opcheck_of_reduce_ranks(device):
     torch.library.opcheck(ops.reduce_ranks_.default, (out, values, "mean"))
 
 
+def test_opcheck_of_square_roots_and_functions():
+    x = torch.rand(3, 4)
+    for given in (x, x.t(), leaf(5, dtype=torch.float64).detach().abs().requires_grad_()):
+        torch.library.opcheck(ops.sqrt.default, (given,))
+    for function in ("exp", "log", "rsqrt"):
+        torch.library.opcheck(ops.elementary.default, (x.t(), function))
+    for given in (x, x.to("meta")):
+        with pytest.raises(ValueError, match="knows exp, log and rsqrt, got 'sin'"):
+            ops.elementary(given, "sin")
+        with pytest.raises(TypeError, match="elementary takes float32 and float64"):
+            ops.elementary(given.half(), "exp")
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_opcheck_of_add_segments(mean, device):
+    index = torch.tensor([0, 0, 2, 2, 2], device=device)
+    order = torch.randperm(5, device=device)
+    given = torch.zeros(4, 3, device=device), index, order, torch.randn(5, 3, device=device), mean
+    torch.library.opcheck(ops.add_segments_.default, given)
+
+
 def test_opcheck_of_results_in_given_memory(device):
     x, y = torch.randn(4, 6, device=device), torch.randn(6, 5, device=device)
     torch.library.opcheck(ops.reduce_to_.default, (torch.zeros(4, device=device), x, "mean"), {"dim": [1]})
@@ -126,7 +148,7 @@ def test_out_of_reductions(op, device):
         reduce(x, variant=variant, out=out)
         assert_same_bits(out, reduce(x, variant=variant), variant)
     with pytest.raises(ValueError, match="writes to a contiguous tensor of shape"):
-        reduce(x, 1, out=torch.zeros(3, device=device))
+        reduce(x, 1, out=torch.zeros(4, 6, device="meta"))
     with pytest.raises(TypeError, match="out is a Tensor, got a list"):
         reduce(x, out=[0.0])
     with pytest.raises(RuntimeError, match="has no gradient"):
@@ -148,9 +170,47 @@ def test_out_of_products(device):
         assert torch_reduce.matmul(a, b, out=out) is out
         assert_same_bits(out, expected, f"{dtype}")
     with pytest.raises(ValueError, match="matmul writes to a contiguous tensor of shape"):
-        torch_reduce.matmul(a, b, out=out[0])
+        torch_reduce.matmul(a, b, out=out.to(torch.int8))
+    with pytest.raises(ValueError, match="inner sizes"):
+        torch_reduce.matmul(a, a, out=out)
     with pytest.raises(RuntimeError, match=r"(?i)memory"):
         torch_reduce.matmul(b[:, :7], b[:7], out=b.view(-1)[:280].view(40, 7))
+
+
+def with_out():
+    """Every function that takes `out`, as a function of a square matrix and of `out`, if it is given."""
+    tr = torch_reduce
+    yield from ((op, functools.partial(getattr(tr, op), dim=1)) for op in tables.REDUCTIONS)
+    yield "matmul", lambda x, **out: tr.matmul(x, x, **out)
+    yield "linear", lambda x, **out: tr.linear(x, x, x[0], **out)
+    yield "vector_add", lambda x, **out: tr.vector_add(x, x, **out)
+    yield from ((op, functools.partial(getattr(tr, op), dim=1)) for op in ("softmax", "log_softmax", "logsumexp"))
+    yield from ((op, functools.partial(getattr(tr, op), dim=(0, 1))) for op in ("var", "std", "norm"))
+
+
+@pytest.mark.parametrize(("op", "function"), list(with_out()), ids=[name for name, _ in with_out()])
+def test_out_is_resized_as_torch_resizes_it(op, function, device):
+    x = torch.randn(5, 5, device=device)
+    expected = function(x)
+    for out in (torch.empty(0, device=device), torch.empty_like(expected), torch.empty(0, 3, device=device)):
+        assert function(x, out=out) is out
+        assert_same_bits(out, expected)
+    out = torch.empty(2, 3, 4, device=device)
+    for resizes in (lambda: function(x, out=out), lambda: torch.sum(x, 1, out=torch.empty(7, device=device))):
+        with pytest.warns(UserWarning, match="resized"):
+            resizes()
+    assert_same_bits(out, expected)
+    with pytest.raises(TypeError, match="out is a Tensor, got a list"):
+        function(x, out=[0.0])
+    if op not in ("sum", "mean"):  # which convert
+        with pytest.raises((TypeError, ValueError), match=r"float64|Double"):
+            function(x, out=torch.empty(0, dtype=torch.float64, device=device))
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        function(x.clone().requires_grad_(), out=torch.empty(0, device=device))
+    compiled = torch.compile(lambda x, out: function(x, out=out), backend="aot_eager", fullgraph=True)
+    out = torch.empty_like(expected)
+    compiled(x, out)
+    assert_same_bits(out, expected)
 
 
 def test_out_that_is_a_lazy_view(device):

@@ -196,6 +196,6 @@ def test_the_mode(f, x, request):
 
 
 def test_every_op_has_a_rule():
-    # Nobody maps the functions that elementary shows to tests, nor the ops that write into a tensor.
+    # Not: the functions that elementary shows to tests, ops that write into a tensor, and overloads that raise.
     ops = {name.removeprefix("treduce::") for name in torch._C._dispatch_get_all_op_names() if "treduce::" in name}
-    assert set(_vmap.RULES) == {op for op in ops if not op.endswith("_")} - {"elementary"}
+    assert set(_vmap.RULES) == {op for op in ops if not op.endswith("_") and "." not in op} - {"elementary"}

@@ -24,6 +24,13 @@ def names_are_checked(x: Tensor) -> Tensor:
     return torch_reduce.sum(x, variant="vectorised")  # type: ignore[arg-type]
 
 
+def results_in_given_memory(x: Tensor) -> Tensor:
+    """`out` is a Tensor, and so is what is returned."""
+    torch_reduce.softmax(x, -1, variant="online", out=x)
+    torch_reduce.norm(x, 3, (0, 1), dtype=torch.float64, out=x)
+    return torch_reduce.linear(x, x, out=x)
+
+
 def the_mode(model: torch.nn.Module, x: Tensor) -> Tensor:
     """The mode is a context manager, and its report a sequence."""
     with torch_reduce.batch_invariant() as mode:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from . import _C
-from ._variants import PRODUCTS, REDUCTIONS, Variant, resolve, variant_named
+from ._row_calls import ROW_CALLS, rounding_scale
+from ._variants import PRODUCTS, REDUCTIONS, ROW_OPS, Variant, resolve, variant_named
 
 # Elements that are widened to float64 or int64 at a time: 128 MiB.
 _CHUNK = 1 << 24
@@ -170,6 +171,10 @@ def truth(op: str, *inputs: Tensor) -> Truth:
     x = inputs[0].detach()
     if op in REDUCTIONS:
         return _reduction_truth(op, x.flatten() if x.is_contiguous() else x.contiguous().flatten())
+    if op in ROW_OPS:
+        wide_inputs = [t.detach().double() for t in inputs]
+        exact = ROW_CALLS[op].torchs(*wide_inputs)
+        return Truth(exact, rounding_scale(op, exact, *wide_inputs))
     y = inputs[1].detach()
     if op == "linear":
         return truth("matmul", x, y.mT)
@@ -272,6 +277,14 @@ def reduction_depth(
     return depth if deterministic else depth + passes[0]["blocks"]
 
 
+def _row_roundings(op: str, variant: str, length: int) -> int:
+    """The most roundings between an element and an output of its row: the formula's, exp, log and 1 / sqrt among them,
+    and those of the two sums."""
+    online = variant_named(op, variant).order == "online"
+    # In the order of online.h a part takes every 256th element, and rounds a few times for each.
+    return 40 + 2 * (4 * math.ceil(length / 256) + 8 if online else _C.pairwise_depth(length))
+
+
 def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth, **sizes: int | None) -> Tensor | float:
     """The largest allowed distance of a variant's result from the truth.
 
@@ -295,6 +308,9 @@ def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth,
     unit = unit_roundoff(accumulator(dtype))
     if op == "vector_add":
         bound = 0.0 * known.value.abs()
+    elif op in ROW_OPS:
+        roundings = _row_roundings(op, variant, x.shape[-1])
+        bound = gamma(roundings * (2 if dtype == torch.float64 else 1), unit) * known.scale
     elif op == "matmul":
         # A fused multiply-add for each of the k terms, and for complex numbers an addition; a float64 reference has as
         # many roundings of its own.
@@ -376,7 +392,7 @@ def make_inputs(
 
     Args:
         op: the op.
-        shape: (n,), or (m, n, k) for products.
+        shape: (n,), (m, n, k) for products, or (rows, length) for row operations.
         dtype: floats are normal; integers fill their range, but for products stay within 100.
         device: where they go.
         seed: of the generator.
@@ -389,6 +405,8 @@ def make_inputs(
         shapes = [(m, k), (n, k) if op == "linear" else (k, n)]
     elif op == "vector_add":
         shapes = [shape, shape]
+    elif op in ROW_OPS:
+        shapes += [shape[-1:]] * ROW_CALLS[op].weights
     return tuple(_random(s, dtype, generator, small=op in PRODUCTS).to(device) for s in shapes)
 
 

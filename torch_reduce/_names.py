@@ -102,6 +102,7 @@ VectorAddName = Literal[
 RowName = Literal[
     "auto",
     "three_pass",
+    "online",
     "row_registers",
     "row_cluster",
     "row_shared",

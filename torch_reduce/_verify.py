@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from . import _C, _check, ops, row_ops
-from ._variants import PRODUCTS, REDUCTIONS, Variant, variant_named, variants
+from ._row_calls import ROW_CALLS
+from ._variants import PRODUCTS, REDUCTIONS, ROW_OPS, Variant, variant_named, variants
 
-LENGTHS = (0, 1, 33, 1000, 65_537, (1 << 20) + 3)
+LENGTHS = ((0,), (1,), (33,), (1000,), (65_537,), ((1 << 20) + 3,))
+ROW_SHAPES = ((0, 33), (3, 1), (5, 33), (7, 1000), (64, 1024), (3, 5000), (2, 65_537))
 MATMUL_SHAPES = ((1, 1, 1), (4, 5, 0), (33, 65, 17), (100, 1, 50), (128, 128, 128))
 # Up to this many elements a variant is tried with every block or tile size, above with its default.
 EVERY_SIZE_UP_TO = 1 << 13
@@ -51,7 +53,7 @@ def verify(
     Args:
         op: the op.
         names: variants or aliases; None for all.
-        shapes: (n,), or (m, n, k) for products.
+        shapes: (n,), (m, n, k) for products, or (rows, length) for row operations.
         dtypes: None for all that each variant takes.
         device: where. On a GPU, bits are compared with the CPU's if the variant promises them; otherwise, and on the
             CPU, within the variant's order class.
@@ -107,7 +109,7 @@ def _run_case(
         for named in sizes:
             outcome.cases += 1
             what = f"{dtype} {'x'.join(map(str, shape))}" + "".join(f" {k} {v}" for k, v in named.items())
-            call = getattr(ops, op)
+            call = ROW_CALLS[op].ours if op in ROW_OPS else getattr(ops, op)
             try:
                 with _check.poisoned():
                     result = call(*there, variant=variant.name, **named)
@@ -131,7 +133,8 @@ def _run_case(
                     whose = "the CPU's" if cpus else f"the others of class {ran.order}"
                     outcome.failures.append(f"{what}: right within its bound, but other bits than {whose}")
             except Exception as error:  # a variant that raises has failed, and the others go on
-                if isinstance(error, ValueError) and str(error).startswith(f"variant '{variant.name}' takes"):
+                refusals = tuple(f"variant '{variant.name}' {verb}" for verb in ("takes", "holds"))
+                if isinstance(error, ValueError) and str(error).startswith(refusals):
                     outcome.cases -= 1  # a rung for other shapes, which says so
                     continue
                 lines = str(error).strip().splitlines() or [""]

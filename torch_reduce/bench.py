@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _check, ops
+from . import _check, ops, row_ops
 from ._device import Bandwidth, build_info, describe
-from ._variants import PRODUCTS, REDUCTIONS, Variant, variant_named, variants
+from ._row_calls import ROW_CALLS, row_bytes
+from ._variants import PRODUCTS, REDUCTIONS, ROW_OPS, Variant, variant_named, variants
 
 # A graph reads this many bytes of input copies before it reads a copy again, if the copies are large enough.
 ROTATED_BYTES = 512 << 20
@@ -88,7 +89,7 @@ class Row(Candidate):
     """A candidate's figures for one shape and dtype. Times are None if it was not timed; `note` says why."""
 
     shape: tuple[int, ...]
-    """(n,), or (m, n, k) for products."""
+    """(n,), (m, n, k) for products, or (rows, length) for row operations."""
     dtype: str
     device: str
     us: float | None = None
@@ -206,6 +207,10 @@ _TORCH: dict[str, tuple[Callable[..., Tensor], str]] = {
     "matmul": (_torch_matmul, "torch.matmul(x, y)"),
     "linear": (_torch_linear, "torch.nn.functional.linear(x, y)"),
     "vector_add": (_torch_add, "torch.add(x, y)"),
+    **{
+        op: (call.torchs, f"torch.{'nn.functional.' if call.weights else ''}{op}({call.arguments})")
+        for op, call in ROW_CALLS.items()
+    },
 }
 
 
@@ -215,20 +220,25 @@ def function_of(candidate: Candidate) -> Callable[..., Tensor]:
         return _TORCH[candidate.op][0]
     if candidate.variant == "torch.compile":
         return torch.compile(_TORCH[candidate.op][0], dynamic=False, fullgraph=True)
+    if candidate.op in ROW_OPS:
+        return functools.partial(ROW_CALLS[candidate.op].ours, variant=candidate.variant)
     return functools.partial(getattr(ops, candidate.op), variant=candidate.variant, **candidate.sizes)
 
 
 def _statement(candidate: Candidate) -> str:
-    """A call as a user writes it, of the names x, y, f and ops."""
+    """A call as a user writes it, of the names x, y, z, f, ops and row_ops."""
     if candidate.variant == "torch":
         return _TORCH[candidate.op][1]
-    arguments = "x" if candidate.op in REDUCTIONS else "x, y"
+    of_row = ROW_CALLS.get(candidate.op)
+    tensors = ("x", "y", "z")[: 1 + of_row.weights if of_row else 1 if candidate.op in REDUCTIONS else 2]
     if candidate.variant == "torch.compile":
-        return f"f({arguments})"
+        return f"f({', '.join(tensors)})"
     keywords = {"variant": candidate.variant, **candidate.sizes}
     if candidate.variant == "auto":
         del keywords["variant"]
-    return f"ops.{candidate.op}({', '.join([arguments, *(f'{k}={v!r}' for k, v in keywords.items())])})"
+    arguments = of_row.arguments if of_row else ", ".join(tensors)
+    module = "row_ops" if of_row else "ops"
+    return f"{module}.{candidate.op}({', '.join([arguments, *(f'{k}={v!r}' for k, v in keywords.items())])})"
 
 
 def measure(
@@ -246,7 +256,7 @@ def measure(
 
     Args:
         op: the op.
-        shape: (n,), or (m, n, k) for products.
+        shape: (n,), (m, n, k) for products, or (rows, length) for row operations.
         dtype: of the inputs.
         chosen: what to time.
         device: where.
@@ -301,7 +311,15 @@ def work(op: str, shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Bytes that must be read and written, or, for products, floating-point operations."""
     if op in PRODUCTS:
         return 2 * math.prod(shape)
+    if op in ROW_OPS:
+        return row_bytes(op, *shape, dtype.itemsize)
     return math.prod(shape) * dtype.itemsize * (3 if op == "vector_add" else 1)
+
+
+def ceiling_of(op: str, ceilings: Bandwidth) -> float:
+    """What bounds an op: how fast memory is read, or, where as much is written, copied."""
+    writes = op == "vector_add" or (op in ROW_OPS and op != "logsumexp")
+    return ceilings.copy if writes else ceilings.read
 
 
 def _compared(rows: list[Row], ceilings: Bandwidth | None) -> list[Row]:
@@ -312,8 +330,7 @@ def _compared(rows: list[Row], ceilings: Bandwidth | None) -> list[Row]:
         if row.us and baseline:
             changes["x_torch"] = baseline / row.us
         if row.rate and ceilings and row.op not in PRODUCTS:
-            ceiling = ceilings.copy if row.op == "vector_add" else ceilings.read
-            changes["percent_of_ceiling"] = 100 * row.rate * 1e9 / ceiling
+            changes["percent_of_ceiling"] = 100 * row.rate * 1e9 / ceiling_of(row.op, ceilings)
         found.append(dataclasses.replace(row, **changes))
     return found
 
@@ -371,8 +388,8 @@ def _prepare(
             if not checked:
                 return dataclasses.replace(row, note=f"wrong in a CUDA graph: {checked.reason}", wrong=True), None
         if device.type == "cuda" and settings.call_seconds and sampler.expected / sampler.calls < 0.05:
-            names = dict(zip(("x", "y"), inputs, strict=False))
-            timer = _timer(_statement(candidate), {**names, "f": call, "ops": ops, "torch": torch})
+            names = dict(zip(("x", "y", "z"), inputs, strict=False))
+            timer = _timer(_statement(candidate), {**names, "f": call, "ops": ops, "row_ops": row_ops, "torch": torch})
             row = dataclasses.replace(
                 row, call_us=timer.blocked_autorange(min_run_time=settings.call_seconds).median * 1e6
             )

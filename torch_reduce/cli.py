@@ -36,7 +36,7 @@ from ._tables import (
     variants_table,
 )
 from ._variants import OPS, PRODUCTS, REDUCTIONS, ROW_OPS, variant_named, variants
-from ._verify import LENGTHS, MATMUL_SHAPES, invariance, verify
+from ._verify import LENGTHS, MATMUL_SHAPES, ROW_SHAPES, invariance, verify
 from ._version import __version__
 
 DTYPES = (
@@ -127,9 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = command(
         "variants", _variants, "the variants of each op, in teaching order", "", "matmul", "sum --json sum.json"
     )
-    listing.add_argument(
-        "op", nargs="?", help=f"one of {', '.join((*OPS, *ROW_OPS))} (default: sum, matmul, vector_add)"
-    )
+    listing.add_argument("op", nargs="?", help=f"one of {', '.join(OPS)} (default: sum, matmul, vector_add)")
     listing.add_argument("--json", metavar="FILE", help="also write the tables to FILE; -: to standard output")
 
     planning = command(
@@ -172,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     timing = command(
         "bench", _bench, "time the ladder beside torch; each result is checked first", "", "sum amax --n 2^20 25.6M",
         "--variant v0 v3 v6 auto --block-size 128 256 512", "matmul --shape 512x512x512 1024x1024x1024",
+        "softmax layer_norm --shape 4096x4096 512x50257 --dtype bfloat16",
         "--n 2^16 2^20 2^24 2^28 --variant auto unrolled --plot sum.svg --json sum.json",
     )  # fmt: skip
     timing.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)} (default: sum)")
@@ -183,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=_shape,
         metavar="MxNxK",
-        help="for matmul and linear (default: 1024^3; on a CPU 256^3)",
+        help="for matmul and linear (default: 1024^3; on a CPU 256^3); for row operations ROWSxLENGTH (4096^2; 512^2)",
     )
     timing.add_argument("--dtype", nargs="+", default=["float32"], help="default: float32")
     timing.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
@@ -202,7 +201,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     checking.add_argument("--op", nargs="+", help="default: all")
     checking.add_argument("--n", nargs="+", type=_count, metavar="N", help="lengths, as for bench")
-    checking.add_argument("--shape", nargs="+", type=_shape, metavar="MxNxK", help="for matmul and linear")
+    checking.add_argument(
+        "--shape", nargs="+", type=_shape, metavar="MxNxK", help="for matmul and linear; ROWSxLENGTH for row operations"
+    )
     checking.add_argument("--dtype", nargs="+", help="default: all that a variant takes")
     checking.add_argument("--variant", nargs="+", help="names or aliases (default: all)")
     checking.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
@@ -248,8 +249,8 @@ def _count(text: str) -> int:
 
 def _shape(text: str) -> tuple[int, ...]:
     parts = text.lower().split("x")
-    if len(parts) != 3:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 512x512x512")
+    if len(parts) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 512x512x512, or 4096x512 for row operations")
     return tuple(_count(p) for p in parts)
 
 
@@ -271,10 +272,10 @@ def _known_dtypes(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _known_ops(names: Sequence[str], known: Sequence[str] = OPS) -> Sequence[str]:
+def _known_ops(names: Sequence[str]) -> Sequence[str]:
     for name in names:
-        if name not in known:
-            raise ValueError(f"unknown op {name!r}; one of {', '.join(known)}")
+        if name not in OPS:
+            raise ValueError(f"unknown op {name!r}; one of {', '.join(OPS)}")
     return names
 
 
@@ -318,7 +319,7 @@ def _info(args: argparse.Namespace, console: Console) -> int:
 
 
 def _variants(args: argparse.Namespace, console: Console) -> int:
-    chosen = _known_ops([args.op] if args.op else ["sum", "matmul", "vector_add"], (*OPS, *ROW_OPS))
+    chosen = _known_ops([args.op] if args.op else ["sum", "matmul", "vector_add"])
     for i, op in enumerate(chosen):
         if i:
             console.print()
@@ -395,16 +396,29 @@ def _threads(args: argparse.Namespace, console: Console) -> int:
 
 def _check_sizes(chosen: Sequence[str], args: argparse.Namespace) -> None:
     """Refuses sizes that none of these ops has."""
-    if args.n and all(op in PRODUCTS for op in chosen):
-        raise ValueError(f"{chosen[0]} takes no --n: its sizes are --shape MxNxK")
-    if args.shape and not any(op in PRODUCTS for op in chosen):
+    takes = {op: "MxNxK" if op in PRODUCTS else "ROWSxLENGTH" if op in ROW_OPS else "" for op in chosen}
+    if args.n and all(takes.values()):
+        raise ValueError(f"{chosen[0]} takes no --n: its sizes are --shape {takes[chosen[0]]}")
+    if args.shape and not any(takes.values()):
         raise ValueError(f"{chosen[0]} takes no --shape: its sizes are --n")
+    for shape in args.shape or ():
+        if not any(len(shape) == what.count("x") + 1 for what in takes.values() if what):
+            op = next(op for op, what in takes.items() if what)
+            raise ValueError(f"{op} takes --shape {takes[op]}, got {'x'.join(map(str, shape))}")
 
 
-def _shapes(op: str, args: argparse.Namespace, on_gpu: bool) -> list[tuple[int, ...]]:
+def _shapes(op: str, args: argparse.Namespace, usual: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The sizes that the caller named for an op, or the usual ones."""
+    named = args.shape if op in PRODUCTS or op in ROW_OPS else [(n,) for n in args.n or ()]
+    return [shape for shape in named or () if len(shape) == len(usual[0])] or list(usual)
+
+
+def _bench_shape(op: str, on_gpu: bool) -> tuple[int, ...]:
     if op in PRODUCTS:
-        return args.shape or [(1024, 1024, 1024) if on_gpu else (256, 256, 256)]
-    return [(n,) for n in args.n or [25_600_000 if on_gpu else 1 << 20]]
+        return (1024 if on_gpu else 256,) * 3
+    if op in ROW_OPS:
+        return (4096 if on_gpu else 512,) * 2
+    return (25_600_000 if on_gpu else 1 << 20,)
 
 
 def _bench(args: argparse.Namespace, console: Console) -> int:
@@ -417,14 +431,16 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
             raise ValueError("--plot draws one op and one dtype")
         _plot.check_target(args.plot)
     _check_sizes(chosen_ops, args)
-    if args.num_blocks and (products := [op for op in chosen_ops if op in PRODUCTS]):
-        raise ValueError(f"{products[0]} takes no num_blocks")
+    if args.num_blocks and (others := [op for op in chosen_ops if op in PRODUCTS or op in ROW_OPS]):
+        raise ValueError(f"{others[0]} takes no num_blocks")
     settings = dataclasses.replace(bench.QUICK if args.quick else bench.Settings(), seed=args.seed)
     baselines = ("torch",) if args.quick or args.no_compile else bench.BASELINES
     work = []
     for op in chosen_ops:
         chosen = bench.candidates(op, args.variant, args.block_size, args.num_blocks, args.tile_size)
-        work += [(op, shape, dtype, chosen) for dtype in dtypes for shape in _shapes(op, args, on_gpu)]
+        work += [
+            (op, shape, dtype, chosen) for dtype in dtypes for shape in _shapes(op, args, [_bench_shape(op, on_gpu)])
+        ]
     about = bench.environment(device, args.command_line)
     console.print(_headline(about, device))
 
@@ -451,7 +467,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         title = _title(op, shape, dtype) if len(work) == 1 else f"{op}, {dtype}"
         ceiling = None
         if ceilings and op not in PRODUCTS:
-            ceiling = (ceilings.copy if op == "vector_add" else ceilings.read) / 1e9
+            ceiling = bench.ceiling_of(op, ceilings) / 1e9
         _plot.plot(rows, args.plot, f"{title}, {about['device_name']}", ceiling)
         console.print(f"\nplot: {args.plot}")
     return 1 if any(row.wrong for row in rows) else 0
@@ -460,6 +476,8 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 def _title(op: str, shape: tuple[int, ...], dtype: str) -> str:
     if op in PRODUCTS:
         return f"{op}, {' x '.join(map(str, shape))} (m x n x k), {dtype}"
+    if op in ROW_OPS:
+        return f"{op}, {shape[0]:,} rows of {shape[1]:,}, {dtype}"
     return f"{op}, {shape[0]:,} elements, {dtype}"
 
 
@@ -498,7 +516,8 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
         return _show_invariance(args, device, console)
     chosen = list(dict.fromkeys(_known_ops(args.op or OPS)))
     _check_sizes(chosen, args)
-    products, lengths = args.shape or list(MATMUL_SHAPES), [(n,) for n in args.n or LENGTHS]
+    usual = {op: MATMUL_SHAPES if op in PRODUCTS else ROW_SHAPES if op in ROW_OPS else LENGTHS for op in chosen}
+    shapes = {op: _shapes(op, args, sizes) for op, sizes in usual.items()}
     dtypes = None if args.dtype is None else list(dict.fromkeys(_known_dtypes(args.dtype)))
     if args.variant:
         # With several ops, a name must belong to one of them only.
@@ -512,13 +531,12 @@ def _verify(args: argparse.Namespace, console: Console) -> int:
     about = bench.environment(device, args.command_line)
     console.print(_headline(about, device))
     outcomes = []
-    total = sum(len(products if op in PRODUCTS else lengths) * len(dtypes or DTYPES) for op in chosen)
+    total = sum(len(shapes[op]) * len(dtypes or DTYPES) for op in chosen)
     with _progress(console, total) as step:
         for op in chosen:
-            shapes = products if op in PRODUCTS else lengths
-            for outcome in verify(op, args.variant, shapes, dtypes, device, args.seed, step):
+            for outcome in verify(op, args.variant, shapes[op], dtypes, device, args.seed, step):
                 outcomes.append(outcome)
-                label = f"{op:<11}{outcome.variant:<23}"
+                label = f"{op:<12}{outcome.variant:<23}"
                 if outcome.skipped:
                     console.print(Text(f"skip  {label}{outcome.skipped}", style="yellow"))
                     continue

@@ -7,6 +7,7 @@ whole-tensor rungs, on the dtype and the sizes that the caller names. So a reduc
 stream and GPU model and on the CPU, alone or in a batch; for products see `matmul`.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,27 +47,31 @@ def check_kinds(op: str, dim: Any = 0, /, **tensors: Any) -> None:
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{op}: {name} is a Tensor, got {type(value).__name__}")
-    if isinstance(dim, tuple | list | float | str | None):
+    if isinstance(dim, tuple | list | float | str | bool | None):
         raise TypeError(f"{op}: dim is an int, got {dim!r}")
 
 
 def _check_call(op: str, input: Any, dim: Any, keepdim: Any, dtype: Any = None) -> None:
     """Says the right call where something else stands in its place; what is left, torch.ops says."""
-    if not isinstance(input, Tensor):
-        raise TypeError(f"{op} takes a Tensor, got a {type(input).__name__}")
     for name, value in (("dim", dim), ("keepdim", keepdim)):
         if isinstance(value, str):
             raise TypeError(f"{op}: got {value!r} for {name}; a rung is named: {op}(x, variant={value!r})")
+    check_dims(op, input, dim, dtype)
+
+
+def check_dims(op: str, input: Any, dim: Any, dtype: Any = None) -> None:
+    """The same of a reduction that has no rungs."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{op} takes a Tensor, got a {type(input).__name__}")
     if isinstance(dim, bool):
         raise TypeError(f"{op}: got {dim} for dim, which is an int or ints; keepdim is named: {op}(x, keepdim={dim})")
-    if isinstance(dim, float):
-        raise TypeError(f"{op}: got {dim} for dim, which is an int or ints")
+    if isinstance(dim, float | str):
+        raise TypeError(f"{op}: got {dim!r} for dim, which is an int or ints")
     if not isinstance(dtype, torch.dtype | None):
         raise TypeError(f"{op}: got {dtype!r} for dtype, which is a torch.dtype such as torch.float32")
 
 
-def _target(op: str, out: Any, *inputs: Tensor) -> Tensor:
-    """Where an op writes what belongs into `out`: there, or to memory of its shape that is one piece."""
+def _check_out(op: str, out: Any, *inputs: Tensor) -> None:
     if not isinstance(out, Tensor):
         raise TypeError(f"{op}: out is a Tensor, got a {type(out).__name__}")
     for x in (out, *inputs):
@@ -74,6 +79,10 @@ def _target(op: str, out: Any, *inputs: Tensor) -> Tensor:
             raise NotImplementedError(f"{op} has no out= for a {type(x).__name__}")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *inputs)):
         raise RuntimeError(f"{op}: what is written to out= has no gradient; call it under torch.no_grad() or without")
+
+
+def _target(out: Tensor) -> Tensor:
+    """Where an op writes what belongs into `out`: there, or to memory of its shape that is one piece."""
     lazy = not _is_traced() and (out.is_conj() or out.is_neg())  # dynamo does not trace these
     as_it_lies = out.is_contiguous() and not lazy
     return out if as_it_lies else torch.empty_like(out, memory_format=torch.contiguous_format)
@@ -87,6 +96,48 @@ def _written(out: Tensor, target: Tensor) -> Tensor:
     return out
 
 
+def _resize(op: str, out: Tensor, shape: torch.Size) -> None:
+    """As torch does where `out` has another shape than the result: with a warning, if it has elements."""
+    if out.numel() > 0:
+        warnings.warn(
+            f"{op}: out has shape {tuple(out.shape)} and is resized to {tuple(shape)}; "
+            "out.resize_(0) before the call says that this is meant",
+            stacklevel=4,
+        )
+    out.resize_(shape)
+
+
+def _write_to(
+    out: Tensor, op: str, write: Callable[[Tensor], object], shape: Callable[[], torch.Size], *inputs: Tensor
+) -> Tensor:
+    """Calls `write` with where the result belongs, and again after `out` got the shape that it needs."""
+    _check_out(op, out, *inputs)
+    target = _target(out)
+    try:
+        write(target)
+    except ValueError:
+        needed = shape()
+        if needed == out.shape:
+            raise
+        _resize(op, out, needed)
+        target = _target(out)
+        write(target)
+    return _written(out, target)
+
+
+def copied_to(out: Tensor, op: str, compute: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
+    """The same for an op that writes its results to new memory: they are copied."""
+    _check_out(op, out, *inputs)
+    result = compute()
+    if out.dtype != result.dtype:
+        raise TypeError(f"{op}: the result is {result.dtype}, and out {out.dtype}")
+    if out.device != result.device:
+        raise ValueError(f"{op}: the result is on {result.device}, and out on {out.device}")
+    if out.shape != result.shape:
+        _resize(op, out, result.shape)
+    return out.copy_(result)
+
+
 def _reduced_to(
     out: Tensor,
     op: str,
@@ -98,11 +149,18 @@ def _reduced_to(
     **sizes: int | None,
 ) -> Tensor:
     _check_call(op, input, dim, keepdim, dtype)
-    target = _target(op, out, input)
+    _check_out(op, out, input)
     if dtype is not None and dtype != out.dtype:
         raise TypeError(f"{op}: dtype is {dtype}, and that of out {out.dtype}")
-    _reduce_to(target, input, op, variant, dim=dim, keepdim=keepdim, **sizes)
-    return _written(out, target)
+
+    def write(target: Tensor) -> None:
+        _reduce_to(target, input, op, variant, dim=dim, keepdim=keepdim, **sizes)
+
+    def shape() -> torch.Size:
+        of_op = getattr(torch.ops.treduce, op).default
+        return of_op(input.to("meta"), variant, dim=dim, keepdim=keepdim, **sizes).shape
+
+    return _write_to(out, op, write, shape, input)
 
 
 def sum(
@@ -135,8 +193,8 @@ def sum(
             Default: the rung's own. It changes the bits of whole-tensor rungs only.
         num_blocks: blocks in the grid, for the rungs that take it. Default: the rung's own. It changes the bits of
             whole-tensor rungs only.
-        out: where the result is written, which is then what is returned: a tensor of its shape and dtype. Called
-            without gradients.
+        out: where the result is written, which is then what is returned: a tensor of its dtype. One of another shape is
+            resized, as torch does: with a warning, if it has elements. Called without gradients.
 
     Returns:
         A contiguous tensor of the shape that torch gives: `input.shape` without the reduced dims or, with `keepdim`,
@@ -385,9 +443,14 @@ def matmul(
         csrc/matmul: the table in ladder.cpp, a file a rung in kernels.
     """
     if out is not None:
-        target = _target("matmul", out, input, other)
-        _matmul_to(target, input, other, variant, tile_size)
-        return _written(out, target)
+        return _write_to(
+            out,
+            "matmul",
+            lambda target: _matmul_to(target, input, other, variant, tile_size),
+            lambda: _matmul(input.to("meta"), other.to("meta"), variant).shape,
+            input,
+            other,
+        )
     if not _is_traced():
         result = _C.matmul(input, other, variant, tile_size)
         if result is not NotImplemented:
@@ -398,12 +461,19 @@ def matmul(
     return _matmul(input, other, variant, tile_size=tile_size)
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant: MatmulName = "auto") -> Tensor:
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    variant: MatmulName = "auto",
+    out: Tensor | None = None,
+) -> Tensor:
     """A linear layer, as `torch.nn.functional.linear(input, weight, bias)`: `matmul(input, weight.t()) + bias`.
 
     The weight is read in place. The gradients of input and weight are `matmul` of the same variant over transposed
     views, that of the bias is `sum` along the leading dimensions. Under `torch.autocast` it does as `matmul`, and casts
-    the bias too. It has no `out=`.
+    the bias too.
 
     Args:
         input: (..., in_features); the dtypes of `matmul`.
@@ -411,6 +481,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
         bias: (out_features), or () for a weight (in_features); of the same dtype, or int32 for int8 operands. None:
             nothing is added.
         variant: a rung of matmul; `variants("matmul")` lists them.
+        out: where a copy of the result is written, otherwise as for `sum`.
 
     Returns:
         A tensor (..., out_features), or (...) for a weight (in_features), of the dtype of the operands, or int32 for
@@ -428,6 +499,9 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, variant
     Source:
         csrc/matmul.
     """
+    if out is not None:
+        of_bias = () if bias is None else (bias,)
+        return copied_to(out, "linear", lambda: linear(input, weight, bias, variant=variant), input, weight, *of_bias)
     if not _is_traced():
         result = _C.linear(input, weight, bias, variant)
         if result is not NotImplemented:
@@ -490,7 +564,12 @@ def scaled_dot_product_attention(
 
 
 def vector_add(
-    input: Tensor, other: Tensor, *, variant: VectorAddName = "auto", block_size: int | None = None
+    input: Tensor,
+    other: Tensor,
+    *,
+    variant: VectorAddName = "auto",
+    block_size: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The elementwise sum of two tensors: the first kernel of most courses, and the yardstick for memory bandwidth.
 
@@ -499,6 +578,7 @@ def vector_add(
         other: a tensor of the same dtype; shapes broadcast.
         variant: a rung of the ladder; `variants("vector_add")` lists them.
         block_size: threads in a block, a power of two. Default: the rung's own.
+        out: as for `linear`.
 
     Returns:
         A tensor of the broadcast shape and the dtype of `input`, as `input + other`; integers wrap.
@@ -515,6 +595,10 @@ def vector_add(
         csrc/elementwise: the table in ladder.cpp, a file a rung in kernels.
     """
     check_kinds("vector_add", input=input, other=other)
+    if out is not None:
+        return copied_to(
+            out, "vector_add", lambda: vector_add(input, other, variant=variant, block_size=block_size), input, other
+        )
     if block_size is None:
         return _vector_add(input, other, variant)
     return _vector_add(input, other, variant, block_size=block_size)

@@ -18,7 +18,7 @@ from torch.nn.functional import nll_loss
 from . import _C
 from ._dims import wrapped_dims
 from ._names import RowName
-from .ops import amax, amin, check_kinds, mean, sum, vector_add
+from .ops import amax, amin, check_dims, check_kinds, copied_to, mean, sum, vector_add
 
 # As in ops.py: the overloads, for where the C functions do not take a call.
 _softmax = torch.ops.treduce.softmax.default
@@ -28,7 +28,14 @@ _layer_norm = torch.ops.treduce.layer_norm.default
 _rms_norm = torch.ops.treduce.rms_norm.default
 
 
-def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, variant: RowName = "auto") -> Tensor:
+def softmax(
+    input: Tensor,
+    dim: int,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: RowName = "auto",
+    out: Tensor | None = None,
+) -> Tensor:
     """exp(x - max) / sum of exp(x - max) along a dim, as `torch.softmax(input, dim, dtype=dtype)`.
 
     Args:
@@ -36,8 +43,9 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
             before or after `dim` do not join into one.
         dim: the dim of a row, negative ones from the end.
         dtype: of the result; the input is converted first.
-        variant: a rung of the ladder; `variants("softmax")` lists them. All give the same bits; `"auto"` picks the
-            fastest.
+        variant: a rung of the ladder; `variants("softmax")` lists them. All but `"online"` give the same bits; `"auto"`
+            picks the fastest of those.
+        out: as for `linear`.
 
     Returns:
         A contiguous tensor of the shape of `input`. A row with NaN or +inf, or of nothing but -inf, is NaN, as torch's.
@@ -56,6 +64,8 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
     Source:
         csrc/rows: the formulas in ops.h, the table in ladder.cpp, a file a rung in kernels.
     """
+    if out is not None:
+        return copied_to(out, "softmax", lambda: softmax(input, dim, dtype=dtype, variant=variant), input)
     if dtype is not None:
         return softmax(input.to(dtype), dim, variant=variant).to(dtype)
     if not _is_traced():
@@ -66,7 +76,14 @@ def softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, varian
     return _softmax(input, dim, variant)
 
 
-def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, variant: RowName = "auto") -> Tensor:
+def log_softmax(
+    input: Tensor,
+    dim: int,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: RowName = "auto",
+    out: Tensor | None = None,
+) -> Tensor:
     """x - max - log(sum of exp(x - max)) along a dim, as `torch.log_softmax(input, dim, dtype=dtype)`.
 
     Args:
@@ -74,6 +91,7 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
         dim: as for `softmax`.
         dtype: as for `softmax`.
         variant: as for `softmax`.
+        out: as for `linear`.
 
     Returns:
         As `softmax`.
@@ -87,6 +105,8 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
     Source:
         As `softmax`.
     """
+    if out is not None:
+        return copied_to(out, "log_softmax", lambda: log_softmax(input, dim, dtype=dtype, variant=variant), input)
     if dtype is not None:
         return log_softmax(input.to(dtype), dim, variant=variant).to(dtype)
     if not _is_traced():
@@ -97,7 +117,14 @@ def log_softmax(input: Tensor, dim: int, *, dtype: torch.dtype | None = None, va
     return _log_softmax(input, dim, variant)
 
 
-def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *, variant: RowName = "auto") -> Tensor:
+def logsumexp(
+    input: Tensor,
+    dim: int | Sequence[int],
+    keepdim: bool = False,
+    *,
+    variant: RowName = "auto",
+    out: Tensor | None = None,
+) -> Tensor:
     """max + log(sum of exp(x - max)) along dims, as `torch.logsumexp(input, dim, keepdim)`.
 
     Args:
@@ -105,6 +132,7 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
         dim: the dim or dims of a row, negative ones from the end; the elements of several are taken in their order.
         keepdim: whether these dims stay, with size 1.
         variant: as for `softmax`.
+        out: as for `linear`.
 
     Returns:
         A tensor of `input.shape` without the dims, or with size 1 for each. It is -inf for rows of nothing or of
@@ -119,13 +147,18 @@ def logsumexp(input: Tensor, dim: int | Sequence[int], keepdim: bool = False, *,
     Source:
         As `softmax`.
     """
+    if out is not None:
+        return copied_to(out, "logsumexp", lambda: logsumexp(input, dim, keepdim, variant=variant), input)
     if isinstance(dim, int):
         if not _is_traced():
             result = _C.logsumexp(input, dim, keepdim, variant)
             if result is not NotImplemented:
                 return result
-        check_kinds("logsumexp", input=input)
+        check_kinds("logsumexp", dim, input=input)
         return _logsumexp(input, dim, keepdim, variant)
+    check_kinds("logsumexp", input=input)
+    if not isinstance(dim, Sequence) or isinstance(dim, str):
+        raise TypeError(f"logsumexp: dim is an int or ints, got {dim!r}")
     dims = sorted(wrapped_dims(dim, input.dim()) or range(input.dim()))
     if len(dims) <= 1:
         return _logsumexp(input, dims[0] if dims else 0, keepdim, variant)
@@ -181,6 +214,8 @@ def cross_entropy(
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+    check_kinds("cross_entropy", input=input, target=target)
+    _check_dense("cross_entropy", input)
     input = _autocast(input, "cpu", "cuda")
     if input.dim() == 0:
         raise ValueError("cross_entropy takes logits of shape (classes) or (rows, classes, ...), got a number")
@@ -303,7 +338,12 @@ def rms_norm(
 
 
 def var(
-    input: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+    input: Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The variance of all elements or along dims, as `torch.var(input, dim, correction=correction, keepdim=keepdim)`.
 
@@ -314,6 +354,7 @@ def var(
         dim: as for `sum`.
         correction: 1 for the variance of a sample, 0 for that of all there is.
         keepdim: as for `sum`.
+        out: as for `linear`.
 
     Returns:
         A tensor shaped as that of `sum`, of the dtype of `input`, rounded once. Of fewer elements than the correction
@@ -323,6 +364,7 @@ def var(
         TypeError: another dtype.
         IndexError: a dim out of range.
         RuntimeError: a dim named twice.
+        NotImplementedError: a sparse or nested tensor.
 
     Determinism:
         The same bits everywhere: `mean`, a difference and a product an element, and `sum`.
@@ -330,11 +372,18 @@ def var(
     Source:
         As `sum`.
     """
+    if out is not None:
+        return copied_to(out, "var", lambda: var(input, dim, correction=correction, keepdim=keepdim), input)
     return _variance("var", input, dim, correction, keepdim).to(input.dtype)
 
 
 def std(
-    input: Tensor, dim: int | Sequence[int] | None = None, *, correction: float = 1, keepdim: bool = False
+    input: Tensor,
+    dim: int | Sequence[int] | None = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """The square root of `var`, as `torch.std(input, dim, correction=correction, keepdim=keepdim)`.
 
@@ -343,6 +392,7 @@ def std(
         dim: as for `var`.
         correction: as for `var`.
         keepdim: as for `var`.
+        out: as for `linear`.
 
     Returns:
         As `var`; the root is taken before the one rounding.
@@ -356,35 +406,61 @@ def std(
     Source:
         As `var`.
     """
+    if out is not None:
+        return copied_to(out, "std", lambda: std(input, dim, correction=correction, keepdim=keepdim), input)
     return _root(_variance("std", input, dim, correction, keepdim)).to(input.dtype)
 
 
-def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+def norm(
+    input: Tensor,
+    ord: float = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
     """The norm of all elements as a vector or along dims, as `torch.linalg.vector_norm(input, ord, dim, keepdim)`.
 
     Args:
         input: as for `var`.
         ord: 2, the root of the sum of the squares; 1, the sum of the absolute values; inf and -inf, the largest and the
-            smallest of them; 0, the number of elements that are not zero.
+            smallest of them; 0, the number of elements that are not zero; p, any other number: the sum of the absolute
+            values to the power of p, to the power of 1 / p.
         dim: as for `sum`.
         keepdim: as for `sum`.
+        dtype: of the result, as wide as that of `input` or wider; the elements are converted first.
+        out: as for `linear`.
 
     Returns:
-        A tensor shaped as that of `sum`, of the dtype of `input`, rounded once. Under `torch.autocast` on CUDA it is
-        float32 where `input` has 16 bits, as torch's.
+        A tensor shaped as that of `sum`, of `dtype` or, by default, the dtype of `input`, rounded once. Under
+        `torch.autocast` on CUDA it is float32 where `input` has 16 bits, as torch's.
 
     Raises:
-        ValueError: another `ord`.
-        TypeError: as `var`.
-        IndexError: as `var`.
+        TypeError: as `var`, an `ord` that is no number, or a narrower `dtype`.
+        ValueError: a negative `ord` of no elements.
+        IndexError: as `var`; a dim that is empty, with inf or -inf.
         RuntimeError: as `var`.
+        NotImplementedError: as `var`.
 
     Determinism:
-        As `var`: at most a product an element, and `sum`, `amax` or `amin`.
+        As `var`: at most a product an element, and `sum`, `amax` or `amin`. But for p, torch's `pow` raises to powers:
+        its last bits are those of one kind of device and, on a CPU outside `batch_invariant`, depend on an element's
+        place in memory.
 
     Source:
         As `sum`.
     """
+    if out is not None:
+        return copied_to(out, "norm", lambda: norm(input, ord, dim, keepdim, dtype=dtype), input)
+    if not isinstance(ord, int | float):
+        raise TypeError(f"norm: ord is a number, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
+    check_dims("norm", input, dim, dtype)
+    if dtype is not None:
+        if torch.promote_types(input.dtype, dtype) != dtype:
+            raise TypeError(f"norm: dtype is at least as wide as that of the input, {input.dtype}, got {dtype}")
+        # Integers are refused whatever the dtype, as by torch.
+        return norm(_widened("norm", input).to(dtype), ord, dim, keepdim).to(dtype)
     input = _autocast(input, "cuda")
     wide = _widened("norm", input)
     if ord == 2:
@@ -396,7 +472,10 @@ def norm(input: Tensor, ord: float = 2, dim: int | Sequence[int] | None = None, 
     if ord == 0:
         # The sign adds nothing but a gradient, of zeros.
         return sum((wide != 0) + 0 * wide.sign(), dim, keepdim).to(input.dtype)
-    raise ValueError(f"norm takes ord 2, 1, inf, -inf or 0, got {ord!r}; dims are the third argument: norm(x, 2, dim)")
+    powers = sum(_power(wide.abs(), ord), dim, keepdim)
+    if ord < 0 and input.numel() == 0 and powers.numel() > 0:
+        raise ValueError(f"norm: with ord {ord} no elements have no norm; the input has shape {tuple(input.shape)}")
+    return _power(powers, 1 / ord).to(input.dtype)
 
 
 def _autocast(input: Tensor, *devices: str) -> Tensor:
@@ -406,8 +485,19 @@ def _autocast(input: Tensor, *devices: str) -> Tensor:
     return input.float() if narrow and torch.is_autocast_enabled(there) else input
 
 
+def _check_dense(op: str, input: Tensor) -> None:
+    """Names the op that was called, not those that it is composed of."""
+    if input.is_nested:
+        raise NotImplementedError(
+            f"{op} takes no nested tensors: call it on their values(), or torch's function inside batch_invariant()"
+        )
+    if input.layout != torch.strided:
+        raise NotImplementedError(f"{op} takes dense tensors, got one of layout {input.layout}")
+
+
 def _widened(op: str, input: Tensor) -> Tensor:
     """In what row operations compute."""
+    _check_dense(op, input)
     if input.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         raise TypeError(f"{op} takes float32, float64, float16 and bfloat16, got {input.dtype}")
     return input if input.dtype == torch.float64 else input.float()
@@ -424,7 +514,14 @@ def _root(x: Tensor) -> Tensor:
     return torch.ops.treduce.sqrt(x.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
+def _power(x: Tensor, exponent: float) -> Tensor:
+    """Of numbers that are not negative. The gradient at zero, which may be infinite, is 0, as of torch's norms."""
+    zero = x == 0
+    return x.masked_fill(zero, 1).pow(exponent).masked_fill(zero, 0 if exponent > 0 else math.inf)
+
+
 def _variance(op: str, input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
+    check_dims(op, input, dim)
     wide = _widened(op, input)
     # Our sum is what vector_add makes of the gradient of the mean.
     centred = vector_add(wide, -mean(wide, dim, True))

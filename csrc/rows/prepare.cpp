@@ -205,7 +205,7 @@ void prepare_shared(const Request& r, const Chip& chip, Prepared& p) {
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
   LaunchShape& shape = add_launch(r, p, 1, p.warps, s.blocks);
   shape.shared_bytes = bytes;
-  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors * (bytes <= kHalfShared ? 2 : 1));
+  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors * (bytes <= half_shared(chip) ? 2 : 1));
 }
 
 // As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be

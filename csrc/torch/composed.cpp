@@ -31,7 +31,7 @@ at::ScalarType accumulator(at::ScalarType type) {
 
 namespace {
 
-at::Tensor widened(const at::Tensor& x) { return x.to(accumulator(x.scalar_type())); }
+at::Tensor widened(const at::Tensor& x) { return converted(x, accumulator(x.scalar_type())); }
 
 int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
   if (!dim.has_value() || dim->empty()) return x.numel();
@@ -43,19 +43,19 @@ int64_t count(const at::Tensor& x, at::OptionalIntArrayRef dim) {
 }  // namespace
 
 at::Tensor softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
-  return ours::softmax(x.to(type), dim).to(type);
+  return converted(ours::softmax(converted(x, type), dim), type);
 }
 
 at::Tensor log_softmax(const at::Tensor& x, int64_t dim, at::ScalarType type) {
-  return ours::log_softmax(x.to(type), dim).to(type);
+  return converted(ours::log_softmax(converted(x, type), dim), type);
 }
 
 at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type) {
-  return ours::softmax_backward(grad.to(y.scalar_type()), y, dim).to(type);
+  return converted(ours::softmax_backward(converted(grad, y.scalar_type()), y, dim), type);
 }
 
 at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim, at::ScalarType type) {
-  return ours::log_softmax_backward(grad.to(y.scalar_type()), y, dim).to(type);
+  return converted(ours::log_softmax_backward(converted(grad, y.scalar_type()), y, dim), type);
 }
 
 at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim) {
@@ -113,15 +113,15 @@ at::ScalarType common(const at::Tensor& x, const at::Tensor& weight, const at::T
       (!weight.defined() || weight.scalar_type() == type) && (!bias.defined() || bias.scalar_type() == type);
   return same ? type : accumulator(type);
 }
-at::Tensor cast(const at::Tensor& x, at::ScalarType type) { return x.defined() ? x.to(type) : x; }
+at::Tensor cast(const at::Tensor& x, at::ScalarType type) { return x.defined() ? converted(x, type) : x; }
 
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& x, const at::Tensor& weight,
                                                           const at::Tensor& bias, double eps) {
   const at::ScalarType type = common(x, weight, bias);
-  auto [y, mean, rstd] = ours::layer_norm(x.to(type), cast(weight, type), cast(bias, type), eps);
-  return {y.to(x.scalar_type()), mean, rstd};
+  auto [y, mean, rstd] = ours::layer_norm(converted(x, type), cast(weight, type), cast(bias, type), eps);
+  return {converted(y, x.scalar_type()), mean, rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& grad, const at::Tensor& x,
@@ -131,7 +131,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Ten
   const at::ScalarType type = common(x, weight, grad);
   at::Tensor dx, dweight, dbias;
   if (wanted[0]) {
-    dx = ours::layer_norm_backward(grad.to(type), x.to(type), mean, rstd, cast(weight, type)).to(x.scalar_type());
+    dx = ours::layer_norm_backward(converted(grad, type), converted(x, type), mean, rstd, cast(weight, type));
+    dx = converted(dx, x.scalar_type());
   }
   if (wanted[1]) {
     const at::Tensor normed = at::sub(widened(x), mean).mul_(rstd);
@@ -143,8 +144,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Ten
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::ScalarType type = common(x, weight, at::Tensor());
-  auto [y, rstd] = ours::rms_norm(x.to(type), cast(weight, type), eps);
-  return {y.to(x.scalar_type()), rstd};
+  auto [y, rstd] = ours::rms_norm(converted(x, type), cast(weight, type), eps);
+  return {converted(y, x.scalar_type()), rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad, const at::Tensor& x,
@@ -153,7 +154,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& grad, con
   const at::ScalarType type = common(x, weight, grad);
   at::Tensor dx, dweight;
   if (wanted[0]) {
-    dx = ours::rms_norm_backward(grad.to(type), x.to(type), rstd, cast(weight, type)).to(x.scalar_type());
+    dx = ours::rms_norm_backward(converted(grad, type), converted(x, type), rstd, cast(weight, type));
+    dx = converted(dx, x.scalar_type());
   }
   if (wanted[1]) {
     const at::Tensor normed = at::mul(widened(x), rstd);

@@ -43,6 +43,7 @@ Tensor rows_of(const Tensor& x) {
 
 // The rows of a result in the shape of x, whose last dim becomes `last`, or vanishes.
 Tensor like_rows_of(const Tensor& x, const Tensor& rows, const std::optional<c10::SymInt>& last) {
+  if (x.dim() == 2 && last.has_value()) return rows;
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
   sizes.pop_back();
   if (last.has_value()) sizes.push_back(*last);

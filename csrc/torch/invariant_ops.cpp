@@ -259,11 +259,11 @@ struct Rows {
     int64_t rows = 1, columns = 1;
     for (const int64_t size : input.sizes().slice(0, kept)) rows *= size;
     for (const int64_t size : shape) columns *= size;
-    matrix = input.reshape({rows, columns});
+    matrix = composed::reshaped(input, {rows, columns});
     stats = input.sizes().vec();
     std::fill(stats.begin() + kept, stats.end(), 1);
   }
-  Tensor like(const Tensor& other) const { return other.reshape(matrix.sizes()); }
+  Tensor like(const Tensor& other) const { return composed::reshaped(other, matrix.sizes()); }
 };
 
 Tensor flat(const Tensor& tensor) { return tensor.defined() && tensor.dim() != 1 ? tensor.reshape({-1}) : tensor; }
@@ -285,7 +285,8 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& input, c10::SymIntAr
   const Rows rows(input, shape);
   auto [y, mean, rstd] = composed::layer_norm(rows.matrix, flat(defined(weight)), flat(defined(bias)), eps);
   const at::ScalarType type = stats_type(input, defined(weight));
-  return {y.reshape(input.sizes()), mean.reshape(rows.stats).to(type), rstd.reshape(rows.stats).to(type)};
+  const auto stat = [&](const Tensor& x) { return composed::converted(composed::reshaped(x, rows.stats), type); };
+  return {composed::reshaped(y, input.sizes()), stat(mean), stat(rstd)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,

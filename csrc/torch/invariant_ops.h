@@ -1,6 +1,7 @@
 // How our kernels replace aten ops in the mode: which calls they take, which are left to torch, and how often each happens.
 #pragma once
 
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/core/List.h>
 #include <ATen/native/Resize.h>
 
@@ -19,13 +20,16 @@ struct Seen {
   bool elsewhere = false;  // some tensor has another device or layout, such as meta: torch's
   bool floats = false;     // some tensor has a dtype that we compute
   bool others = false;     // some tensor is complex or an 8-bit float: these round too
+  bool sparse = false;     // some tensor is sparse and no integer: its sums and products have other orders
   bool cpu = false;
 
   void look(const at::Tensor& t) {
     if (!t.defined()) return;
-    elsewhere |= !(t.is_cpu() || t.is_cuda()) || t.layout() != at::kStrided;
+    const bool here = t.is_cpu() || t.is_cuda();
+    elsewhere |= !here || t.layout() != at::kStrided;
     cpu |= t.is_cpu();
     const at::ScalarType type = t.scalar_type();
+    sparse |= here && (t.is_sparse() || at::sparse_csr::is_sparse_compressed(t)) && !at::isIntegralType(type, true);
     if (type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble) {
       floats = true;
     } else {
@@ -48,6 +52,7 @@ enum class Verdict { ours, torchs, uncovered };
 struct Floats {
   template <class... A>
   static Verdict judge(const Seen& seen, const A&...) {
+    if (seen.sparse) return Verdict::uncovered;
     if (seen.elsewhere) return Verdict::torchs;
     if (seen.others) return Verdict::uncovered;
     return seen.floats ? Verdict::ours : Verdict::torchs;  // integers are exact
@@ -56,7 +61,7 @@ struct Floats {
 struct FloatsOnCpu {
   template <class... A>
   static Verdict judge(const Seen& seen, const A&...) {
-    return seen.cpu && !seen.others ? Floats::judge(seen) : Verdict::torchs;
+    return seen.cpu && !seen.others && !seen.sparse ? Floats::judge(seen) : Verdict::torchs;
   }
 };
 struct ComplexOnCpu {
@@ -76,6 +81,7 @@ struct FloatsAndComplexOnCpu {
 struct Numbers {
   template <class... A>
   static Verdict judge(const Seen& seen, const A&...) {
+    if (seen.sparse) return Verdict::uncovered;
     return seen.elsewhere ? Verdict::torchs : Verdict::ours;
   }
 };

@@ -2,7 +2,34 @@
 // autocast and meta tensors.
 #include <precompiled.h>
 
+#include <ATen/core/stack.h>
 #include <torch/library.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+// torch's reductions have dims where these have the name of a rung.
+void dim_is_named(const c10::OperatorHandle& op, c10::Stack* stack) {
+  const std::string& name = op.schema().name();
+  const c10::IValue& given = torch::jit::peek(*stack, 1, op.schema().arguments().size());
+  std::ostringstream dims;
+  if (given.isNone()) {
+    dims << "None";
+  } else {
+    const std::vector<int64_t> list = given.toIntVector();
+    for (size_t i = 0; i < list.size(); ++i) dims << (i == 0 ? "" : ", ") << list[i];
+  }
+  const bool one = given.isNone() || given.toIntVector().size() == 1;
+  const std::string written = one ? dims.str() : "(" + dims.str() + ")";
+  TORCH_CHECK_TYPE(false, name, ": got ", written,
+                   " for variant, which is the name of a rung; dims are named: torch.ops.treduce.",
+                   name.substr(name.rfind(':') + 1), "(x, dim=", written, ")");
+}
+
+}  // namespace
 
 TORCH_LIBRARY(treduce, m) {
   m.def(
@@ -17,6 +44,13 @@ TORCH_LIBRARY(treduce, m) {
   m.def(
       "amin(Tensor self, str variant=\"auto\", *, int[1]? dim=None, bool keepdim=False, int? block_size=None, "
       "int? num_blocks=None) -> Tensor");
+  // Calls as of torch's reductions, sum(x, 1): they raise a TypeError that says the right one.
+  for (const char* op : {"sum", "mean", "amax", "amin"}) {
+    const std::string schema = std::string(op) +
+                               ".by_place(Tensor self, int[1]? variant, bool keepdim=False, *, "
+                               "ScalarType? dtype=None, int? block_size=None, int? num_blocks=None) -> Tensor";
+    m.def(schema.c_str(), torch::CppFunction::makeFromBoxedFunction<&dim_is_named>());
+  }
   m.def("matmul(Tensor self, Tensor other, str variant=\"auto\", *, int? tile_size=None) -> Tensor");
   m.def("linear(Tensor input, Tensor weight, Tensor? bias=None, str variant=\"auto\") -> Tensor");
   m.def(

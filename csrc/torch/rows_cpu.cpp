@@ -23,10 +23,15 @@ struct OnMeta {
   static constexpr bool kMeta = true;
 };
 
-// An element at a time.
-at::Tensor applied(const at::Tensor& self, Function function, const char* name) {
+DType checked_wide(const at::Tensor& self, const char* name) {
   const DType dtype = checked_float(self, name);
   TORCH_CHECK_TYPE(size_of(dtype) >= 4, "treduce::", name, " takes float32 and float64, got ", self.scalar_type());
+  return dtype;
+}
+
+// An element at a time.
+at::Tensor applied(const at::Tensor& self, Function function, const char* name) {
+  const DType dtype = checked_wide(self, name);
   const at::Tensor from = self.contiguous();
   at::Tensor result = at::empty(from.sizes(), from.options());
   apply_on_cpu(function, dtype == DType::float64, from.const_data_ptr(), from.numel(), result.mutable_data_ptr());
@@ -36,15 +41,30 @@ at::Tensor applied(const at::Tensor& self, Function function, const char* name) 
 // Torch's is not correctly rounded here: a fifth of its float32 results are one unit in the last place off.
 at::Tensor sqrt_cpu(const at::Tensor& self) { return applied(self, Function::sqrt, "sqrt"); }
 
-at::Tensor sqrt_meta(const at::Tensor& self) {
+at::Tensor same_shape(const at::Tensor& self) {
   return at::empty_symint(self.sym_sizes(), self.options().memory_format(std::nullopt));
 }
 
+at::Tensor sqrt_meta(const at::Tensor& self) {
+  checked_wide(self, "sqrt");
+  return same_shape(self);
+}
+
+Function elementary_named(std::string_view name) {
+  const Function function = name == "exp" ? Function::exp : name == "log" ? Function::log : Function::rsqrt;
+  TORCH_CHECK_VALUE(function != Function::rsqrt || name == "rsqrt",
+                    "treduce::elementary knows exp, log and rsqrt, got '", name, "'");
+  return function;
+}
+
 at::Tensor elementary_cpu(const at::Tensor& self, std::string_view function) {
-  const Function which = function == "exp" ? Function::exp : function == "log" ? Function::log : Function::rsqrt;
-  TORCH_CHECK_VALUE(which != Function::rsqrt || function == "rsqrt",
-                    "treduce::elementary knows exp, log and rsqrt, got '", function, "'");
-  return applied(self, which, "elementary");
+  return applied(self, elementary_named(function), "elementary");
+}
+
+at::Tensor elementary_meta(const at::Tensor& self, std::string_view function) {
+  elementary_named(function);
+  checked_wide(self, "elementary");
+  return same_shape(self);
 }
 
 }  // namespace
@@ -57,6 +77,7 @@ TORCH_LIBRARY_IMPL(treduce, CPU, m) {
 TORCH_LIBRARY_IMPL(treduce, Meta, m) {
   Ops<OnMeta>::implement(m);
   m.impl("sqrt", sqrt_meta);
+  m.impl("elementary", elementary_meta);
 }
 
 }  // namespace treduce::rows
