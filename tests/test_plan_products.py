@@ -1,6 +1,7 @@
 """`torch_reduce.plan` of products: what it says, for any chip, and that it says what the call does."""
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -86,8 +87,33 @@ def test_small_products_take_one_launch():
         p = plan("matmul", (m, k), (k, n))
         assert (p.rung, p.order, p.tile, p.regions) == ("split_direct", "split_fp16", tile, ())
         assert len(p.launches) == 1 and p.reads == ("split as it is read",) * 2
-    for m, n, k in ((1024, 1024, 1024), (1, 50257, 768), (256, 256, 2112)):
+    for m, n, k in ((1024, 1024, 1024), (1, 50257, 768), (1, 4096, 4096), (256, 256, 8256)):
         assert plan("matmul", (m, k), (k, n)).rung == "split_fp16"
+
+
+def test_clusters_share_the_k_of_few_tiles():
+    """So many blocks as fit at once, each with segments of its own."""
+    for m, n, k, cluster in (
+        (256, 256, 256, 1),
+        (1, 4096, 1024, 1),
+        (1, 1024, 1024, 2),
+        (1, 768, 3072, 4),
+        (16, 1024, 4096, 4),
+        (64, 64, 8192, 8),
+    ):
+        p = plan("matmul", (m, k), (k, n))
+        assert (p.rung, main(p).cluster) == ("split_direct", cluster), (m, n, k)
+        assert cluster == 1 or f"clusters of {cluster}" in str(p)
+    depths = (1, 64, 65, 500, 1024, 2049, 8192, 30_000)
+    for device, multiprocessors in (("H200", 132), ("H100 PCIe", 114)):
+        for m, n, k in itertools.product((1, 9, 33, 256), (7, 300, 2000), depths):
+            p = plan("matmul", (m, k), (k, n), variant="split_direct", device=device)
+            (launch,) = p.launches
+            tile_m, tile_n = p.tile
+            assert launch.grid == (-(-m // tile_m) * -(-n // tile_n) * launch.cluster, 1)
+            assert launch.cluster in (1, 2, 4, 8) and launch.cluster <= -(-k // 64)
+            assert launch.cluster == 1 or launch.grid[0] * launch.block[0] <= multiprocessors * 512
+            assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
 
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():

@@ -887,7 +887,7 @@ def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, l
         assert_same_bits(torch.ops.treduce.linear(a, b.T, bias, SPLIT.name), whole + bias)
 
 
-# Of each tile that split_direct has: m, n, k, batch.
+# Of each tile that split_direct has, and of each cluster, also of such as walk k in several rounds: m, n, k, batch.
 DIRECT_PRODUCTS = [
     (600, 633, 640, ()),
     (505, 512, 500, ()),
@@ -903,16 +903,25 @@ DIRECT_PRODUCTS = [
     (1, 4099, 512, ()),
     (7, 1000, 1024, ()),
     (5, 300, 4200, (2,)),
+    (2100, 7, 1024, ()),
+    (1, 768, 3072, ()),
+    (3, 200, 20_000, ()),
+    (30, 40, 4096, ()),
+    (128, 120, 2112, ()),
+    (33, 1000, 4100, ()),
+    (100, 90, 13_000, ()),
 ]
 
 
 def test_every_tile_of_small_products_is_tested():
     plans = [
-        torch_reduce.plan("matmul", (*b, m, k), (*b, k, n), variant="split_direct") for m, n, k, b in DIRECT_PRODUCTS
+        torch_reduce.plan("matmul", (*b, m, k), (*b, k, n), variant="split_direct", device="H200")
+        for m, n, k, b in DIRECT_PRODUCTS
     ]
     found = {(p.tile, p.launches[0].block[0]) for p in plans}
     tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
     assert found == {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
+    assert {p.launches[0].cluster for p in plans} == {1, 2, 4, 8}
 
 
 @pytest.mark.cuda
@@ -943,6 +952,20 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
             more_bias = torch.nn.functional.pad(bias, (0, 300))
             whole = torch.ops.treduce.linear(large[0], large[1].T, more_bias, SPLIT.name)[:m, :n].contiguous()
             assert_same_bits(found, whole, f"{of_a} by {of_b}, with a bias")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", UNITS)
+def test_clusters_change_no_bits(kind):
+    """Groups begin within the segments of a block, end in those of another, and lie in several rounds of a cluster."""
+    for m, n, k in ((1, 300, 2048), (5, 768, 3072), (1, 70, 8191), (16, 256, 4160), (32, 200, 6000), (60, 64, 20_000)):
+        g = torch.Generator(device="cuda").manual_seed(k)
+        a, b = UNITS[kind]((m, k), g), UNITS[kind]((n, k), g)
+        assert torch_reduce.plan("matmul", a, b.T, variant=DIRECT.name).launches[0].cluster > 1
+        assert_same_bits(product(a, b.T, DIRECT), product(a, b.T, SPLIT), f"{(m, n, k)}")
+        for line in (0, m - 1):
+            a[line, k - 1] = INF  # in the last block's segments alone
+        assert_same_bits(product(a, b.T, DIRECT), product(a, b.T, SPLIT), f"{(m, n, k)}, with infinities")
 
 
 @pytest.mark.cuda

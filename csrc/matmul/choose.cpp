@@ -552,14 +552,24 @@ constexpr Times kTimes[kShapeCount] = {
     {3.3, 1.62, 0, 0}, {2.6, 1.12, 0, 0},   {1.5, 0.83, 2.2, 1.34}, {2, 1.34, 0, 0},     {1.6, 0.76, 2.1, 1.08},
     {2, 1.18, 0, 0},   {1.6, 0.6, 2, 0.95}, {1.6, 1.08, 0, 0},      {1.6, 0.6, 2, 0.95}, {1.6, 1.08, 0, 0}};
 
-double time_of(int index, const Problem& p, const Chip& chip) {
+// What a cluster takes besides, to begin together and to meet, and for each segment of k, whose sums one block adds: guesses.
+constexpr double kMeet = 1, kAddSegment = 0.004;
+
+// Multiprocessors that clusters of so many blocks find: Hopper has groups of 16 and of 18, of which larger ones leave two idle.
+int64_t places_of(int cluster, const Chip& chip) {
+  return cluster > 2 ? chip.multiprocessors / 16 * 16 : chip.multiprocessors;
+}
+
+double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
   const Shape& s = kShapes[index];
   const Times& t = kTimes[index];
-  const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()), each = ceil_div(blocks, int64_t(chip.multiprocessors));
-  const auto turns = static_cast<double>(ceil_div(ceil_div(p.k, int64_t(kSegment)), int64_t(s.segments_at_once())));
+  const int64_t tiles = tiles_of(p, s.tile_m(), s.tile_n()), segments = ceil_div(p.k, int64_t(kSegment));
+  const int64_t each = ceil_div(tiles * cluster, places_of(cluster, chip));
+  const auto turns = static_cast<double>(ceil_div(ceil_div(segments, cluster), int64_t(s.segments_at_once())));
   const int64_t twos = each / s.blocks() * (s.blocks() - 1), ones = each - s.blocks() * twos;
   return kLaunch + static_cast<double>(ones) * (t.begin + t.segments * turns) +
-         static_cast<double>(twos) * (t.begin_two + t.segments_two * turns);
+         static_cast<double>(twos) * (t.begin_two + t.segments_two * turns) +
+         (cluster > 1 ? kMeet + kAddSegment * static_cast<double>(segments) : 0);
 }
 
 // What split_fp16 takes, fitted to the same products: its launches, rounds of blocks, and numbers that are split before.
@@ -581,29 +591,38 @@ double time_of_others(const Problem& p, const Chip& chip) {
 }
 
 struct Fastest {
-  int index;
+  Choice choice;
   double time;
 };
 Fastest fastest(const Problem& p, const Chip& chip) {
-  Fastest best = {k64x64, time_of(k64x64, p, chip)};
+  const int64_t segments = ceil_div(p.k, int64_t(kSegment));
+  Fastest best = {{k64x64, 1}, time_of(k64x64, 1, p, chip)};
   for (int i = k64x64 + 1; i < kShapeCount; ++i) {
     const Shape& s = kShapes[i];
     // Those for few rows or columns are for these alone.
     if (s.s_lines <= kOctet && (s.of_a ? p.n : p.m) > kOctet) continue;
-    const double time = time_of(i, p, chip);
-    if (time < best.time) best = {i, time};
+    for (int cluster = 1; cluster <= s.most_cluster(); cluster *= 2) {
+      // As many blocks as fit at once, each with a segment.
+      const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()) * cluster;
+      if (cluster > 1 && (blocks > places_of(cluster, chip) * s.blocks() || cluster > segments)) break;
+      const double time = time_of(i, cluster, p, chip);
+      if (time < best.time) best = {{static_cast<Index>(i), cluster}, time};
+    }
   }
   return best;
 }
 
 }  // namespace
 
-Index choose(const Problem& p, const Chip& chip) { return static_cast<Index>(fastest(p, chip).index); }
+Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time.
   constexpr double kFaster = 0.75;
-  return p.k <= kGroup && fastest(p, chip).time < kFaster * time_of_others(p, chip);
+  // One block alone with a longer k, or a cluster with one that its shared memory does not hold, was not fitted.
+  constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;
+  const Fastest best = fastest(p, chip);
+  return p.k <= (best.choice.cluster > 1 ? kMostDepth : kGroup) && best.time < kFaster * time_of_others(p, chip);
 }
 
 }  // namespace split_direct

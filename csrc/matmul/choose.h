@@ -109,7 +109,11 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
 }  // namespace split_both
 
 namespace split_direct {
-Index choose(const Problem& p, const Chip& chip);
+struct Choice {
+  Index index;
+  int cluster;  // blocks that share a tile's k: 1, 2, 4 or 8
+};
+Choice choose(const Problem& p, const Chip& chip);
 // Whether it is faster than split_fp16.
 bool pays(const Problem& p, const Chip& chip);
 }  // namespace split_direct

@@ -550,12 +550,13 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
   if (p.k == 0) return;
   out.groups = groups_of(p.k);
   out.split_a.as_read = out.split_b.as_read = true;
-  out.shape = split_direct::choose(p, chip);
+  const split_direct::Choice choice = split_direct::choose(p, chip);
+  out.shape = choice.index;
   const split_direct::Shape& s = split_direct::kShapes[out.shape];
   out.tile_m = s.tile_m();
   out.tile_n = s.tile_n();
-  add_blocks(s.name, tiles_of(p, out.tile_m, out.tile_n), out, s.threads(), /*cluster=*/1,
-             s.shared_bytes(ceil_div(p.k, int64_t(kSegment))));
+  add_blocks(s.name, tiles_of(p, out.tile_m, out.tile_n) * choice.cluster, out, s.threads(), choice.cluster,
+             s.shared_bytes(ceil_div(ceil_div(p.k, int64_t(kSegment)), choice.cluster)));
 }
 
 Prepared prepare(const Request& r, const Chip& chip) {

@@ -77,11 +77,12 @@ constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGrou
 }  // namespace split_both
 
 // Small products, all in one launch: a block splits both operands of its tile into shared memory, a chunk of segments after another,
-// and multiplies from there.
+// and multiplies from there. Of few tiles a cluster has each, and a block a chunk of every round of segments.
 namespace split_direct {
 
-// Of the blocks of a multiprocessor; and segments of a chunk: a group is more, so that units of two groups suffice.
-constexpr int kSharedBytes = 222 << 10, kMostChunk = kGroupSegments / 2;
+// Of the blocks of a multiprocessor; segments of a chunk, and of a cluster's round where there are several, and blocks of a cluster.
+constexpr int kSharedBytes = 224 << 10, kMostChunk = kGroupSegments / 2, kMostRound = 64, kMostCluster = 8;
+constexpr int log2_of(int power) { return power == 1 ? 0 : 1 + log2_of(power / 2); }
 // Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
 constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
 
@@ -106,18 +107,28 @@ struct Shape {
   // What warps multiply. If it is as many as there are warps, sums stay in their registers; else they share out the segments.
   constexpr int warp_tiles() const { return f_lines / 16 * (s_lines / (8 * sets)); }
   constexpr bool own() const { return warp_tiles() == warps; }
-  // Of a segment: what was split, scales, sums.
+  // Only sums in shared memory can be a cluster's.
+  constexpr int most_cluster() const { return own() ? 1 : kMostCluster; }
+  // Of a segment: what was split, scales, sums. Of a cluster each block has the sums of all its blocks' segments, for its share of outputs.
   constexpr int segment_bytes(int octet_bytes) const {
     return octets() * (octet_bytes + kOctet * 4) + (own() ? 0 : f_lines * s_lines * 4);
   }
-  // Of lines: facts, also of the segments that were split at once, and units of two groups.
-  constexpr int known_bytes() const { return octets() * kOctet * 4 * (segments_at_once() + 3); }
-  // The segments of a chunk, of so many: all, or two chunks lie in shared memory.
-  constexpr int chunk(int segments, int octet_bytes, int shared_bytes) const {
-    const int most = (shared_bytes - known_bytes()) / segment_bytes(octet_bytes), at_once = segments_at_once();
-    if (segments <= (most < kMostChunk ? most : kMostChunk)) return segments;
-    return (most / 2 < kMostChunk ? most / 2 : kMostChunk) / at_once * at_once;
+  // Who finds facts of a line: those warps, and the blocks of a cluster. And groups whose units are known at a time: those that end in the
+  // round whose sums are added, and in the two that follow.
+  constexpr int finders() const { return segments_at_once() + (own() ? 0 : kMostCluster); }
+  static constexpr int kUnitGroups = 8;
+  static_assert(3 * kMostRound < kUnitGroups * kGroupSegments);
+  constexpr int unit_groups() const { return own() ? 2 : kUnitGroups; }
+  // Of lines: all that, and their facts.
+  constexpr int known_bytes() const { return octets() * kOctet * 4 * (finders() + 1 + unit_groups()); }
+  // The segments of a chunk, of so many that a block has: all, or two chunks lie in shared memory.
+  constexpr int chunk(int segments, int octet_bytes, int shared_bytes, int cluster) const {
+    const int fits = (shared_bytes - known_bytes()) / segment_bytes(octet_bytes), at_once = segments_at_once();
+    if (segments <= (fits < kMostChunk ? fits : kMostChunk)) return segments;
+    const int most = cluster == 1 ? kMostChunk : kMostRound / kMostCluster;
+    return (fits / 2 < most ? fits / 2 : most) / at_once * at_once;
   }
+  // Of a block that has so many segments.
   constexpr int shared_bytes(int64_t segments) const {
     const int least = (segments > 1 ? 2 * segments_at_once() : 1) * segment_bytes(kPartBytes);
     const int most = kSharedBytes / blocks() - known_bytes();

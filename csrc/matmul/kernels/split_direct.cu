@@ -7,6 +7,8 @@
 // Mapping: a block a tile. A warp has eight lines, and reads a segment ahead. While a chunk of segments is multiplied the next one is
 //          split: half of the warps begin with the one, half with the other, so that both pipes are busy. Either a warp has its
 //          outputs of all segments in registers, or, in small tiles, warps share out the segments and leave sums to be added in order.
+//          Where such tiles are few, a cluster has a tile: each block takes a chunk of a round of segments, and writes their sums to the
+//          shared memory of the block that adds them, which is another one for each share of the outputs.
 // Bound:   instructions, 18 for a number that is split; and by latency where a warp has few segments.
 // Note:    what the lines are like is known in the block, so what pairs cannot hold it computes as well: by parts, and on the plain
 //          cores. No workspace is needed.
@@ -39,13 +41,18 @@ struct Work {
   Side sides[2];  // F, S
   int64_t n, matrix_outputs;
   int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
+  int cluster_bits;
+
+  TREDUCE_DEVICE int blocks() const { return 1 << cluster_bits; }  // of a cluster
 };
 
 // Where a block's tile lies, and its shared memory: of two chunks, one after another, what was split, [segment][octet][16 bytes of a
-// lane][lane], their scales, [segment][line], and the sums of their segments, [segment][16 x 8 outputs][lane].
+// lane][lane], their scales, [segment][line], and the sums of segments, [segment][16 x 8 outputs][lane]: of the cluster's chunks, for the
+// block's share of the outputs, neighbours in that order.
 struct Block {
   const float* data[2];  // of the matrices
   int first[2];          // lines
+  int rank;              // in the cluster
   uint4* pieces;
   float* scales;
   float4* sums;
@@ -64,13 +71,15 @@ struct Tile {
   static constexpr int kOctetsF = kShape.f_lines / kOctet, kAllSets = kShape.s_lines / kOctet;
   static constexpr int kAtOnce = kShape.segments_at_once(), kTiles = kShape.warp_tiles();
   static constexpr bool kOfA = kShape.of_a, kOwn = kShape.own();
-  static constexpr int kItems = kOwn ? kSets : 1;  // 16 x 8 outputs that a warp adds
-  static_assert(kOwn || kTiles * kSets <= kWarps);
+  static constexpr int kItems = kOwn ? kSets : 1;                 // 16 x 8 outputs that a warp adds
+  static constexpr int kQuadBits = log2_of(kTiles * kSets * 32);  // 16 bytes each, of the sums of a segment
+  static constexpr int kUnits = kShape.unit_groups();
+  static_assert(kOwn || (kTiles * kSets <= kWarps && kTiles * kSets * 32 == 1 << kQuadBits));
 
   // What is known of the tile's lines, those of F first.
   struct Shared {
-    Facts found[kAtOnce][kLines], lines[kLines];
-    float units[2][kLines];  // of two groups: while one's sums are added, the next one's are found
+    Facts found[kShape.finders()][kLines], lines[kLines];
+    float units[kUnits][kLines];  // of groups: while some are added, others are found
   };
   static_assert(sizeof(Shared) == kShape.known_bytes() && sizeof(Shared) % 16 == 0);
 
@@ -78,12 +87,29 @@ struct Tile {
   Shared& shared;
   Block block;
 
-  // Which of the 16 x 8 outputs a warp adds.
-  TREDUCE_DEVICE static int item(int i) { return threadIdx.x / 32 * kItems + i; }
-  TREDUCE_DEVICE static bool adds() { return kOwn || threadIdx.x / 32 < kTiles * kSets; }
+  // Whether a block has all of k.
+  TREDUCE_DEVICE bool alone() const { return kOwn || work.cluster_bits == 0; }
+
+  // Which outputs a thread adds, four of each 16 x 8: those of this thread if one block added all.
+  TREDUCE_DEVICE int share_bits() const { return kQuadBits - work.cluster_bits; }
+  TREDUCE_DEVICE bool adds() const { return kOwn || threadIdx.x >> share_bits() == 0; }
+  TREDUCE_DEVICE int adder() const { return (kOwn ? 0 : block.rank << share_bits()) + static_cast<int>(threadIdx.x); }
+  TREDUCE_DEVICE int item(int i) const { return adder() / 32 * kItems + i; }
   // Of a lane's outputs, in the tile: the first line of F, the other is eight further; and of S, whose neighbour is the other.
-  TREDUCE_DEVICE static int line_f(int item) { return item / kAllSets * 16 + threadIdx.x % 32 / 4; }
-  TREDUCE_DEVICE static int line_s(int item) { return kOctetsF * kOctet + item % kAllSets * 8 + threadIdx.x % 4 * 2; }
+  TREDUCE_DEVICE static int line_f(int item, int lane) { return item / kAllSets * 16 + lane / 4; }
+  TREDUCE_DEVICE static int line_s(int item, int lane) {
+    return kOctetsF * kOctet + item % kAllSets * 8 + lane % 4 * 2;
+  }
+
+  // Writes to a variable in the shared memory of a block of the cluster.
+  template <class T>
+  TREDUCE_DEVICE void tell(int rank, T* here, T value) const {
+    if (alone()) {
+      *here = value;
+    } else {
+      *cluster::shared_of(here, rank) = value;
+    }
+  }
 
   template <Way kWay>
   static constexpr int kQuads = kWay == Way::parts ? 2 * kParts : 4;  // 16 bytes each, that a lane has of a line
@@ -118,14 +144,15 @@ struct Tile {
       for (int i = 0; i < kPieces * 8; ++i) f[i / 8][l][i % 8] = of_line[i / 8][i % 8];
     }
     const float* const scales = block.scales + segment * kLines;
-    const float scale_f[2] = {scales[line_f(item)], scales[line_f(item) + 8]};
+    const int lane = threadIdx.x % 32;
+    const float scale_f[2] = {scales[line_f(item, lane)], scales[line_f(item, lane) + 8]};
 #pragma unroll(kOwn&& kWay == Way::parts ? 1 : kSets)
     for (int set = 0; set < kSets; ++set) {
       PiecesX<kPieces> s;
       read_pieces<kWay>(segment, octet_s + set, s);
       float high[4] = {}, rest[4] = {}, value[4] = {};
       if constexpr (kWay == Way::pairs) {
-        const float2 scale_s = *reinterpret_cast<const float2*>(scales + line_s(item + set));
+        const float2 scale_s = *reinterpret_cast<const float2*>(scales + line_s(item + set, lane));
         split::multiply_segment<float16, 2, kOfA>(high, rest, f, s);
 #pragma unroll
         for (int o = 0; o < 4; ++o) {
@@ -149,7 +176,7 @@ struct Tile {
     };
 #pragma unroll 1
     for (int set = 0; set < kSets; ++set) {
-      const int row = line_f(item), column = line_s(item + set);
+      const int lane = threadIdx.x % 32, row = line_f(item, lane), column = line_s(item + set, lane);
       float acc[4] = {};
       unsigned found[4] = {};
 #pragma unroll 1
@@ -278,11 +305,12 @@ struct Tile {
   TREDUCE_DEVICE void add_group(float (&total)[kItems][4], float (&sum)[kItems][4], int group) const {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const int lines[4] = {line_f(item(i)), line_f(item(i)) + 8, line_s(item(i)), line_s(item(i)) + 1};
+      const int lane = adder() % 32, f = line_f(item(i), lane), s = line_s(item(i), lane);
+      const int lines[4] = {f, f + 8, s, s + 1};
       float units[4] = {};
 #pragma unroll
       for (int l = 0; l < 4; ++l) {
-        if (kWay == Way::pairs) units[l] = shared.units[group % 2][lines[l]];
+        if (kWay == Way::pairs) units[l] = shared.units[group % kUnits][lines[l]];
         if (kWay == Way::parts) units[l] = split::power_of_two(-parts_exponent(shared.lines[lines[l]]));
       }
 #pragma unroll
@@ -299,8 +327,12 @@ struct Tile {
   template <Way kWay>
   TREDUCE_DEVICE bool walk(float (&total)[kItems][4]) {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+    // The cluster walks k in rounds, of which each block has a chunk.
     const int chunk = kWay == Way::parts ? work.parts_chunk : work.chunk;
-    const int places = chunk < work.steps ? 2 * chunk : chunk;
+    const int blocks = alone() ? 1 : work.blocks(), rank = alone() ? 0 : block.rank;
+    const int round = blocks * chunk, before = rank * chunk;
+    const int places = round < work.steps ? 2 * chunk : chunk;
+    if (!alone()) cluster::arrive();
     block.scales = reinterpret_cast<float*>(block.pieces + places * kOctets * kQuads<kWay> * 32);
     block.sums = reinterpret_cast<float4*>(block.scales + places * kLines);
 
@@ -310,37 +342,46 @@ struct Tile {
     const Line line = line_of(octet < kOctets ? octet : 0);
     Facts known = kNoFacts;
     bool suits = true;
-    int unit = 0;
+    // Of the segment that was split last.
+    int group = -1, unit = 0;
     constexpr bool kAhead = !(kOwn && kWay != Way::pairs);  // the others have no registers for it
     float next[kNumbers];
-    if (kAhead && phase < end_of_own) read(line, phase * kSegment, next);
+    if (kAhead && before + phase < end_of_own) read(line, (before + phase) * kSegment, next);
+    // Other blocks have begun, and no longer need what a walk before this one left.
+    if (!alone()) cluster::wait();
     float sum[kItems][4] = {};
-    // While a chunk is multiplied, [begin, end), the next one is split. A half of the warps does first the one, and a half the other.
+    // While a round is multiplied, [begin, end), the next one is split. A half of the warps does first the one, and a half the other.
     const int first_half = warp / 4 % 2;
     int begin = 0, end = 0, at = 0;  // at: of the chunk that is split, the first segment's place
     for (;;) {
-      const int group = end / kGroupSegments;
-      const int next_end = min(min(end + chunk, (group + 1) * kGroupSegments), work.steps), other = chunk - at;
+      const int end_of_group = alone() ? (end / kGroupSegments + 1) * kGroupSegments : work.steps;
+      const int next_end = min(min(end + round, end_of_group), work.steps), other = chunk - at;
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         if (half == first_half) {
           if (end == work.steps || octet >= kOctets) continue;
-          if (kWay == Way::pairs && end % kGroupSegments == 0) {
-            unit = unit_of(line, octet, group);
-            if (phase == 0 && lane % 4 == 0) {
-              shared.units[group % 2][octet * kOctet + lane / 4] = split::power_of_two(unit);
-            }
-          }
+          const int first = end + before, last = min(first + chunk, next_end);
 #pragma unroll 1
-          for (int segment = end + phase; segment < next_end; segment += kAtOnce) {
+          for (int segment = first + phase; segment < last; segment += kAtOnce) {
+            if constexpr (kWay == Way::pairs) {
+              if (segment / kGroupSegments != group) {
+                group = segment / kGroupSegments;
+                unit = unit_of(line, octet, group);
+              }
+              if ((segment + 1) % kGroupSegments == 0 || segment + 1 == work.steps) {
+                for (int to = lane % 4; to < blocks; to += 4) {
+                  tell(to, &shared.units[group % kUnits][octet * kOctet + lane / 4], split::power_of_two(unit));
+                }
+              }
+            }
             if (!kAhead) read(line, segment * kSegment, next);
             float now[kNumbers];
 #pragma unroll
             for (int i = 0; i < kNumbers; ++i) now[i] = next[i];
             // The next one, of the next chunk too.
-            const int after = segment + kAtOnce < next_end ? segment + kAtOnce : next_end + phase;
+            const int after = segment + kAtOnce < last ? segment + kAtOnce : next_end + before + phase;
             if (kAhead && after < work.steps) read(line, after * kSegment, next);
-            write<kWay>(now, at + segment - end, octet, unit, min(kSegment, work.depth - segment * kSegment), known);
+            write<kWay>(now, at + segment - first, octet, unit, min(kSegment, work.depth - segment * kSegment), known);
           }
           if (kWay == Way::pairs && next_end == work.steps && lane % 4 == 0) {
             shared.found[phase][octet * kOctet + lane / 4] = known;
@@ -360,34 +401,58 @@ struct Tile {
           }
         } else {
 #pragma unroll 1
-          for (int i = warp; i < (end - begin) * kTiles; i += kWarps) {
-            const int segment = other + i / kTiles, first = i % kTiles * kSets;
-            multiply_by<kWay>(segment, first, [&](int set, const float (&value)[4]) {
-              block.sums[(segment * kTiles * kSets + first + set) * 32 + lane] = {value[0], value[1], value[2],
-                                                                                  value[3]};
+          for (int i = warp; i < min(chunk, end - begin - before) * kTiles; i += kWarps) {
+            const int segment = i / kTiles, first = i % kTiles * kSets;
+            float4* const sums = block.sums + (other << kQuadBits) + ((before + segment) << share_bits());
+            multiply_by<kWay>(other + segment, first, [&](int set, const float (&value)[4]) {
+              const int quad = (first + set) * 32 + lane, rank_of_adder = quad >> share_bits();
+              tell(rank_of_adder, sums + quad - (rank_of_adder << share_bits()),
+                   float4{value[0], value[1], value[2], value[3]});
             });
           }
         }
       }
       const bool last = begin < end && end == work.steps;
-      if (kWay == Way::pairs && last && static_cast<int>(threadIdx.x) < kLines) {
-        Facts of_line = shared.found[0][threadIdx.x];
+      const bool knows = kWay == Way::pairs && last && static_cast<int>(threadIdx.x) < kLines;
+      Facts of_line = kNoFacts;
+      if (knows) {
 #pragma unroll
-        for (int i = 1; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
+        for (int i = 0; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
+      }
+      if (!alone()) {
+        if (knows) {
+          for (int to = 0; to < blocks; ++to) tell(to, &shared.found[kAtOnce + rank][threadIdx.x], of_line);
+        }
+        if (begin < end) cluster::sync();
+        if (knows) {
+          for (int from = 0; from < blocks; ++from) {
+            of_line = join(of_line, shared.found[kAtOnce + from][threadIdx.x]);
+          }
+        }
+      }
+      if (knows) {
         shared.lines[threadIdx.x] = of_line;
         suits = suits_pairs(of_line);
       }
       suits = __syncthreads_and(suits) != 0;
 
       if (begin < end && adds()) {
-        if constexpr (!kOwn) {
+        if constexpr (kOwn) {
+          if (end % kGroupSegments == 0 || last) add_group<kWay>(total, sum, begin / kGroupSegments);
+        } else {
+          const float4* from = block.sums + (other << kQuadBits) + threadIdx.x;
+#pragma unroll 1
+          for (int segment = begin; segment < end;) {
+            const int group = segment / kGroupSegments, end_of_run = min((group + 1) * kGroupSegments, end);
 #pragma unroll 4
-          for (int segment = other; segment < other + end - begin; ++segment) {
-            const float4 value = block.sums[(segment * kTiles * kSets + warp) * 32 + lane];
-            sum[0][0] += value.x, sum[0][1] += value.y, sum[0][2] += value.z, sum[0][3] += value.w;
+            for (; segment < end_of_run; ++segment) {
+              const float4 value = *from;
+              sum[0][0] += value.x, sum[0][1] += value.y, sum[0][2] += value.z, sum[0][3] += value.w;
+              from += 1 << share_bits();
+            }
+            if (segment % kGroupSegments == 0 || segment == work.steps) add_group<kWay>(total, sum, group);
           }
         }
-        if (end % kGroupSegments == 0 || last) add_group<kWay>(total, sum, begin / kGroupSegments);
       }
       if (last) break;
       begin = end;
@@ -407,7 +472,8 @@ struct Tile {
     for (int i = 0; i < kItems; ++i) {
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
-        const int line_of_f = line_f(item(i)) + o / 2 * 8, line_of_s = line_s(item(i)) + o % 2;
+        const int lane = adder() % 32, line_of_f = line_f(item(i), lane) + o / 2 * 8;
+        const int line_of_s = line_s(item(i), lane) + o % 2;
         const int f = block.first[0] + line_of_f, s = block.first[1] + line_of_s - kOctetsF * kOctet;
         if (f >= work.sides[0].lines || s >= work.sides[1].lines) continue;
         const int row = kOfA ? f : s, column = kOfA ? s : f;
@@ -426,12 +492,20 @@ struct Tile {
       *at = bias == nullptr ? sum : canonical(sum + __ldg(bias + column));
     });
   }
-  // Whether the tile has such outputs. Who calls: all threads of the block.
+  // Whether the tile has such outputs. Who calls: all threads of the cluster.
   template <class Wanted>
   TREDUCE_DEVICE bool any(float* c, Wanted wanted) const {
     bool found = false;
     for_each_output(c, [&](int, int, int f, int s, float* at, int) { found = found || wanted(f, s, at); });
-    return __syncthreads_or(found) != 0;
+    found = __syncthreads_or(found) != 0;
+    if (!alone()) {
+      cluster::sync();  // what blocks found before was read
+      const int to = threadIdx.x;
+      if (to < work.blocks()) tell(to, &shared.found[kAtOnce + block.rank][0], Facts(found));
+      cluster::sync();
+      for (int from = 0; from < work.blocks(); ++from) found = found || shared.found[kAtOnce + from][0] != 0;
+    }
+    return found;
   }
 
   TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const {
@@ -463,7 +537,8 @@ struct Tile {
   }
 
   TREDUCE_DEVICE void compute(float* c, const float* bias) {
-    int index = blockIdx.x;
+    int index = blockIdx.x >> work.cluster_bits;
+    block.rank = alone() ? 0 : cluster::rank();
     const int tile_s = index % work.tiles_s;
     index /= work.tiles_s;
     const int tile_f = index % work.tiles_f, batch = index / work.tiles_f;
@@ -510,14 +585,19 @@ cudaError_t launch_one(const Call& call) {
                      splitting_of(o, halves_of(o)).vectors};
   }
   const Launch launched = call.step(0);
+  work.cluster_bits = log2_of(launched.cluster);
   work.n = p.n;
   work.matrix_outputs = p.m * p.n;
   work.depth = static_cast<int>(p.k);
   work.steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
   work.tiles_f = static_cast<int>(ceil_div(operands[0]->lines, int64_t(shape.f_lines)));
   work.tiles_s = static_cast<int>(ceil_div(operands[1]->lines, int64_t(shape.s_lines)));
-  work.chunk = shape.chunk(work.steps, kPairBytes, static_cast<int>(launched.shared_bytes));
-  work.parts_chunk = shape.chunk(work.steps, kPartBytes, static_cast<int>(launched.shared_bytes));
+  const auto chunk = [&](int octet_bytes) {
+    const int segments = static_cast<int>(ceil_div(work.steps, launched.cluster));
+    return shape.chunk(segments, octet_bytes, static_cast<int>(launched.shared_bytes), launched.cluster);
+  };
+  work.chunk = chunk(kPairBytes);
+  work.parts_chunk = chunk(kPartBytes);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   return with_shape<kShapeCount>(call, [&](auto index) {
     return launch(&kernel<index()>, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
