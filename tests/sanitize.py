@@ -200,7 +200,7 @@ def sums_of_vectors(failures: list[str], _tool: str) -> int:
 
 
 # Rows that vectors fit, rows that none fits, elements apart, several chunks; rows that a block, or a cluster, holds in
-# shared memory; more rows than multiprocessors, so that a block of row_shared reads the next one ahead.
+# shared memory; more rows than multiprocessors.
 ROWS = (
     ((5, 64), lambda x: x),
     ((3, 77), lambda x: x),

@@ -788,7 +788,7 @@ ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 BACKWARD = {"softmax_backward": "softmax", "log_softmax_backward": "log_softmax"}
 
 
-def row_operation(store, op, variant, x, dim, capability=90, shift=0, weighted=True, multiprocessors=132):
+def row_operation(store, op, variant, x, dim, capability=90, shift=0, weighted=True):
     """An op along `dim` of a view of three dims, whose elements lie where the view has them, `shift` further on."""
     outer, n, inner = x.shape if dim == 1 else (*x.shape[:1], x.shape[2], x.shape[1])
     row = x if dim == 2 else x.movedim(1, 2)  # (outer, inner, n)
@@ -879,11 +879,6 @@ def row_operations(store, op, variant):
     if variant.name == "row_cluster":
         # Smaller blocks than of other dtypes, and more of them.
         batch.append(row_operation(store, op, variant, torch.randn(1, 1, 12_289, dtype=torch.float64), 2))
-    if variant.name == "row_shared":
-        # Rows that are read while another one is at work: of whole vectors, and beginning anywhere.
-        for dtype, n in ((torch.bfloat16, 20_480), (torch.float16, 19_459), (torch.float32, 19_457)):
-            x = (torch.randn(5, 1, n, dtype=torch.float64) * 3).to(dtype)
-            batch.append(row_operation(store, op, variant, x, 2, multiprocessors=2))
     return batch
 
 

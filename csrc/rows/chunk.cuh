@@ -2,6 +2,7 @@
 // of additions is that of reduce/pairwise.h: stripes of 128 lanes are added one after another, then neighbouring lanes meet.
 #pragma once
 
+#include "../primitives/ptx/copy.cuh"
 #include "../primitives/ptx/opaque.cuh"
 #include "../primitives/warp.cuh"
 #include "../reduce/pairwise.h"
@@ -77,14 +78,13 @@ struct Chunk {
     // Where there are vectors, rows hold whole ones.
     TREDUCE_DEVICE bool has(int stripe, int h) const { return element(stripe, h) < rest; }
 
-    // kShifted: element c of a vector; whether it is there; whether it is one of the chunk's last ones; whether the stripe's vector is the
-    // first one, which has them; whether all of a vector lie together.
+    // kShifted: element c of a vector; whether it is there; whether it is one of the chunk's last ones; whether all of them lie
+    // together.
     TREDUCE_DEVICE int element(int stripe, int h, int c) const { return element(stripe, h) + c & Pairwise::kChunk - 1; }
     TREDUCE_DEVICE bool has(int stripe, int h, int c) const { return element(stripe, h, c) < rest; }
     TREDUCE_DEVICE bool is_last(int c) const { return lane == 0 && c < shift; }
-    TREDUCE_DEVICE bool is_first(int stripe) const { return stripe == 0 && is_last(0); }
     TREDUCE_DEVICE bool is_together(bool whole, int stripe) const {
-      return !is_first(stripe) && (whole || element(stripe, 0) + kSize <= rest);
+      return !(stripe == 0 && is_last(0)) && (whole || element(stripe, 0) + kSize <= rest);
     }
   };
 
@@ -135,31 +135,14 @@ struct Chunk {
   struct Packs {
     Pack at[Op::kInputs][kStripes][kPacks];
 
-    // From and to shared memory, where elements lie as in global memory: element 0 of the chunk at chunk[i] of input i. What is missing is
-    // whatever lies there.
-    TREDUCE_DEVICE static Packs of(Raw* const (&chunk)[Op::kInputs], Place place) {
+    // From and to a chunk's place in shared memory, where each thread reads what it wrote itself.
+    TREDUCE_DEVICE static Packs of(const Raw* slot, int lane) {
       Packs packs;
-      each([&](int i, int s, int h) {
-        Pack& pack = packs.at[i][s][h];
-        if (place.is_first(s)) {
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) pack.put(c, chunk[i][place.element(s, h, c)]);
-        } else {
-          pack = Pack::load_shared(chunk[i] + place.element(s, h));
-        }
-      });
+      each([&](int i, int s, int h) { packs.at[i][s][h] = Pack::load_shared(slot + element(i, s, h, lane)); });
       return packs;
     }
-    TREDUCE_DEVICE void put(Raw* const (&chunk)[Op::kInputs], Place place) const {
-      each([&](int i, int s, int h) {
-        const Pack& pack = at[i][s][h];
-        if (place.is_first(s)) {
-#pragma unroll
-          for (int c = 0; c < kSize; ++c) chunk[i][place.element(s, h, c)] = pack.at(c);
-        } else {
-          pack.store(chunk[i] + place.element(s, h));
-        }
-      });
+    TREDUCE_DEVICE void put(Raw* slot, int lane) const {
+      each([&](int i, int s, int h) { at[i][s][h].store(slot + element(i, s, h, lane)); });
     }
     // Calls body(input, stripe, pack of the stripe).
     template <class Body>
@@ -173,7 +156,33 @@ struct Chunk {
         }
       }
     }
+
+    TREDUCE_DEVICE static int element(int i, int s, int h, int lane) {
+      return ((i * kStripes + s) * kPacks + h) * warp::kLanes * kSize + lane * kSize;
+    }
   };
+
+  // Starts the copies of a whole chunk to its place in shared memory. Each thread waits for those that it reads: its own. Who calls: where
+  // vectors are read; if kShifted, put_ends() brings the rest.
+  TREDUCE_DEVICE static void copy(const Begin& begin, Place place, Raw* slot) {
+    const ptx::SharedAddress to = ptx::shared_address(slot);
+    const Raw* mine[Op::kInputs];
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) mine[i] = ptx::opaque(begin.in[i] + place.element(0, 0));
+    Packs::each([&](int i, int s, int h) {
+      const int at = Packs::element(i, s, h, place.lane);
+      if (Source::kShifted && !place.is_together(true, s)) return;
+      ptx::copy_async<Pack::kBytes>(to + at * static_cast<int>(sizeof(Raw)), mine[i] + Place::further(s, h));
+    });
+  }
+
+  // Element c of the first thread's first vector, of a whole chunk: of the chunk's begin or end. Apart from copy(), so that a thread waits
+  // once for those of several chunks.
+  TREDUCE_DEVICE static void put_end(const Begin& begin, int shift, int c, Raw* slot) {
+    const Place first{0, Pairwise::kChunk, shift};
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) slot[Packs::element(i, 0, 0, 0) + c] = begin.in[i][first.element(0, 0, c)];
+  }
 
   TREDUCE_DEVICE static Packs fetch(const Parameters<Source>& p, const Begin& begin, Place place) {
     Packs packs = {};
@@ -245,7 +254,7 @@ struct Chunk {
   }
 
   // Puts what the elements became where they were. Who calls: where they are as wide as the accumulator.
-  TREDUCE_DEVICE void keep(A* const (&chunk)[Op::kInputs], Place place) const {
+  TREDUCE_DEVICE void keep(A* slot, int lane) const {
     Packs packs;
 #pragma unroll
     for (int i = 0; i < Op::kInputs; ++i) {
@@ -260,7 +269,7 @@ struct Chunk {
         }
       }
     }
-    packs.put(chunk, place);
+    packs.put(slot, lane);
   }
 
   // The elements' weights (or biases): one where the call has none.

@@ -138,39 +138,28 @@ void prepare_cluster(const Request& r, const Chip&, Prepared& p) {
 
 namespace {
 
-// How rows lie in shared memory: chunks of a block, blocks of a cluster, rows read ahead. No chunks: a row does not fit.
+// How a row lies in shared memory: chunks of a block, blocks of a cluster. No chunks: it does not fit.
 struct Sharing {
   int64_t chunks = 0, blocks = 1;
-  int ahead = 0;
 };
 
-// Elements; nodes of chunks, and that of the block, in turn.
-int64_t shared_bytes(const Request& r, int64_t chunks, int ahead = 0) {
-  return (1 + ahead) * row_bytes(chunks, size_of(r.dtype)) * inputs_of(r.op) +
+int64_t shared_bytes(const Request& r, int64_t chunks) {  // elements; nodes of chunks, and that of the block, in turn
+  return chunks * Pairwise::kChunk * size_of(r.dtype) * inputs_of(r.op) +
          (chunks + 1) * kTurns * 2 * accumulator_size(r.dtype);
 }
 
-bool fits_shared(const Request& r, int64_t chunks, int64_t most, int ahead = 0) {
-  return chunks <= kMostSharedChunks && shared_bytes(r, chunks, ahead) <= most;
+bool fits_shared(const Request& r, int64_t chunks, int64_t most) {
+  return chunks <= kMostSharedChunks && shared_bytes(r, chunks) <= most;
 }
 
 // Bytes that a block may take alone, or when two share an SM.
 int64_t most_shared(const Chip& chip) { return chip.shared_bytes() - kOwnShared; }
 int64_t half_shared(const Chip& chip) { return (chip.shared_bytes() - 1024) / 2 - kOwnShared; }
 
-// As few blocks as leave room for a second one on their SM, which works while this one waits for its row; or one block for all of the SM,
-// which reads a row ahead.
+// As few blocks as leave half of the SM to a second one, which computes while this one loads.
 Sharing sharing_of(const Request& r, const Chip& chip) {
   const int64_t chunks = ceil_div(r.problem.length, Pairwise::kChunk);
   Sharing s{chunks};
-  const char* const mode = getenv("TREDUCE_AHEAD");
-  const bool fills = chunks >= most_shared_threads(1, false, false) / kWarp;  // a block's warps
-  if (mode != nullptr && *mode == 'a' ? fits_shared(r, chunks, fills ? most_shared(chip) : half_shared(chip), 1)
-  : mode != nullptr && *mode == 'o' ? false
-  : (has_exp(r.op) && r.dtype != DType::float64 && fills && fits_shared(r, chunks, most_shared(chip), 1))) {
-    s.ahead = 1;
-    return s;
-  }
   while (!fits_shared(r, s.chunks, half_shared(chip)) && s.blocks < kMostClusterBlocks) {
     s.blocks *= 2;
     s.chunks = bit_ceil(chunks) / s.blocks;
@@ -196,19 +185,14 @@ void prepare_shared(const Request& r, const Chip& chip, Prepared& p) {
                          std::to_string(r.problem.length) + "; three_pass reads any";
     return;
   }
-  const int64_t bytes = shared_bytes(r, s.chunks, s.ahead);
-  const auto threads = bytes <= half_shared(chip) ? shared_threads : most_shared_threads;
   p.chunks = static_cast<int>(s.chunks);
-  p.ahead = s.ahead;
   const int64_t rounds =
-      ceil_div(s.chunks, threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
+      ceil_div(s.chunks, shared_threads(inputs_of(r.op), has_weight(r.op), r.dtype == DType::float64) / kWarp);
   p.warps = static_cast<int>(ceil_div(s.chunks, rounds));
-  LaunchShape& shape = add_launch(r, p, 1, p.warps, s.blocks);
-  shape.shared_bytes = bytes;
-  if (s.ahead > 0) shape.grid = std::min<int64_t>(shape.grid, chip.multiprocessors * (bytes <= half_shared(chip) ? 2 : 1));
+  add_launch(r, p, 1, p.warps, s.blocks).shared_bytes = shared_bytes(r, s.chunks);
 }
 
-// As measured (H200, 2026-11-22): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be
+// As measured (H200, 2026-11-25): registers win as long as they suffice. A cluster's registers beat shared memory where exp would be
 // computed twice, if rows fill its warps; not for 16-bit rows that begin anywhere, which kernels of shared memory read in vectors.
 const char* choose(const Request& r, const Chip& chip) {
   const Reads reads = reads_of(r);
@@ -217,13 +201,15 @@ const char* choose(const Request& r, const Chip& chip) {
   const bool has_cluster = runs_on(find("row_cluster"), chip.capability) && warps <= kMostClusterBlocks * most;
   const bool has_shared =
       runs_on(find("row_shared"), chip.capability) && reads != Reads::single && sharing_of(r, chip).chunks > 0;
-  // 32 warps have an SM for themselves: nobody computes while their row is read.
-  const bool is_alone =
-      r.op == Op::log_softmax && size_of(r.dtype) == 2 && warps == 32 && r.problem.rows > chip.multiprocessors;
+  // 32 warps have an SM for themselves: nobody computes while their row is read, nor do those that have no chunk.
+  const bool is_narrow = size_of(r.dtype) == 2, has_idle = 5 * chunks <= 4 * warps;
+  const bool is_alone = warps == 32 && r.problem.rows > chip.multiprocessors &&
+                        ((is_narrow && r.op == Op::log_softmax) || (has_idle && (!is_narrow || r.op == Op::logsumexp)));
   if (warps <= most && !(is_alone && has_shared)) return "row_registers";
   const bool exp_once = r.op == Op::log_softmax || r.op == Op::logsumexp;
   const bool prefers_shared = r.op == Op::layer_norm || r.op == Op::rms_norm ||
-                              (size_of(r.dtype) == 2 && (exp_once || reads < Reads::vectors)) || 8 * chunks < 5 * warps;
+                              (is_narrow && (exp_once || reads < Reads::vectors)) ||
+                              8 * chunks < 5 * warps + (is_narrow || reads < Reads::vectors ? 1 : 0);
   if (has_shared && (prefers_shared || !has_cluster)) return "row_shared";
   return has_cluster ? "row_cluster" : "three_pass";
 }
@@ -247,16 +233,16 @@ Prepared prepare(const Request& r, const Chip& chip) {
 
 bool operator==(const Prepared& a, const Prepared& b) {
   return a.rung == b.rung && a.launches == b.launches && a.reads == b.reads && a.stripes == b.stripes &&
-         a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.ahead == b.ahead &&
-         a.bytes_read == b.bytes_read && a.bytes_written == b.bytes_written && a.refusal == b.refusal;
+         a.lanes == b.lanes && a.warps == b.warps && a.chunks == b.chunks && a.bytes_read == b.bytes_read &&
+         a.bytes_written == b.bytes_written && a.refusal == b.refusal;
 }
 
 std::string to_string(const Prepared& p) {
   if (p.refusal) return p.refusal.sentence + "\n";
   return "rung " + p.rung->name + ": reads " + name_of(p.reads) + ", stripes " + std::to_string(p.stripes) +
          ", lanes " + std::to_string(p.lanes) + ", warps " + std::to_string(p.warps) + ", chunks " +
-         std::to_string(p.chunks) + ", ahead " + std::to_string(p.ahead) + "\n" + to_string(p.launches, p.workspace) +
-         "moves " + std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) + " written\n";
+         std::to_string(p.chunks) + "\n" + to_string(p.launches, p.workspace) + "moves " +
+         std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) + " written\n";
 }
 
 }  // namespace treduce::rows

@@ -40,7 +40,6 @@ struct Prepared {
   int lanes = 32;   // threads that share a stripe
   int warps = 1;    // of a block that share a row, a power of two where they hold it in registers
   int chunks = 0;   // of a row that a block holds in shared memory
-  int ahead = 0;    // rows that are read there while another one is at work
   int64_t bytes_read = 0, bytes_written = 0;  // at the least
   Refusal refusal;                            // with it nothing else counts
 };

@@ -34,22 +34,12 @@ constexpr int most_threads(int inputs, bool has_weight, bool is_double, bool vec
 }
 constexpr int kShortThreads = 128;  // where a warp holds several rows
 
-// Rows in shared memory: threads of a block that shares its SM with another, and of one that has it alone; chunks that a block holds at
-// most; bytes that the kernel has of its own.
+// Rows in shared memory: threads of a block at most, chunks that a block holds at most, and bytes that the kernel has of its own.
 constexpr int shared_threads(int inputs, bool has_weight, bool is_double) {
   return inputs > 1 || has_weight || is_double ? 256 : 320;
 }
-constexpr int most_shared_threads(int inputs, bool has_weight, bool is_double) {
-  return (inputs > 1 || is_double ? 1 : 2) * shared_threads(inputs, has_weight, is_double);
-}
 constexpr int kMostSharedChunks = 128;
 constexpr int64_t kOwnShared = 2 * 1024;
-
-// Bytes of a block's part of a row in shared memory: it begins where it does in global memory, in a piece of kPiece bytes.
-constexpr int kPiece = 16;
-TREDUCE_HOST_DEVICE constexpr int64_t row_bytes(int64_t chunks, int64_t element_size) {
-  return chunks * reduce::Pairwise::kChunk * element_size + 2 * kPiece;
-}
 
 // Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200, a hint for other chips. Few blocks
 // of the next one would be placed unevenly over SMs.
@@ -63,7 +53,6 @@ TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {
 }
 
 constexpr int inputs_of(Op op) { return op >= Op::softmax_backward ? 2 : 1; }
-constexpr bool has_exp(Op op) { return op <= Op::logsumexp; }
 constexpr bool has_weight(Op op) {
   return op == Op::layer_norm || op == Op::rms_norm || op == Op::layer_norm_backward || op == Op::rms_norm_backward;
 }

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "bulk.cuh"
+#include "mbarrier.cuh"
 
 namespace treduce::ptx {
 
@@ -42,6 +42,14 @@ TREDUCE_DEVICE void load_box_multicast(void* to, const CUtensorMap* map, const C
       : "memory");
 }
 
+// Copies `bytes` contiguous bytes to shared memory and counts them at `barrier`; both ends and the number are multiples of 16.
+TREDUCE_DEVICE void load_bytes(void* to, const void* from, unsigned bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
 // Copies a box from shared memory to the tensor; what lies outside is left out. Ordinary stores to the box must be
 // followed by fence_async_proxy() in the threads that made them, and a barrier.
 TREDUCE_DEVICE void store_box(const CUtensorMap* map, const Coordinates& at, const void* from) {
@@ -58,5 +66,9 @@ template <int kPending>
 TREDUCE_DEVICE void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
+
+// Lets the copy engine and the tensor cores see what this thread stored to shared memory, and keeps what it asks of the copy engine
+// afterwards behind the loads and stores that happened before, other threads' included if it waited for them at a barrier.
+TREDUCE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace treduce::ptx

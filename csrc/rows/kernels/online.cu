@@ -3,9 +3,9 @@
 //
 // After:   three_pass, whose maximum (or mean) is known before the sum begins.
 // Mapping: a block of 256 threads a row; thread t takes elements t, t + 256, ..., and what two threads have found meets by the same
-//          formula, in a tree in shared memory. A second pass writes the outputs.
+//          formula, in a tree in shared memory. A second pass writes the outputs. The order is its own (numerics.md, class `online`):
+//          the products that scale a sum round. It is the same on every chip and on the CPU.
 //          The kernel: online.cuh.
-// Order:   its own (numerics.md, "online"): the products that scale a sum round. The same on every chip and on the CPU.
 // Bound:   reads: two of each element for one that is needed; and each thread's chain of exp and multiply-add.
 // Next:    row_registers keeps the row, so that one read does for all passes.
 // Source:  Maxim Milakov and Natalia Gimelshein, Online normalizer calculation for softmax (2018); B. P. Welford (1962) for variances.
