@@ -829,7 +829,7 @@ def row_operation(store, op, variant, x, dim, capability=90, shift=0, weighted=T
         op,
         variant.name,
         dtype_name(x.dtype),
-        multiprocessors,
+        132,
         capability,
         outer,
         inner,

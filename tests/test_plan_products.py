@@ -98,12 +98,14 @@ def test_clusters_share_the_k_of_few_tiles():
         (1, 4096, 1024, 1),
         (1, 1024, 1024, 2),
         (1, 768, 3072, 4),
-        (16, 1024, 4096, 4),
-        (64, 64, 8192, 8),
+        (16, 1024, 4096, 2),
+        (32, 32, 4096, 8),
     ):
         p = plan("matmul", (m, k), (k, n))
         assert (p.rung, main(p).cluster) == ("split_direct", cluster), (m, n, k)
         assert cluster == 1 or f"clusters of {cluster}" in str(p)
+    # Both operands split as they are read, by runs of segments, is faster.
+    assert plan("matmul", (64, 8192), (8192, 64)).rung == "split_fp16"
     depths = (1, 64, 65, 500, 1024, 2049, 8192, 30_000)
     for device, multiprocessors in (("H200", 132), ("H100 PCIe", 114)):
         for m, n, k in itertools.product((1, 9, 33, 256), (7, 300, 2000), depths):

@@ -554,7 +554,7 @@ constexpr Times kTimes[kShapeCount] = {
 
 // What a cluster takes besides, to begin together and to meet, and for each segment of k, whose sums one block adds: fitted to 35 products
 // on an NVIDIA H200, 2026-11-25; the shape and cluster so chosen are within 2 % of the fastest of each.
-constexpr double kMeet = 0.5, kAddSegment = 0.08;
+constexpr double kMeet = 1, kAddSegment = 0.05;
 
 // Multiprocessors that clusters of so many blocks find. Those of four and more lie in one of the chip's groups of 16 to 18, some of which
 // have fewer: 32 clusters of four, or 16 of eight, a block a multiprocessor, take two rounds.
@@ -620,12 +620,15 @@ Fastest fastest(const Problem& p, const Chip& chip) {
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
-  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time.
-  constexpr double kFaster = 0.75;
+  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. A cluster's
+  // walk is short.
+  constexpr double kFaster = 0.75, kClusterFaster = 0.95;
   // One block alone with a longer k, or a cluster with one that its shared memory does not hold, was not fitted.
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;
   const Fastest best = fastest(p, chip);
-  return p.k <= (best.choice.cluster > 1 ? kMostDepth : kGroup) && best.time < kFaster * time_of_others(p, chip);
+  const bool cluster = best.choice.cluster > 1;
+  return p.k <= (cluster ? kMostDepth : kGroup) &&
+         best.time < (cluster ? kClusterFaster : kFaster) * time_of_others(p, chip);
 }
 
 }  // namespace split_direct
