@@ -555,6 +555,7 @@ def test_every_op_has_a_rule():
         - _rules.RULES.keys()
         - {
             "thread_indices_",
+            "row_sums_",
             "reduce_to_",
             "matmul_to_",
             "reduce_ranks_",

@@ -532,6 +532,185 @@ def test_the_variance_is_layer_norms():
     assert_same_bits(rstd, ops.elementary(torch_reduce.var(x, 1, correction=0, keepdim=True), "rsqrt"))
 
 
+# ---- sums in one read ----
+
+ONE_READ = {
+    "norm": lambda x, dim=None, keepdim=False: torch_reduce.norm(x, 2, dim, keepdim),
+    "var": lambda x, dim=None, keepdim=False: torch_reduce.var(x, dim, keepdim=keepdim),
+    "std": lambda x, dim=None, keepdim=False: torch_reduce.std(x, dim, correction=0, keepdim=keepdim),
+    "var 2.5": lambda x, dim=None, keepdim=False: torch_reduce.var(x, dim, correction=2.5, keepdim=keepdim),
+}
+every_sum = pytest.mark.parametrize("name", ONE_READ)
+# Elements of whole tensors: one row, one node, several, more than are folded at once.
+WHOLE = (1, 1000, 2**15, 2**15 + 1, 40 * 2**15 + 1025, 200 * 2**15 + 77)
+
+
+def is_one_read(x, dim=None, centred=False):
+    return _C.row_squares(x, dim, False, centred) is not NotImplemented
+
+
+def by_ops(name, x, *args):
+    """What a call gives that wants a gradient, and so computes the steps one after another."""
+    leaf = x.detach().requires_grad_()
+    assert not is_one_read(leaf)
+    return ONE_READ[name](leaf, *args).detach()
+
+
+def rows_in_places(dtype):
+    """Views, dims of rows in them, and whether they are read once."""
+    x = (torch.randn(6, 5, 4, 130, dtype=torch.float64) * 3 + 1).to(dtype)
+    unaligned = (torch.randn(6 * 5 * 131 + 1, dtype=torch.float64) + 1).to(dtype)[1:].view(6, 5, 131)
+    yield x, -1, True
+    yield x, (-2, -1), True
+    yield x, (3, 1, 2), True
+    yield x, None, True
+    yield x, (), True
+    yield x, (0, 1, 2, 3), True
+    yield x, 0, False
+    yield x, (0, 3), False
+    yield x.transpose(0, 1), -1, True
+    yield x.permute(3, 0, 1, 2), 0, True
+    yield x.permute(2, 3, 0, 1), (0, 1), False  # the order of elements is that of the dims of the view
+    yield x[:, :, 1:3, 7:], 3, True
+    yield x[..., ::2], -1, False
+    yield x[:, :, :, :1], -1, True
+    yield x[:1], 0, True
+    yield x[:, :1].expand(6, 5, 4, 130), 1, False
+    yield x[:, :1].expand(6, 5, 4, 130), 3, True
+    yield x.to(memory_format=torch.channels_last), (2, 3), False
+    yield unaligned, -1, True
+    yield unaligned, (1, 2), True
+    yield x[0, 0, 0, 0], None, True
+    yield x[0, 0, 0, 0], 0, True
+
+
+@every_sum
+@every_dtype
+def test_one_read_has_the_bits_of_the_steps(name, dtype):
+    centred = name != "norm"
+    for n in LENGTHS:
+        x, _, _ = inputs(5, n, dtype)
+        assert is_one_read(x, 1, centred)
+        assert_same_bits(ONE_READ[name](x, 1), by_ops(name, x, 1), n)
+    for x, dim, once in rows_in_places(dtype):
+        assert is_one_read(x, dim, centred) == once, (x.shape, x.stride(), dim)
+        for keepdim in (False, True):
+            got = ONE_READ[name](x, dim, keepdim)
+            assert_same_bits(got, by_ops(name, x, dim, keepdim), (x.shape, x.stride(), dim))
+
+
+@every_dtype
+def test_one_read_of_whole_tensors(dtype):
+    for n in WHOLE:
+        x = (torch.randn(n) * 3 + 1).to(dtype)
+        assert is_one_read(x)
+        assert_same_bits(ONE_READ["norm"](x), by_ops("norm", x), n)
+        for name in ("var", "std"):
+            assert_same_bits(ONE_READ[name](x), by_ops(name, x), (name, n))
+        if n > 2:
+            assert_same_bits(ONE_READ["norm"](x[1:-1]), by_ops("norm", x[1:-1]), n)
+    x = torch.randn(5, 1000, 1000).to(dtype)
+    for keepdim in (False, True):
+        assert_same_bits(ONE_READ["norm"](x, (0, 1, 2), keepdim), by_ops("norm", x, (0, 1, 2), keepdim))
+
+
+@every_sum
+@every_dtype
+def test_one_read_of_special_rows(name, dtype):
+    inf, nan, most = math.inf, math.nan, torch.finfo(dtype).max
+    least = torch.finfo(dtype).tiny
+    for n in (7, 1500):
+        x = torch.randn(9, n, dtype=torch.float64).to(dtype)
+        for row, value in enumerate((inf, -inf, nan, -nan, most, least)):
+            x[row, n // 2] = value
+        x[6] = 0
+        x[7] = -0.0
+        x[8, :2] = torch.tensor([inf, -inf])
+        assert_same_bits(ONE_READ[name](x, 1), by_ops(name, x, 1), n)
+        assert_same_bits(ONE_READ[name](x), by_ops(name, x), n)
+    for shape, dim in (((0, 5), 1), ((5, 0), 1), ((0,), None), ((5, 0), 0)):
+        x = torch.empty(shape, dtype=dtype)
+        assert not is_one_read(x, dim)
+        assert_same_bits(ONE_READ[name](x, dim), by_ops(name, x, dim), shape)
+
+
+@every_dtype
+def test_one_read_in_the_batch_invariant_mode(dtype):
+    x = (torch.randn(7, 5, 1100, dtype=torch.float64) + 1).to(dtype)
+    strided = x.transpose(1, 2)
+    with torch_reduce.batch_invariant():
+        for dim in (-1, (1, 2), (0, 1, 2)):
+            assert_same_bits(torch.linalg.vector_norm(x, 2, dim), torch_reduce.norm(x, 2, dim))
+            variance, center = torch.var_mean(x, dim)
+            assert_same_bits(variance, torch_reduce.var(x, dim))
+            assert_same_bits(center, torch_reduce.mean(x, dim))
+            assert_same_bits(torch.std(x, dim), torch_reduce.std(x, dim))
+        assert_same_bits(torch.linalg.vector_norm(x, 2, -1), torch.linalg.vector_norm(strided, 2, 1))
+        assert_same_bits(torch.var(x, -1), torch.var(strided, 1))
+        x[0, 0, 0], x[0, 1, 0] = math.inf, math.nan
+        assert_same_bits(torch.var_mean(x, -1)[1], torch_reduce.mean(x, -1))
+
+
+def test_who_has_to_see_the_steps():
+    x = torch.randn(4, 70)
+    leaf = x.clone().requires_grad_()
+    assert not is_one_read(leaf) and leaf.grad is None
+    with torch.no_grad():
+        assert is_one_read(leaf) and not torch_reduce.norm(leaf).requires_grad
+    with torch.inference_mode():
+        assert is_one_read(leaf)
+    primal, tangent = torch.func.jvp(lambda t: torch_reduce.norm(t, 2, 1), (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(tangent, x.sum(1) / primal)
+    found = torch.func.vmap(torch_reduce.var)(x)
+    assert_same_bits(found, torch_reduce.var(x, 1))
+    assert torch.func.grad(torch_reduce.norm)(x).shape == x.shape
+    compiled = torch.compile(lambda t: torch_reduce.norm(t, 2, 1) + torch_reduce.std(t, 1), backend="aot_eager")
+    assert_same_bits(compiled(x), torch_reduce.norm(x, 2, 1) + torch_reduce.std(x, 1))
+    assert not is_one_read(torch._neg_view(x)) and not is_one_read(x.to("meta"))
+    assert_same_bits(torch_reduce.norm(torch._neg_view(x), 2, 1), torch_reduce.norm(x, 2, 1))
+    for wrong in (2, (0, -3)):
+        with pytest.raises(IndexError):
+            torch_reduce.norm(x, 2, wrong)
+        with pytest.raises(IndexError):
+            torch_reduce.var(x, wrong)
+
+
+def test_opcheck_of_row_sums():
+    x, squares, mean = torch.randn(4, 70).half(), torch.zeros(4), torch.zeros(4, 1)
+    torch.library.opcheck(ops.row_sums_.default, (squares, mean, x))
+    torch.library.opcheck(ops.row_sums_.default, (squares, None, x))
+    for wrong, kind in ((squares.double(), TypeError), (squares[:3], ValueError)):
+        with pytest.raises(kind, match="row_sums_ writes"):
+            ops.row_sums_(wrong, None, x)
+
+
+@pytest.mark.cuda
+@every_sum
+@every_dtype
+def test_cuda_one_read_is_the_cpus(name, dtype):
+    for n in (*LENGTHS, 20_000, 2**15, 70_001):
+        x, _, _ = inputs(5, n, dtype)
+        assert_same_bits(ONE_READ[name](x.cuda(), 1), ONE_READ[name](x, 1), n)
+        assert_same_bits(by_ops(name, x.cuda(), 1), ONE_READ[name](x, 1), n)
+    for x, dim, _ in rows_in_places(dtype):
+        base = x._base if x._base is not None else x
+        on_cuda = base.cuda().as_strided(x.shape, x.stride(), x.storage_offset())
+        assert_same_bits(ONE_READ[name](on_cuda, dim), ONE_READ[name](x, dim), (x.shape, x.stride(), dim))
+    for n in WHOLE:
+        x = (torch.randn(n) * 3 + 1).to(dtype)
+        assert_same_bits(ONE_READ[name](x.cuda()), ONE_READ[name](x), n)
+        assert_same_bits(by_ops(name, x.cuda()), ONE_READ[name](x), n)
+
+
+@pytest.mark.cuda
+def test_cuda_one_read_is_one_launch():
+    x = torch.randn(64, 4096, device="cuda")
+    kernels = [launch["kernel"] for launch in _C.record_launches(lambda: torch_reduce.norm(x, 2, 1))]
+    assert kernels == ["rms_norm"]
+    kernels = [launch["kernel"] for launch in _C.record_launches(lambda: torch_reduce.var(x, 1))]
+    assert kernels == ["layer_norm"]
+
+
 # ---- torch ----
 
 

@@ -347,7 +347,8 @@ def var(
 ) -> Tensor:
     """The variance of all elements or along dims, as `torch.var(input, dim, correction=correction, keepdim=keepdim)`.
 
-    Two passes: the mean, then the sum of the squares of x - mean, divided by their number less the correction.
+    The mean, then the sum of the squares of x - mean, divided by their number less the correction. Rows whose elements lie
+    side by side are read once, unless a gradient is wanted; otherwise by an op for each step.
 
     Args:
         input: a dense tensor of any shape; dtypes as for `softmax`.
@@ -462,6 +463,10 @@ def norm(
         # Integers are refused whatever the dtype, as by torch.
         return norm(_widened("norm", input).to(dtype), ord, dim, keepdim).to(dtype)
     input = _autocast(input, "cuda")
+    if ord == 2:
+        squares = _squares(input, dim, keepdim, False)
+        if squares is not NotImplemented:
+            return torch.ops.treduce.sqrt(squares).to(input.dtype)
     wide = _widened("norm", input)
     if ord == 2:
         return _root(sum(wide * wide, dim, keepdim)).to(input.dtype)
@@ -520,11 +525,21 @@ def _power(x: Tensor, exponent: float) -> Tensor:
     return x.masked_fill(zero, 1).pow(exponent).masked_fill(zero, 0 if exponent > 0 else math.inf)
 
 
+def _squares(input: Tensor, dim: int | Sequence[int] | None, keepdim: bool, centred: bool) -> Tensor:
+    """The sum of squares, or of squares of what elements differ from their mean by, in one read of the input.
+
+    NotImplemented where a gradient is wanted, or the input does not lie in rows: then the caller computes it by ops.
+    """
+    return NotImplemented if _is_traced() else _C.row_squares(input, dim, keepdim, centred)
+
+
 def _variance(op: str, input: Tensor, dim: int | Sequence[int] | None, correction: float, keepdim: bool) -> Tensor:
     check_dims(op, input, dim)
-    wide = _widened(op, input)
-    # Our sum is what vector_add makes of the gradient of the mean.
-    centred = vector_add(wide, -mean(wide, dim, True))
-    squares = sum(centred * centred, dim, keepdim)
-    count = wide.numel() // max(squares.numel(), 1)
+    squares = _squares(input, dim, keepdim, True)
+    if squares is NotImplemented:
+        wide = _widened(op, input)
+        # Our sum is what vector_add makes of the gradient of the mean.
+        centred = vector_add(wide, -mean(wide, dim, True))
+        squares = sum(centred * centred, dim, keepdim)
+    count = input.numel() // max(squares.numel(), 1)
     return _divided(squares, max(count - correction, 0))

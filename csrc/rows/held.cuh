@@ -74,7 +74,8 @@ struct Held {
   TREDUCE_DEVICE void store(const Parameters<Source>& p, bool is_first) const {
     const int lane = place.of_row.lane, mine = lane / Piece::kPacks;
     if constexpr (Op::kHasElements) {
-      Piece::store(piece, p, values, place.row, place.row_step, place.count, place.first, place.of_row);
+      const int count = wants_elements<Op>(p.problem) ? place.count : 0;  // a branch around it would cost registers
+      Piece::store(piece, p, values, place.row, place.row_step, count, place.first, place.of_row);
     }
     if (is_first && lane % Piece::kPacks == 0 && mine < place.count) store_row<Op>(p, own, place.at(mine));
   }

@@ -4,6 +4,9 @@
 // of reduce/pairwise.h. map() may replace the element by what the next stage, or the output, begins with; finish() makes of the sum
 // what later steps want of the row, which they find in result(). Everything is computed in the accumulator A: float32 for dtypes of up
 // to 32 bits, float64 for float64; an output is rounded once.
+//
+// A map of its own is how an op has its elements changed on their way in: a functor that is applied as they are loaded, as libraries of
+// reductions take one, is a row of this table. So are the sums of `norm` and of `var`: those of rms_norm and layer_norm, asked for alone.
 #pragma once
 
 #include "../primitives/elementary.h"
@@ -45,6 +48,7 @@ struct Constants {
   A eps;
   int64_t length;
   bool has_mean;
+  bool sums_alone;
 };
 
 // What ops have in common, and what most of them do not have.
@@ -76,6 +80,12 @@ struct RowOp {
 template <class A>
 TREDUCE_ALWAYS_INLINE A mean_of(A sum, int64_t length) {
   return (sum + A(0)) / static_cast<A>(length);
+}
+
+// A sum as `sum` stores it.
+template <class A>
+TREDUCE_ALWAYS_INLINE A sum_of(A sum) {
+  return canonical(sum + A(0));
 }
 
 // exp(x - max) / sum
@@ -198,6 +208,7 @@ struct LayerNorm : RowOp<A, 1, 2> {
   template <int kStage>
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
     const A mean = mean_of(value, c.length);
+    if (c.sums_alone) return kStage == 0 ? canonical(mean) : sum_of(value);
     return kStage == 0 ? mean : elementary::rsqrt(mean + c.eps);
   }
   template <bool = false>
@@ -226,6 +237,7 @@ struct RmsNorm : RowOp<A, 1, 1> {
   }
   template <int kStage>
   TREDUCE_ALWAYS_INLINE static A finish(const Values&, A value, const Constants<A>& c) {
+    if (c.sums_alone) return sum_of(value);
     return elementary::rsqrt(mean_of(value, c.length) + c.eps);
   }
   template <bool = false>

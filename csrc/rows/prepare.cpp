@@ -227,7 +227,8 @@ Prepared prepare(const Request& r, const Chip& chip) {
   }
   const int64_t elements = r.problem.rows * r.problem.length, size = size_of(r.dtype);
   p.bytes_read = elements * size * inputs_of(r.op);
-  p.bytes_written = (r.op == Op::logsumexp ? r.problem.rows : elements) * size;
+  const int64_t row_values = r.problem.rows * accumulator_size(r.dtype) * (r.op == Op::layer_norm ? 2 : 1);
+  p.bytes_written = r.problem.sums_alone ? row_values : (r.op == Op::logsumexp ? r.problem.rows : elements) * size;
   return p;
 }
 

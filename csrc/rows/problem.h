@@ -25,7 +25,14 @@ struct Problem {
   Layout in[kMostInputs], out;
   double eps = 0;
   bool has_weight = false, has_bias = false;
+  bool sums_alone = false;  // of a norm: no elements, and the sums themselves as row values
 };
+
+// Whether the call of an op that has them wants an output for each element.
+template <class Op>
+TREDUCE_ALWAYS_INLINE bool wants_elements(const Problem& problem) {
+  return Op::kRowOutputs == 0 || !problem.sums_alone;
+}
 
 // Where everything lies. Weight and bias have one element for each place in a row, of the inputs' dtype; row values are accumulators,
 // one a row, in the order of the rows. A result that has one value a row is written to `out`, in the inputs' dtype.

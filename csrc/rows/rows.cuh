@@ -14,7 +14,7 @@ namespace treduce::rows {
 
 template <class A, class Source>
 TREDUCE_DEVICE Constants<A> constants_of(const Parameters<Source>& p) {
-  return {static_cast<A>(p.problem.eps), p.problem.length, p.has_mean};
+  return {static_cast<A>(p.problem.eps), p.problem.length, p.has_mean, p.problem.sums_alone};
 }
 
 struct Slots {

@@ -99,7 +99,7 @@ class Task {
     }
     row_ = row;
     if (whole()) read(0, problem_.length, rows);
-    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op)};
+    const Constants<A> constants{static_cast<A>(problem_.eps), problem_.length, has_mean(r_.op), problem_.sums_alone};
     if (r_.row->is_online) {
       for (int64_t r = 0; r < rows; ++r) one_pass(r, values[r], constants);
     } else {
@@ -111,24 +111,7 @@ class Task {
 
   void write(int64_t row, int64_t r, Values& values) {
     if constexpr (O::kHasElements) {
-      char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
-      const int64_t step = problem_.out.element_stride;
-      units(O::kWeight, [&](int64_t at, int64_t count) {
-        const void* in[kMostInputs];
-        if constexpr (O::kMapsToElement) {
-          if (!whole() || r_.row->is_online) {
-            held(r, in);
-            loops_.map[O::kStages - 1](in, weight_, &values, count, first_ + r * count, second_);
-          }
-          in[0] = first_ + r * count;
-        } else {
-          held(r, in);
-        }
-        char* const to = out + at * step * size_;
-        void* const result = in_place(problem_.out) ? static_cast<void*>(to) : second_;
-        loops_.output(in, weight_, bias_, &values, count, result);
-        if (result != to) conversions_.round(second_, count, to, step);
-      });
+      if (wants_elements<O>(problem_)) write_elements(row, r, values);
       if constexpr (O::kRowOutputs > 0) {
         for (int i = 0; i < O::kRowOutputs; ++i) static_cast<A*>(p_.row_out[i])[row] = O::row_output(values, i);
       }
@@ -136,6 +119,27 @@ class Task {
       const A result = O::row_output(values, 0);
       conversions_.round(&result, 1, static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_, 1);
     }
+  }
+
+  void write_elements(int64_t row, int64_t r, Values& values) {
+    char* const out = static_cast<char*>(p_.out) + problem_.out.row(row, problem_.inner) * size_;
+    const int64_t step = problem_.out.element_stride;
+    units(O::kWeight, [&](int64_t at, int64_t count) {
+      const void* in[kMostInputs];
+      if constexpr (O::kMapsToElement) {
+        if (!whole() || r_.row->is_online) {
+          held(r, in);
+          loops_.map[O::kStages - 1](in, weight_, &values, count, first_ + r * count, second_);
+        }
+        in[0] = first_ + r * count;
+      } else {
+        held(r, in);
+      }
+      char* const to = out + at * step * size_;
+      void* const result = in_place(problem_.out) ? static_cast<void*>(to) : second_;
+      loops_.output(in, weight_, bias_, &values, count, result);
+      if (result != to) conversions_.round(second_, count, to, step);
+    });
   }
 
   // Reads `count` elements from `at` on of each input, of `rows` rows.

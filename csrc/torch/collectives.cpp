@@ -20,12 +20,14 @@
 
 #include "../reduce/pairwise.h"
 #include "collectives.h"
+#include "nodes.h"
 #include "reduce_schema.h"
 #include "without_lock.h"
 
 namespace treduce {
 namespace {
 
+using nodes::fold, nodes::lanes_of, nodes::sum_along, nodes::with_outputs;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Gather = std::tuple<at::Tensor, c10::intrusive_ptr<c10d::Work>>(at::Tensor&, at::Tensor&, const Group&, bool,
                                                                       int64_t);
@@ -33,8 +35,6 @@ using ReduceRanks = void(const at::Tensor&, const at::Tensor&, std::string_view)
 using PackParts = void(const at::Tensor&, const at::Tensor&, at::IntArrayRef);
 using FoldParts = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::optional<int64_t>);
 using SumTo = void(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t);
-
-constexpr int64_t kLanes = reduce::Pairwise::kLanes;
 
 // Writes each rank's `input` to `result`, (ranks, ...). On CUDA it runs on the current stream.
 void gather_to(const at::Tensor& result, const at::Tensor& input, const Group& group) {
@@ -78,38 +78,12 @@ at::Tensor reduce_first(std::string_view name, const at::Tensor& values, std::op
   return (name == "amax" ? amax : amin).call(values, "auto", dim, false, std::nullopt, std::nullopt);
 }
 
-at::Tensor sum_along(const at::Tensor& values, at::IntArrayRef dims,
-                     std::optional<at::ScalarType> dtype = std::nullopt) {
-  static const auto op = reduce::find_op<reduce::SumSchema>("treduce::sum");
-  return op.call(values, "auto", dims, false, dtype, std::nullopt, std::nullopt);
-}
-
-// {first, ..., sizes of the outputs}
-c10::SmallVector<int64_t, 8> with_outputs(std::initializer_list<int64_t> first, at::IntArrayRef outputs) {
-  c10::SmallVector<int64_t, 8> sizes(first);
-  sizes.append(outputs.begin(), outputs.end());
-  return sizes;
-}
-
 // (count, length, ...): groups of entries along dim 0
 at::Tensor grouped(const at::Tensor& x, int64_t begin, int64_t count, int64_t length) {
   const int64_t step = x.stride(0);
   return x.as_strided(with_outputs({count, length}, x.sizes().slice(1)),
                       with_outputs({length * step, step}, x.strides().slice(1)), x.storage_offset() + begin * step);
 }
-
-// Adds neighbours along dim 0 as a tree, up to the level where at most kLanes nodes are left. Zeros at the end change nothing.
-at::Tensor lanes_of(at::Tensor values) {
-  while (values.size(0) > kLanes) {
-    if (const int64_t over = values.size(0) % kLanes; over > 0) {
-      values = at::cat({values, values.new_zeros(with_outputs({kLanes - over}, values.sizes().slice(1)))});
-    }
-    values = sum_along(values.view(with_outputs({-1, kLanes}, values.sizes().slice(1))), 1);
-  }
-  return values;
-}
-
-at::Tensor fold(const at::Tensor& values) { return sum_along(lanes_of(values), 0); }
 
 void sum_to(const at::Tensor& out, const at::Tensor& first, int64_t along,
             const std::optional<at::Tensor>& second = std::nullopt) {

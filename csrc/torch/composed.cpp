@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "ours.h"
+#include "row_sums.h"
 
 namespace treduce::composed {
 
@@ -81,11 +82,14 @@ at::Tensor safe_softmax(const at::Tensor& x) {
 
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
                                             bool keepdim, bool root) {
-  const at::Tensor wide = widened(x);
-  const at::Tensor center = ours::mean(wide, dim, /*keepdim=*/true);
-  const at::Tensor off = at::sub(wide, center);
+  auto [center, squares] = moments_in_one_read(x, dim, keepdim);
+  if (!squares.defined()) {
+    const at::Tensor wide = widened(x);
+    center = ours::mean(wide, dim, /*keepdim=*/true);
+    const at::Tensor off = at::sub(wide, center);
+    squares = ours::sum(at::mul(off, off), dim, keepdim);
+  }
   const double n = std::max(0.0, static_cast<double>(count(x, dim)) - correction);
-  const at::Tensor squares = ours::sum(at::mul(off, off), dim, keepdim);
   // On CUDA, torch multiplies by the reciprocal of a number that lies on the host.
   at::Tensor variance = at::div(squares, at::full({}, n, squares.options()));
   if (root) variance = ours::sqrt(variance);
@@ -93,6 +97,10 @@ std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalInt
 }
 
 at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, bool keepdim, at::ScalarType type) {
+  if (order == 2 && accumulator(x.scalar_type()) == accumulator(type)) {
+    const at::Tensor squares = squares_in_one_read(x, dim, keepdim);
+    if (squares.defined()) return ours::sqrt(squares).to(type);
+  }
   const at::Tensor wide = x.to(accumulator(type));
   if (order == 0) return ours::sum(at::ne(wide, 0).to(wide.scalar_type()), dim, keepdim).to(type);
   const at::Tensor size = at::abs(wide);

@@ -4,6 +4,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -15,6 +16,7 @@
 #include "functions.h"
 #include "matmul_schema.h"
 #include "reduce_schema.h"
+#include "row_sums.h"
 #include "rows_schema.h"
 #include "without_lock.h"
 
@@ -188,6 +190,35 @@ constexpr char kSoftmax[] = "treduce::softmax", kLogSoftmax[] = "treduce::log_so
 constexpr char kLogSumExp[] = "treduce::logsumexp";
 constexpr char kLayerNorm[] = "treduce::layer_norm", kRmsNorm[] = "treduce::rms_norm";
 
+// (input, dim, keepdim, centred): the sum of the squares of the elements or, centred, of what they differ from their mean by, in the
+// accumulator. NotImplemented where somebody has to see the steps, or the kernels do not read the input once (row_sums.h).
+PyObject* row_squares(PyObject*, PyObject* const* objects, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  Argument<const at::Tensor&> input;
+  Argument<at::OptionalIntArrayRef> dim;
+  Argument<bool> keepdim, centred;
+  if (count != 4 || !is_plain() || c10::impl::TorchDispatchModeTLS::any_modes_set() || !input.take(objects[0]) ||
+      !dim.take(objects[1]) || !keepdim.take(objects[2]) || !centred.take(objects[3])) {
+    return not_implemented();
+  }
+  const at::Tensor& x = input.get();
+  if ((x.requires_grad() && at::GradMode::is_enabled()) || x._fw_grad(/*level=*/0).defined()) return not_implemented();
+  at::Tensor squares;
+  {
+    const WithoutLock unlocked;
+    const at::AutoDispatchBelowADInplaceOrView unrecorded;
+    squares = centred.get() ? std::get<1>(composed::moments_in_one_read(x, dim.get(), keepdim.get()))
+                            : composed::squares_in_one_read(x, dim.get(), keepdim.get());
+  }
+  return squares.defined() ? THPVariable_Wrap(std::move(squares)) : not_implemented();
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef row_squares_method() {
+  return {"row_squares", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&row_squares)), METH_FASTCALL,
+          nullptr};
+}
+
 }  // namespace
 
 PyMethodDef* functions() {
@@ -202,6 +233,7 @@ PyMethodDef* functions() {
                                 method<kLogSumExp, rows::LogSumExpSchema>(),
                                 method<kLayerNorm, rows::LayerNormSchema>(),
                                 method<kRmsNorm, rows::RmsNormSchema>(),
+                                row_squares_method(),
                                 gathered_method(),
                                 gather_and_reduce_method(),
                                 node_sum_method(),

@@ -79,6 +79,9 @@ TORCH_LIBRARY(treduce, m) {
   m.def(
       "rms_norm_backward(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor rstd, Tensor? weight=None, "
       "str variant=\"auto\") -> Tensor");
+  // Along the last dim of `rows`, to contiguous tensors of the accumulator's dtype: the sum of the squares or, where a mean is wanted too,
+  // of the squares of what elements differ from it by.
+  m.def("row_sums_(Tensor(a!) squares, Tensor(b!)? mean, Tensor rows) -> ()");
   // Correctly rounded on every device, as torch's is on CUDA alone: float32 and float64.
   m.def("sqrt(Tensor self) -> Tensor");
   m.def("elementary(Tensor self, str function) -> Tensor");

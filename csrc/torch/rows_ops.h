@@ -192,7 +192,36 @@ struct Ops {
     return norm_backward(Op::rms_norm_backward, grad, input, normalized_shape, weight, variant, {rstd});
   }
 
+  // See library.cpp.
+  static void row_sums(const at::Tensor& squares, const OptionalTensor& mean, const at::Tensor& rows) {
+    checked_float(rows, "row_sums_");
+    TORCH_CHECK_VALUE(rows.dim() > 0, "treduce::row_sums_ takes rows along the last dim, got a number");
+    const RowDims dims{rows.dim() - 1, rows.dim()};
+    check_sums(squares, rows);
+    if (mean.has_value()) check_sums(*mean, rows);
+    const typename Backend::Scope scope(rows.device());
+    if constexpr (!Backend::kMeta) {
+      RowCall call(mean.has_value() ? Op::layer_norm : Op::rms_norm, "auto", rows, dims);
+      call.request.problem.sums_alone = true;
+      if (mean.has_value()) call.add_row_output(*mean);
+      call.add_row_output(squares);
+      TORCH_CHECK_VALUE(call.request.problem.length > 0, "treduce::row_sums_ takes rows of at least one element");
+      if (!call.is_empty()) Backend::run(call, scope);
+    }
+  }
+
+  static void check_sums(const at::Tensor& sums, const at::Tensor& rows) {
+    const at::ScalarType type = accumulator_type(rows.scalar_type());
+    TORCH_CHECK_TYPE(sums.scalar_type() == type, "treduce::row_sums_ writes ", type, ", got ", sums.scalar_type());
+    TORCH_CHECK_VALUE(
+        sums.is_contiguous() && sums.device() == rows.device() &&
+            sums.sym_numel() * rows.sym_size(-1) == rows.sym_numel(),
+        "treduce::row_sums_ writes contiguous tensors with an element for each row, on their device; got ",
+        sums.sym_sizes(), " on ", sums.device(), " for rows ", rows.sym_sizes(), " on ", rows.device());
+  }
+
   static void implement(torch::Library& m) {
+    m.impl("row_sums_", row_sums);
     m.impl("softmax", softmax<Op::softmax>);
     m.impl("log_softmax", softmax<Op::log_softmax>);
     m.impl("logsumexp", logsumexp);

@@ -13,6 +13,7 @@ using SoftmaxSchema = at::Tensor(const at::Tensor& self, int64_t dim, std::strin
 using SoftmaxBackwardSchema = at::Tensor(const at::Tensor& grad, const at::Tensor& output, int64_t dim,
                                          std::string_view variant);
 using LogSumExpSchema = at::Tensor(const at::Tensor& self, int64_t dim, bool keepdim, std::string_view variant);
+using RowSumsSchema = void(const at::Tensor& squares, const std::optional<at::Tensor>& mean, const at::Tensor& rows);
 using SqrtSchema = at::Tensor(const at::Tensor& self);
 using LayerNormSchema = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor& input,
                                                                        c10::SymIntArrayRef normalized_shape,

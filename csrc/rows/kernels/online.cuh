@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kParts) kernel(TREDUCE_GRID_CONSTANT Parameter
 
     // a second pass writes the outputs
     if constexpr (Op::kHasElements) {
-      for (int64_t e = thread; e < problem.length; e += kParts) {
+      for (int64_t e = thread; e < problem.length && wants_elements<Op>(problem); e += kParts) {
         A x[Op::kInputs];
         load(e, x);
         const A weight = weight_of(e);

@@ -104,8 +104,8 @@ struct Part {
   }
 
   TREDUCE_DEVICE void store(const Values (&values)[1], int64_t row) {
-    const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
-    for (int c = threadIdx.x / kWarp; c < mine; c += warps) {
+    const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp, end = wants_elements<Op>(p.problem) ? mine : 0;
+    for (int c = threadIdx.x / kWarp; c < end; c += warps) {
       const int64_t begin = first + int64_t{c} * Pairwise::kChunk;
       Piece piece[1];
       piece[0].take(p, Packs::of(slot(c), lane));

@@ -51,7 +51,8 @@ __global__ void __launch_bounds__((kThreads<RowOp, Source, kSize>), 1)
     }
     if constexpr (Op::kHasElements) {
       const int64_t step = int64_t{warps} * Pairwise::kChunk;
-      for (int64_t first = int64_t{warp} * Pairwise::kChunk; first < p.problem.length; first += step) {
+      const int64_t end = wants_elements<Op>(p.problem) ? p.problem.length : 0;
+      for (int64_t first = int64_t{warp} * Pairwise::kChunk; first < end; first += step) {
         const auto place = Piece::place(p.problem, row, first, lane);
         Piece piece[1];
         piece[0].take(p, Piece::fetch(p, {p, row, first}, place));
