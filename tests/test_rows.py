@@ -570,7 +570,8 @@ def rows_in_places(dtype):
     yield x, (0, 3), False
     yield x.transpose(0, 1), -1, True
     yield x.permute(3, 0, 1, 2), 0, True
-    yield x.permute(2, 3, 0, 1), (0, 1), False  # the order of elements is that of the dims of the view
+    yield x.permute(2, 3, 0, 1), (0, 1), True
+    yield x.permute(3, 2, 0, 1), (0, 1), False  # the order of elements is that of the dims of the view
     yield x[:, :, 1:3, 7:], 3, True
     yield x[..., ::2], -1, False
     yield x[:, :, :, :1], -1, True
@@ -647,8 +648,8 @@ def test_one_read_in_the_batch_invariant_mode(dtype):
             assert_same_bits(torch.std(x, dim), torch_reduce.std(x, dim))
         assert_same_bits(torch.linalg.vector_norm(x, 2, -1), torch.linalg.vector_norm(strided, 2, 1))
         assert_same_bits(torch.var(x, -1), torch.var(strided, 1))
-        x[0, 0, 0], x[0, 1, 0] = math.inf, math.nan
-        assert_same_bits(torch.var_mean(x, -1)[1], torch_reduce.mean(x, -1))
+        x[0, 0, 0], x[0, 1, 0] = math.inf, math.nan  # torch's conversion of a NaN gives several bits
+        torch.testing.assert_close(torch.var_mean(x, -1)[1], torch_reduce.mean(x, -1), rtol=0, atol=0, equal_nan=True)
 
 
 def test_who_has_to_see_the_steps():

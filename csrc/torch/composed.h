@@ -29,7 +29,8 @@ at::Tensor logsumexp(const at::Tensor& x, at::IntArrayRef dim, bool keepdim);
 // Along the last dim; rows of nothing but -inf become zeros.
 at::Tensor safe_softmax(const at::Tensor& x);
 
-// The mean, then the squared differences from it: in one read where row_sums.h has it, else by several ops. root: the standard deviation in place of the variance.
+// The mean, then the squared differences from it: in one read where row_sums.h has it, else by several ops. root: the standard deviation
+// in place of the variance.
 std::tuple<at::Tensor, at::Tensor> var_mean(const at::Tensor& x, at::OptionalIntArrayRef dim, double correction,
                                             bool keepdim, bool root = false);
 at::Tensor norm(const at::Tensor& x, double order, at::OptionalIntArrayRef dim, bool keepdim, at::ScalarType type);
