@@ -41,9 +41,7 @@ struct Work {
   Side sides[2];  // F, S
   int64_t n, matrix_outputs;
   int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
-  int cluster_bits;
-
-  TREDUCE_DEVICE int blocks() const { return 1 << cluster_bits; }  // of a cluster
+  int cluster_bits;  // of its number of blocks
 };
 
 // Where a block's tile lies, and its shared memory: of two chunks, one after another, what was split, [segment][octet][16 bytes of a
@@ -63,8 +61,8 @@ __device__ __noinline__ int late_unit(const split::Source& source, const float* 
   return source.unit(true, line, segment);
 }
 
-// kIndex: of kShapes.
-template <int kIndex>
+// kIndex: of kShapes. kCluster: a cluster has a tile; a block that has all of k is compiled apart, and up to a sixth faster so.
+template <int kIndex, bool kCluster>
 struct Tile {
   static constexpr Shape kShape = kShapes[kIndex];
   static constexpr int kWarps = kShape.warps, kSets = kShape.sets, kOctets = kShape.octets(), kLines = kOctets * kOctet;
@@ -87,13 +85,17 @@ struct Tile {
   Shared& shared;
   Block block;
 
-  // Whether a block has all of k.
-  TREDUCE_DEVICE bool alone() const { return kOwn || work.cluster_bits == 0; }
+  static_assert(!(kOwn && kCluster));
+
+  TREDUCE_DEVICE int cluster_bits() const { return kCluster ? work.cluster_bits : 0; }
+  TREDUCE_DEVICE int blocks_of_cluster() const { return 1 << cluster_bits(); }
 
   // Which outputs a thread adds, four of each 16 x 8: those of this thread if one block added all.
-  TREDUCE_DEVICE int share_bits() const { return kQuadBits - work.cluster_bits; }
+  TREDUCE_DEVICE int share_bits() const { return kQuadBits - cluster_bits(); }
   TREDUCE_DEVICE bool adds() const { return kOwn || threadIdx.x >> share_bits() == 0; }
-  TREDUCE_DEVICE int adder() const { return (kOwn ? 0 : block.rank << share_bits()) + static_cast<int>(threadIdx.x); }
+  TREDUCE_DEVICE int adder() const {
+    return (kCluster ? block.rank << share_bits() : 0) + static_cast<int>(threadIdx.x);
+  }
   TREDUCE_DEVICE int item(int i) const { return adder() / 32 * kItems + i; }
   // Of a lane's outputs, in the tile: the first line of F, the other is eight further; and of S, whose neighbour is the other.
   TREDUCE_DEVICE static int line_f(int item, int lane) { return item / kAllSets * 16 + lane / 4; }
@@ -104,10 +106,10 @@ struct Tile {
   // Writes to a variable in the shared memory of a block of the cluster.
   template <class T>
   TREDUCE_DEVICE void tell(int rank, T* here, T value) const {
-    if (alone()) {
-      *here = value;
-    } else {
+    if constexpr (kCluster) {
       *cluster::shared_of(here, rank) = value;
+    } else {
+      *here = value;
     }
   }
 
@@ -329,10 +331,10 @@ struct Tile {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
     // The cluster walks k in rounds, of which each block has a chunk.
     const int chunk = kWay == Way::parts ? work.parts_chunk : work.chunk;
-    const int blocks = alone() ? 1 : work.blocks(), rank = alone() ? 0 : block.rank;
+    const int blocks = blocks_of_cluster(), rank = kCluster ? block.rank : 0;
     const int round = blocks * chunk, before = rank * chunk;
     const int places = round < work.steps ? 2 * chunk : chunk;
-    if (!alone()) cluster::arrive();
+    if constexpr (kCluster) cluster::arrive();
     block.scales = reinterpret_cast<float*>(block.pieces + places * kOctets * kQuads<kWay> * 32);
     block.sums = reinterpret_cast<float4*>(block.scales + places * kLines);
 
@@ -348,22 +350,30 @@ struct Tile {
     float next[kNumbers];
     if (kAhead && before + phase < end_of_own) read(line, (before + phase) * kSegment, next);
     // Other blocks have begun, and no longer need what a walk before this one left.
-    if (!alone()) cluster::wait();
+    if constexpr (kCluster) cluster::wait();
     float sum[kItems][4] = {};
     // While a round is multiplied, [begin, end), the next one is split. A half of the warps does first the one, and a half the other.
     const int first_half = warp / 4 % 2;
     int begin = 0, end = 0, at = 0;  // at: of the chunk that is split, the first segment's place
     for (;;) {
-      const int end_of_group = alone() ? (end / kGroupSegments + 1) * kGroupSegments : work.steps;
+      const int end_of_group = kCluster ? work.steps : (end / kGroupSegments + 1) * kGroupSegments;
       const int next_end = min(min(end + round, end_of_group), work.steps), other = chunk - at;
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         if (half == first_half) {
           if (end == work.steps || octet >= kOctets) continue;
-          const int first = end + before, last = min(first + chunk, next_end);
+          const int first = end + before, last = kCluster ? min(first + chunk, next_end) : next_end;
+          // One block's rounds end where groups do.
+          if (kWay == Way::pairs && !kCluster && end % kGroupSegments == 0) {
+            group = end / kGroupSegments;
+            unit = unit_of(line, octet, group);
+            if (phase == 0 && lane % 4 == 0) {
+              shared.units[group % kUnits][octet * kOctet + lane / 4] = split::power_of_two(unit);
+            }
+          }
 #pragma unroll 1
           for (int segment = first + phase; segment < last; segment += kAtOnce) {
-            if constexpr (kWay == Way::pairs) {
+            if constexpr (kWay == Way::pairs && kCluster) {
               if (segment / kGroupSegments != group) {
                 group = segment / kGroupSegments;
                 unit = unit_of(line, octet, group);
@@ -400,12 +410,13 @@ struct Tile {
             });
           }
         } else {
+          const int count = kCluster ? min(chunk, end - begin - before) : end - begin;
 #pragma unroll 1
-          for (int i = warp; i < min(chunk, end - begin - before) * kTiles; i += kWarps) {
+          for (int i = warp; i < count * kTiles; i += kWarps) {
             const int segment = i / kTiles, first = i % kTiles * kSets;
             float4* const sums = block.sums + (other << kQuadBits) + ((before + segment) << share_bits());
             multiply_by<kWay>(other + segment, first, [&](int set, const float (&value)[4]) {
-              const int quad = (first + set) * 32 + lane, rank_of_adder = quad >> share_bits();
+              const int quad = (first + set) * 32 + lane, rank_of_adder = kCluster ? quad >> share_bits() : 0;
               tell(rank_of_adder, sums + quad - (rank_of_adder << share_bits()),
                    float4{value[0], value[1], value[2], value[3]});
             });
@@ -419,7 +430,7 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
       }
-      if (!alone()) {
+      if constexpr (kCluster) {
         if (knows) {
           for (int to = 0; to < blocks; ++to) tell(to, &shared.found[kAtOnce + rank][threadIdx.x], of_line);
         }
@@ -443,7 +454,8 @@ struct Tile {
           const float4* from = block.sums + (other << kQuadBits) + threadIdx.x;
 #pragma unroll 1
           for (int segment = begin; segment < end;) {
-            const int group = segment / kGroupSegments, end_of_run = min((group + 1) * kGroupSegments, end);
+            const int group = segment / kGroupSegments,
+                      end_of_run = kCluster ? min((group + 1) * kGroupSegments, end) : end;
 #pragma unroll 4
             for (; segment < end_of_run; ++segment) {
               const float4 value = *from;
@@ -451,6 +463,7 @@ struct Tile {
               from += 1 << share_bits();
             }
             if (segment % kGroupSegments == 0 || segment == work.steps) add_group<kWay>(total, sum, group);
+            if (!kCluster) break;
           }
         }
       }
@@ -498,12 +511,12 @@ struct Tile {
     bool found = false;
     for_each_output(c, [&](int, int, int f, int s, float* at, int) { found = found || wanted(f, s, at); });
     found = __syncthreads_or(found) != 0;
-    if (!alone()) {
+    if constexpr (kCluster) {
       cluster::sync();  // what blocks found before was read
       const int to = threadIdx.x;
-      if (to < work.blocks()) tell(to, &shared.found[kAtOnce + block.rank][0], Facts(found));
+      if (to < blocks_of_cluster()) tell(to, &shared.found[kAtOnce + block.rank][0], Facts(found));
       cluster::sync();
-      for (int from = 0; from < work.blocks(); ++from) found = found || shared.found[kAtOnce + from][0] != 0;
+      for (int from = 0; from < blocks_of_cluster(); ++from) found = found || shared.found[kAtOnce + from][0] != 0;
     }
     return found;
   }
@@ -537,8 +550,8 @@ struct Tile {
   }
 
   TREDUCE_DEVICE void compute(float* c, const float* bias) {
-    int index = blockIdx.x >> work.cluster_bits;
-    block.rank = alone() ? 0 : cluster::rank();
+    int index = blockIdx.x >> cluster_bits();
+    block.rank = kCluster ? cluster::rank() : 0;
     const int tile_s = index % work.tiles_s;
     index /= work.tiles_s;
     const int tile_f = index % work.tiles_f, batch = index / work.tiles_f;
@@ -560,13 +573,13 @@ struct Tile {
   }
 };
 
-template <int kIndex>
+template <int kIndex, bool kCluster>
 __global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blocks())
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
-  using Shared = typename Tile<kIndex>::Shared;
+  using Shared = typename Tile<kIndex, kCluster>::Shared;
   Shared* const shared = dynamic_shared<Shared>();
-  Tile<kIndex> tile{work, *shared, {}};
+  Tile<kIndex, kCluster> tile{work, *shared, {}};
   tile.block.pieces = reinterpret_cast<uint4*>(shared + 1);
   tile.compute(c, bias);
 #endif
@@ -600,7 +613,13 @@ cudaError_t launch_one(const Call& call) {
   work.parts_chunk = chunk(kPartBytes);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   return with_shape<kShapeCount>(call, [&](auto index) {
-    return launch(&kernel<index()>, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+    const auto run = [&](auto kernel) {
+      return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+    };
+    if constexpr (kShapes[index()].most_cluster() > 1) {
+      if (launched.cluster > 1) return run(&kernel<index(), true>);
+    }
+    return run(&kernel<index(), false>);
   });
 }
 
