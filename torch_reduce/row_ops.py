@@ -347,8 +347,8 @@ def var(
 ) -> Tensor:
     """The variance of all elements or along dims, as `torch.var(input, dim, correction=correction, keepdim=keepdim)`.
 
-    The mean, then the sum of the squares of x - mean, divided by their number less the correction. Rows whose elements lie
-    side by side are read once, unless a gradient is wanted; otherwise by an op for each step.
+    The mean, then the sum of the squares of x - mean, divided by their number less the correction. Rows whose elements
+    lie side by side are read once, unless a gradient is wanted; otherwise by an op for each step.
 
     Args:
         input: a dense tensor of any shape; dtypes as for `softmax`.
