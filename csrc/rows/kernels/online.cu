@@ -6,7 +6,8 @@
 //          formula, in a tree in shared memory. A second pass writes the outputs. The order is its own (numerics.md, class `online`):
 //          the products that scale a sum round. It is the same on every chip and on the CPU.
 //          The kernel: online.cuh.
-// Bound:   reads: two of each element for one that is needed; and each thread's chain of exp and multiply-add.
+// Bound:   latency: an element waits for the exp and the multiply-add of the one before it in its thread, where three_pass has 32
+//          independent ones at a time. Fewer reads do not help who does not wait for memory.
 // Next:    row_registers keeps the row, so that one read does for all passes.
 // Source:  Maxim Milakov and Natalia Gimelshein, Online normalizer calculation for softmax (2018); B. P. Welford (1962) for variances.
 #include "../rung.h"
