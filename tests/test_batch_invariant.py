@@ -804,15 +804,20 @@ def test_bags_of_embeddings(settings, dtype, device):
     offsets = torch.tensor([0, 3, 3, 17, 39], device=device)
     weights = random(40).to(device, dtype) if settings.get("per_sample_weights") else None
 
-    def bags(table, weights):
+    def bags(table, weights, **others):
         table = table.detach().clone().requires_grad_()
         weights = None if weights is None else weights.detach().clone().requires_grad_()
-        y = functional.embedding_bag(index, table, offsets, **settings | {"per_sample_weights": weights})
+        y = functional.embedding_bag(index, table, offsets, **settings | {"per_sample_weights": weights} | others)
         direction = torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype, device=device).view(y.shape)
         wanted = [t for t in (table, weights) if t is not None]
         return y.detach(), *torch.autograd.grad((y * direction).sum(), wanted)
 
     expected = bags(table.double(), None if weights is None else weights.double())
+    if settings.get(
+        "scale_grad_by_freq"
+    ):  # from the gradient without it, for torch 2.11 on a CPU counts some indices wrongly
+        plain = bags(table.double(), None, scale_grad_by_freq=False)[1]
+        expected = expected[0], plain / index.bincount(minlength=len(table)).clamp(min=1)[:, None]
     with torch_reduce.batch_invariant(strict=True):
         found = bags(table, weights)
         for a, b in zip(bags(table, weights), found, strict=True):

@@ -455,7 +455,7 @@ every_long = of_every_dtype(LONG)
 @every_long
 def test_long_k_in_groups_whatever_the_shape(variant, dtype, poisoned):
     """Groups of k are added in registers, by a second launch, or are one: of every tile, the same bits."""
-    for k in (8192, 8193, 10240, 12289 + 64, 40000):
+    for k in (1024, 1025, 3000, 8192, 8193, 10240, 12289 + 64, 40000):
         a, b = random(300, k, dtype=dtype), random(k, 2500, dtype=dtype, seed=1)
         whole = product(a, b, variant)
         for m, n in ((1, 1), (1, 2500), (3, 40), (8, 700), (16, 2500), (17, 300), (31, 2500), (64, 64), (64, 2500)):
@@ -487,7 +487,16 @@ def test_long_k_is_exact_where_sums_are(variant, dtype, poisoned):
 @pytest.mark.parametrize("variant", LONG, ids=tables.names(LONG))
 def test_long_k_has_the_bits_of_the_model(variant, poisoned):
     """The sums of groups, each the product of its own steps of k, added one after another."""
-    for m, n, k in ((40, 60, 8192), (40, 60, 8200), (1, 3000, 16_384), (300, 200, 30_001), (1000, 2000, 12_288)):
+    for m, n, k in (
+        (40, 60, 1024),
+        (40, 60, 1030),
+        (40, 60, 8192),
+        (40, 60, 8200),
+        (64, 500, 2048),
+        (1, 3000, 16_384),
+        (300, 200, 30_001),
+        (1000, 2000, 12_288),
+    ):
         dtype = torch.float32 if "float32" in variant.dtypes else torch.float64
         a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
         expected = orders.long_matmul(a, b, lambda x, y: product(x, y, variant))

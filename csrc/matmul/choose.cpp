@@ -91,7 +91,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, int tile) {
 namespace long_k {
 
 bool may_part(const Problem& p, DType dtype) {
-  const int64_t groups = groups_of(p.k), bytes = size_of(dtype), sum_bytes = std::max<int64_t>(bytes, 4);
+  const int64_t groups = groups_of(p.k, dtype), bytes = size_of(dtype), sum_bytes = std::max<int64_t>(bytes, 4);
   return groups > 1 && groups * p.m * p.n * sum_bytes <= (p.m + p.n) * p.k * bytes / 2;
 }
 
@@ -101,7 +101,8 @@ namespace {
 double cycles_to_add(const Problem& p, DType dtype, int multiprocessors) {
   // Both were not measured by themselves.
   constexpr double kLaunch = 3000, kBytes = 16;
-  const double sums = static_cast<double>(groups_of(p.k) * p.batches * p.m * p.n) * std::max<double>(size_of(dtype), 4);
+  const double sums =
+      static_cast<double>(groups_of(p.k, dtype) * p.batches * p.m * p.n) * std::max<double>(size_of(dtype), 4);
   return kLaunch + 2 * sums / (kBytes * multiprocessors);
 }
 
@@ -133,10 +134,10 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
   constexpr double kBytes = 48;                   // from the L2 a cycle and multiprocessor
   constexpr double kBesides = 1500;               // of a tile
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
-  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
+  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
   const double most = static_cast<double>(ceil_div(tasks, multiprocessors));
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
-  const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
+  const double k = static_cast<double>(apart ? long_k::group_of(DType::float64) : p.k);
   const double multiply = most * s.tile_m * s.tile_n * k / (128 * speed);
   const double wait = rounds * k / 4 * latency;
   const double read =
@@ -155,7 +156,7 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94},  {kSquare64, 0.92},
                                {kWide64, 0.83},    {kSquare32, 0.7},  {kRows16, 0.68},
                                {kColumns16, 0.68}, {kSquare16, 0.62}, {kDeep16, 0.63}};
-  const bool in_groups = long_k::groups_of(p.k) > 1;
+  const bool in_groups = long_k::groups_of(p.k, DType::float64) > 1;
   return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
     const bool can = s.index == kLong128 ? in_groups && !apart && exists_on(s.index, chip.capability) &&
@@ -178,9 +179,9 @@ namespace {
 double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
   constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
-  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k) : 1);
+  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
   const int64_t most = ceil_div(tasks, chip.multiprocessors), left = most % s.blocks;
-  const double k = static_cast<double>(apart ? long_k::kGroup : p.k), outputs = s.tile_m * s.tile_n;
+  const double k = static_cast<double>(apart ? long_k::group_of(DType::float64) : p.k), outputs = s.tile_m * s.tile_n;
   const double besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
   const double multiply =
       outputs * k / 128 * (static_cast<double>(most - left) / speed + static_cast<double>(left) / alone);
@@ -283,14 +284,16 @@ constexpr Cost kCosts[] = {
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
-double cycles(const Problem& p, const TileShape& s, int multiprocessors, int element_bytes, double speed,
-              double besides, bool apart) {
+double cycles(const Problem& p, const TileShape& s, int multiprocessors, DType dtype, double speed, double besides,
+              bool apart) {
   const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
-  const int64_t groups = apart ? long_k::groups_of(p.k) : 1;
+  const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
   const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
-  const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
-  const double finish = apart ? long_k::cycles_to_add(p, DType::float32, multiprocessors) : 0;
-  return rounds * (double(s.tile_m) * s.tile_n * depth * element_bytes / (4096 * speed) + besides) + finish;
+  const double depth = static_cast<double>(apart ? long_k::group_of(dtype) : p.k);
+  const double finish = apart ? long_k::cycles_to_add(p, dtype, multiprocessors) : 0;
+  return rounds *
+             (double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed) + besides) +
+         finish;
 }
 
 // Of the shapes for few rows and columns, whose cost is not modelled: none.
@@ -323,7 +326,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const int result = skewed(p.n, size_of(result_dtype(dtype)));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const TileShape& shape = kShapes[cost.index];
-    const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k) > 1;
+    const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
                      : cost.index == kLarge ? !in_groups
                      : cost.index == kLong  ? in_groups
@@ -332,7 +335,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     if (!can) return std::numeric_limits<double>::infinity();
     const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
     const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
-    return cycles(p, shape, chip.multiprocessors, bytes, speed, cost.besides, apart);
+    return cycles(p, shape, chip.multiprocessors, dtype, speed, cost.besides, apart);
   };
   const auto best_of = [&](bool apart) -> const Cost& {
     return cheapest(kCosts, [&](const Cost& cost) { return cost_of(cost, apart); });
@@ -358,8 +361,8 @@ namespace register_operand {
 Choice choose(const Problem& p, const Chip& chip) {
   constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
-    const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k) : 1);
-    const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
+    const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
+    const double depth = static_cast<double>(apart ? long_k::group_of(DType::float32) : p.k);
     const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
     // Of blocks that share a multiprocessor one works while another begins or ends.
     const int blocks = s.rows > kMostRows ? s.blocks : 1;
@@ -370,13 +373,13 @@ Choice choose(const Problem& p, const Chip& chip) {
   while (kShapes[index].rows < p.m && index + 2 < kFewShapes) index += 2;
   const int64_t narrow = tiles_of(p, kShapes[index].rows, kShapes[index].lines);
   const bool apart = long_k::may_part(p, DType::float32) && narrow * 2 <= chip.multiprocessors;
-  const int64_t tasks = narrow * (apart ? long_k::groups_of(p.k) : 1);
+  const int64_t tasks = narrow * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
   // Two blocks a multiprocessor: narrow tiles where these are all at once.
   if (tasks > 2 * int64_t(chip.multiprocessors)) ++index;
   double least = cycles(kShapes[index], apart);
   if (p.m > kMostRows && !apart) {
     for (int i = index + 1; i < kShapeCount; ++i) {
-      if (long_k::groups_of(p.k) > 1 && !kShapes[i].adds_groups()) continue;
+      if (long_k::groups_of(p.k, DType::float32) > 1 && !kShapes[i].adds_groups()) continue;
       const double other = cycles(kShapes[i], false);
       if (other >= least) continue;
       least = other;
@@ -390,7 +393,7 @@ Choice choose(const Problem& p, const Chip& chip) {
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   const Shape& s = kShapes[choice.index];
-  if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k) > INT32_MAX) return false;
+  if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k, DType::float32) > INT32_MAX) return false;
   const bool gathered = b.reading == Reading::gathered;
   // B along k as well: 3 to 13 % faster than from shared memory where k is 4096, 5 % slower of 28672.
   constexpr int64_t kFewest = 32, kLong = 8192;

@@ -296,7 +296,7 @@ void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
   const Choice choice = mma_f64::choose(r.problem, chip, chip.shared_bytes());
   out.shape = choice.index;
   out.apart = choice.apart;
-  out.groups = long_k::groups_of(r.problem.k);
+  out.groups = long_k::groups_of(r.problem.k, r.dtype);
   const mma_f64::Shape& s = mma_f64::kShapes[out.shape];
   prepare_staged(r, chip, s, s.fixed, s.kept_bytes(), out);
   if (out.apart) add_groups_apart(chip, out);
@@ -309,7 +309,7 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
   const Choice choice = specialized_f64::choose(p, b.boxes.along_k, chip);
   out.shape = choice.index;
   out.apart = choice.apart;
-  out.groups = long_k::groups_of(p.k);
+  out.groups = long_k::groups_of(p.k, r.dtype);
   const specialized_f64::Shape& s = specialized_f64::kShapes[out.shape];
   copy_operands(a, b, out);
   set_tile(s, out);
@@ -360,7 +360,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   copy_operands(of_a ? view_of(operand_a(p, r.a, bytes), true) : view_of_a,
                 registers && !of_a ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
   const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
-  out.groups = long_k::groups_of(p.k);
+  out.groups = long_k::groups_of(p.k, r.dtype);
   out.apart = choice.apart;
   out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
   LaunchShape launch;

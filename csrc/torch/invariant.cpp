@@ -148,7 +148,7 @@ constexpr Left kLeft[] = {
      "_triton_scaled_dot_attention _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm addmm.dtype "
      "addmm.dtype_out baddbmm.dtype baddbmm.dtype_out batch_norm_backward batch_norm_backward_reduce "
      "batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_stats batch_norm_update_stats bmm.dtype "
-     "bmm.dtype_out cholesky_inverse conv_depthwise3d cudnn_affine_grid_generator "
+     "bmm.dtype_out cholesky cholesky_inverse conv_depthwise3d cudnn_affine_grid_generator "
      "cudnn_affine_grid_generator_backward cudnn_batch_norm cudnn_batch_norm_backward cudnn_convolution "
      "cudnn_convolution_add_relu cudnn_convolution_relu cudnn_convolution_transpose cudnn_grid_sampler "
      "cudnn_grid_sampler_backward geqrf histogram "

@@ -96,6 +96,11 @@ class WholeVectors {
       if (written) to_ = static_cast<int64_t>(i);
       if (!written || !schema[i].kwarg_only()) shape_ = at::infer_size(shape_, arguments_[i].toTensor().sizes());
     }
+    if (to_ >= 0 && !schema[to_].kwarg_only()) {  // torch 2.11 would resize it
+      const at::IntArrayRef own = arguments_[to_].toTensor().sizes();
+      TORCH_CHECK(own == shape_, "output with shape ", own, " doesn't match the broadcast shape ",
+                  at::IntArrayRef(shape_));
+    }
     count_ = c10::multiply_integers(shape_);
     padded_ = (count_ + kVectors - 1) / kVectors * kVectors;
     arrays_.resize(arguments_.size());
