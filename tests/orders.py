@@ -449,19 +449,19 @@ def linear(x, weight, bias):
 
 
 # Of persistent and mma_f64: up to how many steps of k are one sum, and the steps of a group beyond.
-LONG, LONG_F64 = (8192, 2048), (1024, 1024)  # steps of k up to which all are one group, and of a group
+LONG_GROUP = 2048
+LONG_K, LONG_K_OF_FLOAT64 = 8192, 2048
 
 
 @np.errstate(all="ignore")
 def long_matmul(a, b, part):
     """The product of two matrices as `persistent` and `mma_f64` add it. `part`: the product over a group."""
     k = a.shape[-1]
-    one, group = LONG_F64 if a.dtype in (torch.float64, np.float64) else LONG
-    if k <= one:
+    if k <= (LONG_K_OF_FLOAT64 if a.dtype == torch.float64 else LONG_K):
         return part(a, b)
     total = 0
-    for begin in range(0, k, group):
-        total = total + part(a[..., begin : begin + group], b[..., begin : begin + group, :])
+    for begin in range(0, k, LONG_GROUP):
+        total = total + part(a[..., begin : begin + LONG_GROUP], b[..., begin : begin + LONG_GROUP, :])
     return canonical(total)
 
 

@@ -487,16 +487,8 @@ def test_long_k_is_exact_where_sums_are(variant, dtype, poisoned):
 @pytest.mark.parametrize("variant", LONG, ids=tables.names(LONG))
 def test_long_k_has_the_bits_of_the_model(variant, poisoned):
     """The sums of groups, each the product of its own steps of k, added one after another."""
-    for m, n, k in (
-        (40, 60, 1024),
-        (40, 60, 1030),
-        (40, 60, 8192),
-        (40, 60, 8200),
-        (64, 500, 2048),
-        (1, 3000, 16_384),
-        (300, 200, 30_001),
-        (1000, 2000, 12_288),
-    ):
+    for m, n, k in ((40, 60, 2048), (40, 60, 2056), (64, 500, 4096), (40, 60, 8192), (40, 60, 8200), (1, 3000, 16_384),
+                    (300, 200, 30_001), (1000, 2000, 12_288)):  # fmt: skip
         dtype = torch.float32 if "float32" in variant.dtypes else torch.float64
         a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
         expected = orders.long_matmul(a, b, lambda x, y: product(x, y, variant))

@@ -95,6 +95,11 @@ bool may_part(const Problem& p, DType dtype) {
   return groups > 1 && groups * p.m * p.n * sum_bytes <= (p.m + p.n) * p.k * bytes / 2;
 }
 
+double cycles_to_read(const Problem& p, DType dtype, const Chip& chip) {
+  constexpr double kBytes = 19;  // of memory, a cycle and multiprocessor
+  return static_cast<double>((p.m + p.n) * p.k * p.batches * size_of(dtype)) / (kBytes * chip.multiprocessors);
+}
+
 namespace {
 
 // Clock cycles of the launch that adds groups that are apart: a launch, and what it reads and its blocks wrote.
@@ -106,9 +111,15 @@ double cycles_to_add(const Problem& p, DType dtype, int multiprocessors) {
   return kLaunch + 2 * sums / (kBytes * multiprocessors);
 }
 
+// Whether groups apart are faster, by the cycles of both. Where the memory bounds both, their sums are what is more to read and write.
+bool pays_apart(const Problem& p, DType dtype, double apart, double whole, const Chip& chip) {
+  const double memory = cycles_to_read(p, dtype, chip), finish = cycles_to_add(p, dtype, chip.multiprocessors);
+  return std::max(apart, memory + finish) < std::max(whole, memory);
+}
+
 // The entry with the least cost(entry, apart), among tiles of all of k and, where they may be, groups of k that are apart.
 template <class Entry, size_t kCount, class Cost>
-Choice cheapest_of(const Problem& p, DType dtype, const Entry (&entries)[kCount], Cost cost) {
+Choice cheapest_of(const Problem& p, DType dtype, const Chip& chip, const Entry (&entries)[kCount], Cost cost) {
   const auto best_of = [&](bool apart) {
     const Entry& best = cheapest(entries, [&](const Entry& entry) { return cost(entry, apart); });
     return Choice{best.index, apart, cost(best, apart)};
@@ -116,7 +127,7 @@ Choice cheapest_of(const Problem& p, DType dtype, const Entry (&entries)[kCount]
   const Choice whole = best_of(false);
   if (!may_part(p, dtype)) return whole;
   const Choice apart = best_of(true);
-  return apart.cycles < whole.cycles ? apart : whole;
+  return pays_apart(p, dtype, apart.cycles, whole.cycles, chip) ? apart : whole;
 }
 
 }  // namespace
@@ -137,7 +148,7 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
   const double most = static_cast<double>(ceil_div(tasks, multiprocessors));
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
-  const double k = static_cast<double>(apart ? long_k::group_of(DType::float64) : p.k);
+  const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double multiply = most * s.tile_m * s.tile_n * k / (128 * speed);
   const double wait = rounds * k / 4 * latency;
   const double read =
@@ -157,7 +168,7 @@ Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
                                {kWide64, 0.83},    {kSquare32, 0.7},  {kRows16, 0.68},
                                {kColumns16, 0.68}, {kSquare16, 0.62}, {kDeep16, 0.63}};
   const bool in_groups = long_k::groups_of(p.k, DType::float64) > 1;
-  return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
+  return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
     const bool can = s.index == kLong128 ? in_groups && !apart && exists_on(s.index, chip.capability) &&
                                                shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
@@ -181,7 +192,7 @@ double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, 
   const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
   const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
   const int64_t most = ceil_div(tasks, chip.multiprocessors), left = most % s.blocks;
-  const double k = static_cast<double>(apart ? long_k::group_of(DType::float64) : p.k), outputs = s.tile_m * s.tile_n;
+  const double k = static_cast<double>(apart ? long_k::kGroup : p.k), outputs = s.tile_m * s.tile_n;
   const double besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
   const double multiply =
       outputs * k / 128 * (static_cast<double>(most - left) / speed + static_cast<double>(left) / alone);
@@ -201,7 +212,7 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
                                {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.51},
                                {kSquare32, 0.72, 0.4}};
-  return long_k::cheapest_of(p, DType::float64, kSpeeds, [&](const Speed& s, bool apart) {
+  return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
     return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
                                   : std::numeric_limits<double>::infinity();
@@ -289,7 +300,7 @@ double cycles(const Problem& p, const TileShape& s, int multiprocessors, DType d
   const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
   const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
   const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
-  const double depth = static_cast<double>(apart ? long_k::group_of(dtype) : p.k);
+  const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, multiprocessors) : 0;
   return rounds *
              (double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed) + besides) +
@@ -306,11 +317,6 @@ Index narrow_shape(const Problem& p, const Boxes& a) {
 }
 
 }  // namespace
-
-double cycles_to_read(const Problem& p, int element_bytes, const Chip& chip) {
-  constexpr double kBytes = 19;  // of memory, a cycle and multiprocessor
-  return static_cast<double>((p.m + p.n) * p.k * p.batches * element_bytes) / (kBytes * chip.multiprocessors);
-}
 
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
   const bool may_be_apart = long_k::may_part(p, dtype);
@@ -343,10 +349,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const Cost& whole = best_of(false);
   if (may_be_apart) {
     const Cost& apart = best_of(true);
-    // Where the memory bounds both, the sums of groups are what is more to read and write.
-    const double memory = cycles_to_read(p, bytes, chip);
-    const double finish = long_k::cycles_to_add(p, dtype, chip.multiprocessors);
-    const bool faster = std::max(cost_of(apart, true), memory + finish) < std::max(cost_of(whole, false), memory);
+    const bool faster = long_k::pays_apart(p, dtype, cost_of(apart, true), cost_of(whole, false), chip);
     if (narrow != kShapeCount || faster) return {apart.index, true, cost_of(apart, true)};
   }
   return {whole.index, false, cost_of(whole, false)};
@@ -362,7 +365,7 @@ Choice choose(const Problem& p, const Chip& chip) {
   constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
     const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
-    const double depth = static_cast<double>(apart ? long_k::group_of(DType::float32) : p.k);
+    const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
     const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
     // Of blocks that share a multiprocessor one works while another begins or ends.
     const int blocks = s.rows > kMostRows ? s.blocks : 1;

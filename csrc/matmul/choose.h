@@ -38,6 +38,8 @@ struct Choice {
 namespace long_k {
 // Whether groups may be apart: sums of groups take at most half of the operands' memory.
 bool may_part(const Problem& p, DType dtype);
+// Clock cycles in which the memory gives both operands.
+double cycles_to_read(const Problem& p, DType dtype, const Chip& chip);
 }  // namespace long_k
 
 namespace mma_f64 {
@@ -53,8 +55,6 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip);
 namespace persistent {
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
-// Clock cycles in which the memory gives both operands.
-double cycles_to_read(const Problem& p, int element_bytes, const Chip& chip);
 }  // namespace persistent
 
 namespace small_tiles {

@@ -24,7 +24,7 @@ inline KGroups groups_for(const Call& call, bool adds_groups, int depth) {
   const Decisions& d = call.prepared;
   const Problem& p = call.problem;
   const bool one = d.groups == 1 || !(adds_groups || d.apart);
-  return {static_cast<int>(ceil_div(one ? p.k : long_k::group_of(call.dtype), int64_t(depth))),
+  return {static_cast<int>(ceil_div(one ? p.k : long_k::kGroup, int64_t(depth))),
           d.apart ? static_cast<int>(d.groups) : 1, p.batches * p.m * p.n, call.region<void>(d.partials)};
 }
 

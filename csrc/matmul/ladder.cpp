@@ -96,7 +96,7 @@ Row make_mma_f64_row() {
                                       "NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS", &prepare_mma_f64));
   row.order = "tensor_core_f64";
   row.order_text =
-      "to k = 1024 the tensor core adds 4 products at a time to a float64 accumulator, p ascending; longer k in groups "
+      "to k = 2048 the tensor core adds 4 products at a time to a float64 accumulator, p ascending; longer k in groups "
       "of as many steps, each such a sum from zero, added one after another. The CPU adds in k order instead";
   row.dtypes = {DType::float64};
   row.float32_bits = 24;

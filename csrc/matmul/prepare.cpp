@@ -402,7 +402,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   }
   // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
   const double most = 2 * tasks() <= slots ? 20000 : 10000;  // cycles
-  launch.overlapping = tasks() <= slots && std::max(choice.cycles, persistent::cycles_to_read(p, bytes, chip)) < most;
+  launch.overlapping = tasks() <= slots && std::max(choice.cycles, long_k::cycles_to_read(p, r.dtype, chip)) < most;
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

@@ -8,7 +8,7 @@
 //          holds 16 steps of k. Where that leaves multiprocessors idle, smaller tiles, down to 16 x 16, with more stages: the
 //          sums are those of fused multiply-adds in order, whatever the tile.
 // Bound:   the tensor cores: 128 fused multiply-adds a cycle and multiprocessor on sm_90. For few rows the memory.
-// Note:    long k in groups of 1024: their sums are added in registers, which of 128 x 128 tiles are kept in
+// Note:    long k in groups of 2048: their sums are added in registers, which of 128 x 128 tiles are kept in
 //          shared memory; or groups are tasks of their own, and a second launch adds them.
 // Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.

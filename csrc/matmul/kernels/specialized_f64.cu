@@ -10,7 +10,7 @@
 // Bound:   the tensor cores: 128 multiply-adds a cycle and multiprocessor. In small tiles fragments come close: 64 x 32 outputs
 //          take 256 cycles of multiplications for 16 steps of k, and 288 of shared memory.
 // Note:    lines are permuted over lanes so that 16 lanes read swizzled tiles without bank conflicts. Long k in groups of
-//          1024: their sums are added to C, which the same threads wrote, or groups are tasks of their own.
+//          2048: their sums are added to C, which the same threads wrote, or groups are tasks of their own.
 // Next:    persistent, for the narrower dtypes: blocks of a cluster share what they fetch.
 // Source:  NVIDIA, PTX ISA: mma for float64; V. Thakkar et al., CUTLASS 3.
 #include "../../primitives/ptx/mma.cuh"
