@@ -15,7 +15,7 @@ def wide(x):
     return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
 
-PARTS = 256  # of class `online`
+PARTS = 1024  # of class `online`
 
 
 def total(rows, order):

@@ -281,8 +281,8 @@ def _row_roundings(op: str, variant: str, length: int) -> int:
     """The most roundings between an element and an output of its row: the formula's, exp, log and 1 / sqrt among them,
     and those of the two sums."""
     online = variant_named(op, variant).order == "online"
-    # In the order of online.h a part takes every 256th element, and rounds a few times for each.
-    return 40 + 2 * (4 * math.ceil(length / 256) + 8 if online else _C.pairwise_depth(length))
+    # In the order of online.h a part takes every 1024th element, and rounds a few times for each.
+    return 40 + 2 * (4 * math.ceil(length / 1024) + 10 if online else _C.pairwise_depth(length))
 
 
 def error_bound(op: str, variant: str, inputs: tuple[Tensor, ...], known: Truth, **sizes: int | None) -> Tensor | float:

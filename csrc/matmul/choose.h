@@ -45,6 +45,8 @@ double cycles_to_read(const Problem& p, DType dtype, const Chip& chip);
 namespace mma_f64 {
 // shared_bytes: what a block may ask for.
 Choice choose(const Problem& p, const Chip& chip, int shared_bytes);
+// Whether it is faster than specialized_f64.
+bool pays(const Problem& p, const Chip& chip);
 }  // namespace mma_f64
 
 namespace specialized_f64 {

@@ -28,9 +28,8 @@ Row with_capability(Row row, int capability) {
 Row one_pass(Row row) {
   row.order = "online";
   row.order_text =
-      "element e belongs to part e mod 256; a part takes its elements in order, then parts i and i + 128 meet, i and i "
-      "+ 64, ..., each "
-      "time scaled to the greater maximum, or moved to the common mean";
+      "element e belongs to part e mod 1024; a part takes its elements in order, then parts i and i + 512 meet, i and "
+      "i + 256, ..., each time scaled to the greater maximum, or moved to the common mean";
   row.is_online = true;
   return row;
 }

@@ -9,8 +9,9 @@
 
 namespace treduce::rows {
 
-// Parts of a row: element e belongs to part e % kParts. As many as a block has threads.
-constexpr int kParts = 256;
+// Parts of a row: element e belongs to part e % kParts. A thread has four, kPartThreads apart: what one part does next waits for what it did
+// before, so others fill the gaps.
+constexpr int kPartThreads = 256, kPartsOfThread = 4, kParts = kPartThreads * kPartsOfThread;
 
 // An op of one reduction: there is nothing to correct.
 template <class O>
@@ -39,12 +40,12 @@ struct ScaledSum {
   TREDUCE_ALWAYS_INLINE static State none() { return {-elementary::infinity_of<A>(), A(0)}; }
   TREDUCE_ALWAYS_INLINE static State of(A (&x)[1], A, const Values&) { return {x[0], A(1)}; }
   TREDUCE_ALWAYS_INLINE static State meet(State a, State b) {
-    if (b.max == none().max) return a;  // adds exp(-inf), and the difference of two infinities would be NaN
-    if (a.max == none().max) return b;
     const bool rises = b.max > a.max;
     const State high = rises ? b : a, low = rises ? a : b;
     const A scale = elementary::exp_of_nonpositive(low.max - high.max);
-    return {Max<A>::combine(a.max, b.max), elementary::multiply_add(low.sum, scale, high.sum)};
+    const A sum = elementary::multiply_add(low.sum, scale, high.sum);
+    // What has a maximum of -inf adds nothing, and the difference of two infinities is NaN.
+    return {Max<A>::combine(a.max, b.max), b.max == none().max ? a.sum : a.max == none().max ? b.sum : sum};
   }
   TREDUCE_ALWAYS_INLINE static void finish(Values& row, State all, const Constants<A>& constants) {
     O::template result<0>(row) = all.max;
@@ -64,10 +65,10 @@ struct Moments {
   TREDUCE_ALWAYS_INLINE static State none() { return {A(0), A(0), A(0)}; }
   TREDUCE_ALWAYS_INLINE static State of(A (&x)[1], A, const Values&) { return {A(1), x[0], A(0)}; }
   TREDUCE_ALWAYS_INLINE static State meet(State a, State b) {
-    if (b.count == A(0)) return a;
     const A count = a.count + b.count, share = b.count / count, difference = b.mean - a.mean;
     const A moved = elementary::multiply(difference, share);
     const A between = elementary::multiply(elementary::multiply(difference, moved), a.count);
+    if (b.count == A(0)) return a;
     return {count, a.mean + moved, a.squares + b.squares + between};
   }
   TREDUCE_ALWAYS_INLINE static void finish(Values& row, State all, const Constants<A>& constants) {

@@ -89,7 +89,7 @@ void prepare_three_pass(const Request& r, const Chip&, Prepared& p) {
 
 void prepare_online(const Request& r, const Chip&, Prepared& p) {
   p.reads = Reads::single;
-  p.warps = kParts / kWarp;
+  p.warps = kPartThreads / kWarp;
   add_launch(r, p, 1, p.warps);
 }
 

@@ -15,40 +15,57 @@ TREDUCE_DEVICE typename Source::Acc read(const Source& source, const void* from,
 }
 
 template <template <class> class RowOp, class Source>
-__global__ void __launch_bounds__(kParts) kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p) {
+__global__ void __launch_bounds__(kPartThreads, 2) kernel(TREDUCE_GRID_CONSTANT Parameters<Source> p) {
   using A = typename Source::Acc;
   using Op = RowOp<A>;
   using Pass = Online<Op>;
   using State = typename Pass::State;
-  SHARED_ARRAY(State, part, kParts);
+  SHARED_ARRAY(State, part, kPartThreads);
   const Problem& problem = p.problem;
   const Constants<A> constants = constants_of<A>(p);
   const int thread = threadIdx.x;
   ptx::wait_for_launch_before();
   for (int64_t row = blockIdx.x; row < problem.rows; row += gridDim.x) {
     typename Op::Values values = begin_row<Op>(p, row);
-    const auto load = [&](int64_t e, A(&x)[Op::kInputs]) {
+    int64_t begin[Op::kInputs];  // of the row, in each input
+#pragma unroll
+    for (int i = 0; i < Op::kInputs; ++i) begin[i] = problem.in[i].row(row, problem.inner);
+    const auto load = [&](int64_t e, A* x) {
 #pragma unroll
       for (int i = 0; i < Op::kInputs; ++i) {
-        const Layout& layout = problem.in[i];
-        x[i] = read(p.source, p.pointers.in[i], layout.row(row, problem.inner) + e * layout.element_stride);
+        x[i] = read(p.source, p.pointers.in[i], begin[i] + e * problem.in[i].element_stride);
       }
     };
     const auto weight_of = [&](int64_t e) {
       return Op::kWeight && problem.has_weight ? read(p.source, p.pointers.weight, e) : A(1);
     };
 
-    // one pass: what this thread's part gives
-    State mine = Pass::none();
-    for (int64_t e = thread; e < problem.length; e += kParts) {
-      A x[Op::kInputs];
-      load(e, x);
-      mine = Pass::meet(mine, Pass::of(x, Op::kWeightFirst ? weight_of(e) : A(1), values));
+    // one pass: what this thread's parts give
+    State mine[kPartsOfThread];
+#pragma unroll
+    for (State& state : mine) state = Pass::none();
+    for (int64_t first = thread; first < problem.length; first += kParts) {
+      A x[kPartsOfThread][Op::kInputs];
+#pragma unroll
+      for (int i = 0; i < kPartsOfThread; ++i) {
+        if (first + i * kPartThreads < problem.length) load(first + i * kPartThreads, x[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kPartsOfThread; ++i) {
+        const int64_t e = first + i * kPartThreads;
+        if (e >= problem.length) break;
+        mine[i] = Pass::meet(mine[i], Pass::of(x[i], Op::kWeightFirst ? weight_of(e) : A(1), values));
+      }
     }
-    part[thread] = mine;
 
-    // parts meet
-    for (int s = kParts / 2; s > 0; s /= 2) {
+    // parts meet: in a thread, then in a block
+#pragma unroll
+    for (int s = kPartsOfThread / 2; s > 0; s /= 2) {
+#pragma unroll
+      for (int i = 0; i < s; ++i) mine[i] = Pass::meet(mine[i], mine[i + s]);
+    }
+    part[thread] = mine[0];
+    for (int s = kPartThreads / 2; s > 0; s /= 2) {
       __syncthreads();
       if (thread < s) part[thread] = Pass::meet(part[thread], part[thread + s]);
     }
@@ -57,7 +74,9 @@ __global__ void __launch_bounds__(kParts) kernel(TREDUCE_GRID_CONSTANT Parameter
 
     // a second pass writes the outputs
     if constexpr (Op::kHasElements) {
-      for (int64_t e = thread; e < problem.length && wants_elements<Op>(problem); e += kParts) {
+      const int64_t begin_out = problem.out.row(row, problem.inner);
+#pragma unroll 4
+      for (int64_t e = thread; e < problem.length && wants_elements<Op>(problem); e += kPartThreads) {
         A x[Op::kInputs];
         load(e, x);
         const A weight = weight_of(e);
@@ -66,8 +85,8 @@ __global__ void __launch_bounds__(kParts) kernel(TREDUCE_GRID_CONSTANT Parameter
         const bool has_bias = Op::kBias && problem.has_bias;
         const A bias = has_bias ? read(p.source, p.pointers.bias, e) : A(0);
         const A out[1] = {Op::output(x, Op::kWeight && problem.has_weight, weight, has_bias, bias, values)};
-        const int64_t at = problem.out.row(row, problem.inner) + e * problem.out.element_stride;
-        p.source.rounded(out).store(static_cast<typename Source::Raw*>(p.pointers.out) + at);
+        p.source.rounded(out).store(static_cast<typename Source::Raw*>(p.pointers.out) + begin_out +
+                                    e * problem.out.element_stride);
       }
     }
     if (thread == 0) store_row<Op>(p, values, row);
