@@ -328,8 +328,21 @@ def test_few_rows_have_the_bits_of_many_whatever_the_values(variant, dtype, pois
     special[::7, 3] = float("nan")
     for left, right in ((a * root, b * root), (a * powers, b), (zeros, b), (zeros, zeros[:k, :n]), (special, b)):
         whole = product(left, right, variant)
-        for m in FEW_ROWS:
-            assert_same_bits(product(left[3 : 3 + m], right, variant), whole[3 : 3 + m], f"{m} rows")
+        for m, b_layout in itertools.product(FEW_ROWS, (right, right.t().contiguous().t())):
+            assert_same_bits(product(left[3 : 3 + m], b_layout, variant), whole[3 : 3 + m], f"{m} rows")
+
+
+@every_float_core
+def test_few_columns_have_the_bits_of_many(variant, dtype, poisoned):
+    """Likewise, with a bias, where the transposed product has few rows."""
+    for m, k in ((1, 65), (100, 1000), (333, 1001), (3001, 2056), (4096, 72), (700, 9000)):
+        a, b, bias = random(m, k, dtype=dtype), random(k, 300, dtype=dtype, seed=1), random(300, dtype=dtype, seed=2)
+        whole = torch.ops.treduce.linear(a, b.t(), bias, variant.name)
+        for left in (a, a.t().contiguous().t()):
+            for n in FEW_ROWS:
+                part = b[:, 5 : 5 + n].t().contiguous()
+                found = torch.ops.treduce.linear(left, part, bias[5 : 5 + n].contiguous(), variant.name)
+                assert_same_bits(found, whole[:, 5 : 5 + n].contiguous(), f"{n} columns of {(m, k)}")
 
 
 @every_pair

@@ -249,15 +249,22 @@ constexpr int kTileCost = 8;  // what a tile costs besides its columns, in colum
 
 }  // namespace
 
-// 16 bits, both operands contiguous along k, and one matrix. Measured on an NVIDIA H200, 2026-11-21: faster by 2 to 8 % up to
-// 16 rows, but for k of 28672 (-2 %); not from 17 to 32 rows; beyond where tiles of 64 x 128 are more than the
-// multiprocessors. Batches were not measured.
-bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
-  if (size_of(dtype) != 2 || !a.along_k || !b.along_k || p.batches > 1) return false;
-  return p.m <= 16 || (p.m > 32 && p.m <= kMostRows && ceil_div(p.n, 128) > chip.multiprocessors);
+// Both operands contiguous along k, and one matrix; batches were not measured. Narrow tiles where columns are few (NVIDIA H200,
+// 2026-11-25: of 256 to 6144 columns and k of 1024 to 8192, 0.6 to 0.95 of the time of the others). Of 16 bits up to 16 rows, and up to
+// 64 where tiles of 64 x 128 are more than the multiprocessors (2026-11-21: faster by 2 to 8 %).
+std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+                            const Chip& chip) {
+  const bool half = size_of(dtype) == 2;
+  if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
+  if (!x.along_k || !w.boxes.along_k || p.batches > 1 || p.m > kMostRows) return std::nullopt;
+  const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
+  if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
+    return p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : kNarrow64;
+  }
+  if (!half || transposed) return std::nullopt;
+  if (p.m <= 16) return p.m <= 8 ? kRows8 : kRows16;
+  return p.m > 32 && ceil_div(p.n, 128) > chip.multiprocessors ? std::optional(kRows64) : std::nullopt;
 }
-
-Index choose(const Problem& p) { return p.m <= 8 ? kRows8 : p.m <= 16 ? kRows16 : kRows64; }
 
 // Those that leave the busiest multiprocessor the least; of equals the most, which read the rows fewest times.
 int columns_of(const Shape& shape, const Problem& p, const Chip& chip) {

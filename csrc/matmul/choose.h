@@ -65,9 +65,10 @@ bool pays(const Problem& p, DType dtype);
 }  // namespace small_tiles
 
 namespace few_rows {
-// Whether the kernel can, and is faster than those of persistent.
-bool pays(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
-Index choose(const Problem& p);
+// None: the kernel cannot, or those of persistent are faster. x: the few rows; w: how persistent would read the other operand;
+// transposed: the product is C's transpose, so its rows are columns of C.
+std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+                            const Chip& chip);
 // Of a block.
 int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
 int stages_of(const Shape& shape, int columns);

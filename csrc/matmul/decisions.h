@@ -26,9 +26,10 @@ struct Decisions {
   DType dtype = DType::float32;
 
   // The outputs of a block, or of a cluster, and which entry of the rung's list in shapes.h that is. `few`: of the list of the
-  // kernel for few rows (few_rows.cuh, split_rows.cuh).
+  // kernel for few rows (few_rows.cuh, split_rows.cuh); few_columns: it computes the transposed product;
+  // registers: of register_operand.cu.
   int shape = 0;
-  bool few = false;
+  bool few = false, few_columns = false, registers = false;
   bool small = false;  // the kernel for small matrices (small_tiles.cuh, small_matrices.cuh)
   int64_t tile_m = 0, tile_n = 0;
   int stages = 0;  // of the ring in shared memory; 0: none

@@ -1,12 +1,12 @@
-// persistent for up to 64 rows of float16 or bfloat16: nearly all that is read is the other operand, the weights. The
-// instruction is mma.sync of a warp, whose 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where
-// those of a warp group have 64. Each output is still one chain of multiplications, 16 steps of k each, in every group of k.
+// persistent for up to 64 rows: nearly all that is read is the other operand, the weights. The instruction is mma.sync of a warp, whose
+// 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where those of a warp group have 64. Each output is still
+// one chain of multiplications, 16 steps of k each (8 of tfloat32), in every group of k.
 //
-// Order:   on an H200 mma.sync.m16n8k16 gives the bits of wgmma for both types, 16 products at a time and p ascending, so this
-//          is of the order class of the rest of persistent. Tests compare the rows of small and large products. Of tfloat32
-//          that is not known: other kernels take it.
-// Mapping: a producer thread keeps a deep ring of tiles full, 64 steps of k each; a warp has 16 or 32 columns of C. It loads
-//          the fragments of the next stage between the multiplications of this one.
+// Order:   on an H200 mma.sync.m16n8k16, and m16n8k8 of tfloat32, give the bits of wgmma, as many products at a time and p ascending, so
+//          this is of the order class of the rest of persistent. Tests compare the rows of small and large products.
+// Mapping: a producer thread keeps a deep ring of tiles full; a warp has 16 or 32 columns of C. It loads the fragments of the next stage
+//          between the multiplications of this one. Where columns are few, a stage has two slabs of k, so that a warp waits for half as
+//          many, and the chain is bound by the latency of multiplications alone.
 #pragma once
 
 #include "../primitives/ptx/launch.cuh"
@@ -19,7 +19,7 @@ namespace treduce::matmul::few_rows {
 using namespace hopper;
 
 constexpr int kFragmentColumns = 16, kFragmentRows = 8;  // outputs of one multiplication
-constexpr int kSteps = 4;                                // multiplications along the k of a stage, 16 each
+constexpr int kSlabSteps = 4;                            // multiplications along the k of a slab, 16 each
 
 // One of the shapes of shapes.h.
 template <int kIndex>
@@ -27,8 +27,9 @@ struct Tiling {
   static constexpr Shape kShape = kShapes[kIndex];
   static constexpr int kRows = kShape.rows;
   static constexpr int kWarpRows = kShape.warp_rows, kWarpColumns = kShape.warp_columns;
-  static constexpr int kParts = kShape.parts();                           // warps that share columns
-  static constexpr int kThreads = kShape.threads(kShape.most_columns());  // at most
+  static constexpr int kParts = kShape.parts();                              // warps that share columns
+  static constexpr int kSlabs = kShape.slabs, kSteps = kSlabs * kSlabSteps;  // of a stage
+  static constexpr int kThreads = kShape.threads(kShape.most_columns());     // at most
 };
 
 struct Work {
@@ -36,6 +37,7 @@ struct Work {
   int m, steps, tiles;
   int group_steps;      // an even number, or all
   int columns, stages;  // of a block; of its ring
+  bool transposed;      // rows here are columns of C
 };
 
 // The offset of the 16 bytes that this lane addresses for ldmatrix: of the 16 columns from `column` on in a tile of the weights,
@@ -48,19 +50,21 @@ TREDUCE_DEVICE uint32_t place_of_columns(int column) {
 // The fragments that a warp multiplies in a stage.
 template <class S>
 struct Fragments {
-  uint32_t columns[kSteps][S::kWarpColumns / kFragmentColumns][4];
-  uint32_t rows[kSteps / 2][S::kWarpRows / kFragmentRows][4];  // of two steps
+  uint32_t columns[S::kSteps][S::kWarpColumns / kFragmentColumns][4];
+  uint32_t rows[S::kSteps / 2][S::kWarpRows / kFragmentRows][4];  // of two steps
 };
 
 // Stores 16 columns from `column` on of 8 rows from `row` on. Nothing past the edges is written.
 template <class Out>
-TREDUCE_DEVICE void store(const float (&acc)[4], Out* c, const Out* bias, int row, int64_t column, int m, int64_t n) {
+TREDUCE_DEVICE void store(const float (&acc)[4], const Work& work, Out* c, const Out* bias, int row, int64_t column) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = row + lane % 4 * 2 + i % 2;
     const int64_t j = column + lane / 4 + i / 2 * 8;
-    if (r < m && j < n) c[r * n + j] = round_to<Out>(with_bias(acc[i], bias, j));
+    if (r >= work.m || j >= work.n) continue;
+    c[work.transposed ? j * work.m + r : r * work.n + j] =
+        round_to<Out>(with_bias(acc[i], bias, work.transposed ? r : j));
   }
 }
 
@@ -70,13 +74,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
            const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  using TileX = Tile<T, S::kRows, true>;
   constexpr int kColumnFragments = S::kWarpColumns / kFragmentColumns, kRowFragments = S::kWarpRows / kFragmentRows;
   __shared__ Ring<kMostStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int consumers = blockDim.x / 32 - 1;
-  const int w_bytes = work.columns * kRowBytes, stage_bytes = w_bytes + S::kRows * kRowBytes;
+  using Word = std::conditional_t<std::is_same_v<T, ptx::tfloat32>, float, T>;
+  constexpr int kSlabBytesX = S::kRows * kRowBytes;
+  const int slab_bytes_w = work.columns * kRowBytes, w_bytes = S::kSlabs * slab_bytes_w;
+  const int stage_bytes = w_bytes + S::kSlabs * kSlabBytesX;
 
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
@@ -94,10 +100,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const tile_w = stages + position.stage * stage_bytes;
-          const int k = step * kDepth<T>;
-          ptx::mbarrier_arrive_expect(full, stage_bytes);
-          ptx::load_box(tile_w, &map_w, {k, tile * work.columns, 0, 0}, full);
-          TileX::load(tile_w + w_bytes, &map_x, 0, k, {0, 0}, full);
+          ptx::mbarrier_arrive_expect(full, w_bytes + S::kSlabs * work.m * kRowBytes);
+#pragma unroll
+          for (int slab = 0; slab < S::kSlabs; ++slab) {  // past the end of k they are zeros
+            const int k = (step * S::kSlabs + slab) * kDepth<T>;
+            ptx::load_box(tile_w + slab * slab_bytes_w, &map_w, {k, tile * work.columns, 0, 0}, full);
+            // Rows that x lacks are not asked for: whatever lies there reaches outputs that nobody stores.
+            ptx::load_box(tile_w + w_bytes + slab * kSlabBytesX, &map_x, {k, 0, 0, 0}, full);
+          }
         }
       }
     }
@@ -117,16 +127,17 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       stage = stage_0 + position.stage * stage_bytes;
     };
     const auto load = [&](Fragments<S>& to, int step) {
+      const int slab = step / kSlabSteps, turn = step % kSlabSteps * 32;
       if (step % 2 == 0) {
 #pragma unroll
         for (int i = 0; i < kRowFragments; ++i) {
           ptx::load_matrices<false>(to.rows[step / 2][i],
-                                    (stage + place_x ^ step * 32) + i * (kFragmentRows * kRowBytes));
+                                    (stage + slab * kSlabBytesX + place_x ^ turn) + i * (kFragmentRows * kRowBytes));
         }
       }
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
-        ptx::load_matrices<false>(to.columns[step][i], stage + places_w[i] ^ step * 32);
+        ptx::load_matrices<false>(to.columns[step][i], stage + slab * slab_bytes_w + places_w[i] ^ turn);
       }
     };
     float acc[kColumnFragments][kRowFragments][4], total[kColumnFragments][kRowFragments][4];
@@ -150,7 +161,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #pragma unroll
         for (int j = 0; j < kRowFragments; ++j) {
           const uint32_t (&words)[4] = from.rows[step / 2][j];
-          ptx::multiply(T{}, acc[i][j], from.columns[step][i], words[step % 2 * 2], words[step % 2 * 2 + 1]);
+          ptx::multiply(Word{}, acc[i][j], from.columns[step][i], words[step % 2 * 2], words[step % 2 * 2 + 1]);
         }
       }
     };
@@ -163,7 +174,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // A warp issues in order, and a multiplication waits for the one before it. The next stage's loads fill these waits.
     const auto multiply_and_load = [&](const Fragments<S>& from, Fragments<S>& to) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < S::kSteps; ++step) {
         multiply(from, step);
         if (step == 0) wait_for_stage();
         load(to, step);
@@ -172,7 +183,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     };
     const auto multiply_last = [&](const Fragments<S>& from) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) multiply(from, step);
+      for (int step = 0; step < S::kSteps; ++step) multiply(from, step);
     };
 
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
@@ -181,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       Fragments<S> even, odd;
       wait_for_stage();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) load(even, step);
+      for (int step = 0; step < S::kSteps; ++step) load(even, step);
       release_loaded();
       int left = work.steps - 1, of_group = work.group_steps;
       for (; left >= 2; left -= 2) {
@@ -206,7 +217,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
         for (int j = 0; j < kRowFragments; ++j) {
-          store(acc[i][j], c, bias, row + j * kFragmentRows, first + i * kFragmentColumns, work.m, work.n);
+          store(acc[i][j], work, c, bias, row + j * kFragmentRows, first + i * kFragmentColumns);
         }
       }
     }
@@ -214,34 +225,45 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// w and x: the boxes of B and A.
+// w and x: the boxes of B and A, or of A and B if the product is the transposed one.
 template <class T, class Out, class S>
 cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
-  const Problem& p = call.problem;
-  const int columns = static_cast<int>(call.prepared.tile_n);
+  const bool transposed = call.prepared.few_columns;
+  Problem p = call.problem;
+  if (transposed) std::swap(p.m, p.n);
+  const int columns = static_cast<int>(transposed ? call.prepared.tile_m : call.prepared.tile_n);
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, &map_w);
-  if (error == cudaSuccess) error = encode_tiles<Tile<T, S::kRows, true>>(x, &map_x);
+  if (error == cudaSuccess) error = encode(x, kMapType<T>, kDepth<T>, static_cast<int>(p.m), &map_x);
   if (error != cudaSuccess) return error;
   Work work;
   work.n = p.n;
+  work.transposed = transposed;
   work.tiles = static_cast<int>(ceil_div(p.n, columns));
   work.m = static_cast<int>(p.m);
-  work.steps = static_cast<int>(ceil_div(p.k, kDepth<T>));
-  work.group_steps = groups_for(call, true, kDepth<T>).steps;
+  constexpr int kStageDepth = S::kSlabs * kDepth<T>;
+  work.steps = static_cast<int>(ceil_div(p.k, kStageDepth));
+  work.group_steps = groups_for(call, true, kStageDepth).steps;
   work.columns = columns;
   work.stages = call.prepared.stages;
   return launch(&kernel<T, Out, S>, call.step(-1), map_w, map_x, work, static_cast<Out*>(call.c),
                 static_cast<const Out*>(call.bias));
 }
 
-// What this kernel can do: 16 bits, both operands contiguous along k.
+// What this kernel can do: both operands contiguous along k.
 template <class Form>
-constexpr bool takes = kElementBytes<typename Form::T> == 2 && Form::kAAlongK && Form::kBAlongK;
+constexpr bool takes = kElementBytes<typename Form::T> >= 2 && Form::kAAlongK && Form::kBAlongK;
 
 template <class T, class Out>
 cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
-  return with_shape<kShapeCount>(call, [&](auto index) { return launch_shape<T, Out, Tiling<index()>>(call, b, a); });
+  const bool transposed = call.prepared.few_columns;
+  return with_shape<kShapeCount>(call, [&](auto index) {
+    if constexpr (kElementBytes<T> == 4 && index() < kNarrow16) {
+      return cudaErrorInvalidValue;  // never prepared
+    } else {
+      return launch_shape<T, Out, Tiling<index()>>(call, transposed ? a : b, transposed ? b : a);
+    }
+  });
 }
 
 }  // namespace treduce::matmul::few_rows

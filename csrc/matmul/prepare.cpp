@@ -344,13 +344,21 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const int bytes = static_cast<int>(size_of(r.dtype));
   const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
   Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
+  Problem transposed = p;
+  std::swap(transposed.m, transposed.n);
+  std::optional<few_rows::Index> few;
+  if (!choice.apart) {
+    few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, chip);
+    if (!few) {
+      few = few_rows::choose(transposed, r.dtype, view_of_b.boxes, view_of_a, true, chip);
+      out.few_columns = few.has_value();
+    }
+  }
   bool registers = false, of_a = false;  // of A and not of B
-  if (r.dtype == DType::float32) {
+  if (r.dtype == DType::float32 && !few) {
     Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, view_of_b, chip);
     if (!registers && view_of_b.reading != Reading::gathered) {
-      Problem transposed = p;
-      std::swap(transposed.m, transposed.n);
       other = register_operand::choose(transposed, chip);
       registers = of_a = register_operand::kShapes[other.index].rows > register_operand::kMostRows &&
                          register_operand::pays(transposed, other, choice, view_of_a, chip);
@@ -359,10 +367,10 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   }
   copy_operands(of_a ? view_of(operand_a(p, r.a, bytes), true) : view_of_a,
                 registers && !of_a ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
-  const Boxes &a = out.view_a.boxes, &b = out.view_b.boxes;
   out.groups = long_k::groups_of(p.k, r.dtype);
   out.apart = choice.apart;
-  out.few = registers || (!choice.apart && few_rows::pays(p, r.dtype, a, b, chip));
+  out.few = few.has_value();
+  out.registers = registers;
   LaunchShape launch;
   int slots = chip.multiprocessors;
   const auto tasks = [&] { return tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1); };
@@ -378,15 +386,16 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.shared_bytes = s.shared_bytes();
     slots = chip.multiprocessors * s.blocks;
   } else if (out.few) {
-    out.shape = few_rows::choose(p);
+    out.shape = *few;
     const few_rows::Shape& s = few_rows::kShapes[out.shape];
-    const int columns = few_rows::columns_of(s, p, chip);
-    out.tile_m = s.rows;
-    out.tile_n = columns;
+    const Problem& shown = out.few_columns ? transposed : p;
+    const int columns = few_rows::columns_of(s, shown, chip);
+    out.tile_m = out.few_columns ? columns : s.rows;
+    out.tile_n = out.few_columns ? s.rows : columns;
     out.stages = few_rows::stages_of(s, columns);
     launch.kernel = s.name;
     launch.block = s.threads(columns);
-    launch.grid = std::min<int64_t>(ceil_div(p.n, columns), chip.multiprocessors);
+    launch.grid = std::min<int64_t>(ceil_div(shown.n, columns), chip.multiprocessors);
     launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
   } else {
     out.shape = choice.index;
@@ -598,10 +607,10 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
   };
   const auto decided = [&](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b,
-                           p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups,
-                           p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums, split(p.split_a),
-                           split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
+    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.small, p.tile_m, p.tile_n, p.stages,
+                           p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c,
+                           p.groups, p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
+                           split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

@@ -225,7 +225,7 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
     if (call.prepared.few) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
   }
   if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
-    if (call.prepared.few) return register_operand::run(call, a, b);
+    if (call.prepared.registers) return register_operand::run(call, a, b);
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
