@@ -702,6 +702,20 @@ def test_vector_add(driver, stored, variant):
     check(driver, additions(stored, variant))
 
 
+@pytest.mark.parametrize("variant", ADD_KERNELS, ids=names(ADD_KERNELS))
+def test_a_plan_says_what_an_addition_launches(driver, stored, variant):
+    batch = additions(stored, variant)
+    plans = []
+    for case in batch:
+        _, name, dtype, n, block_size, *offsets = case.words[:8]
+        a, b = (torch.empty(n + 3, dtype=tables.DTYPE_NAMES[dtype])[offset:][:n] for offset in offsets[:2])
+        p = torch_reduce.plan("vector_add", a, b, variant=name, block_size=block_size or None, device="H200")
+        plans.append(" ".join(["ok", *map(as_word, p.launches)]))
+    result = run([driver], "\n".join(" ".join(map(str, ["launches", *case.words, 0])) for case in batch) + "\n")
+    assert result.returncode == 0, result.stderr[-4000:]
+    assert result.stdout.splitlines() == plans
+
+
 # ---- lessons ----
 
 

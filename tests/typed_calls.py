@@ -48,4 +48,5 @@ def decorated(x: Tensor) -> Tensor:
 def shapes_and_plans(x: Tensor) -> str:
     """Plans print themselves."""
     y: Tensor = decorated(x)
-    return str(torch_reduce.plan("sum", y, dim=1))
+    vectors: bool = torch_reduce.plan("vector_add", y, (5,), variant="grid_1d").vectors
+    return str(torch_reduce.plan("sum", y, dim=1)) + str(vectors)

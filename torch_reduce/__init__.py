@@ -36,6 +36,7 @@ from ._invariant import (
 )
 from ._names import MatmulName, OpName, ReductionName, RowName, VectorAddName
 from ._plan import Plan
+from ._plan_additions import AdditionPlan
 from ._plan_products import ProductPlan
 from ._plan_rows import RowPlan
 from ._plans import plan
@@ -45,6 +46,7 @@ from .ops import amax, amin, linear, matmul, mean, scaled_dot_product_attention,
 from .row_ops import cross_entropy, layer_norm, log_softmax, logsumexp, norm, rms_norm, softmax, std, var
 
 __all__ = [
+    "AdditionPlan",
     "Bandwidth",
     "BuildInfo",
     "DeviceInfo",

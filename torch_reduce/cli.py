@@ -35,7 +35,7 @@ from ._tables import (
     titled,
     variants_table,
 )
-from ._variants import OPS, PRODUCTS, REDUCTIONS, ROW_OPS, variant_named, variants
+from ._variants import OPS, PRODUCTS, ROW_OPS, variant_named, variants
 from ._verify import LENGTHS, MATMUL_SHAPES, ROW_SHAPES, invariance, verify
 from ._version import __version__
 
@@ -135,11 +135,12 @@ def _parser() -> argparse.ArgumentParser:
         "sum 4096x16384 --dim 1 --dtype bfloat16 --device H200", "mean 32x256x56x56 --dim 0 2 3",
         "sum 2^28 --variant two_pass", "matmul 4096x4096 4096x4096",
         "linear 64x8192 28672x8192 --dtype bfloat16 --bias", "softmax 4096x4096 --dtype bfloat16",
+        "vector_add 2^28 2^28 --variant grid_2d",
     )  # fmt: skip
-    planning.add_argument("op", help=f"one of {', '.join((*REDUCTIONS, *PRODUCTS, *ROW_OPS))}")
+    planning.add_argument("op", help=f"one of {', '.join(OPS)}")
     planning.add_argument(
         "shapes", nargs="+", type=_sizes, metavar="SHAPE",
-        help="of the input: 2^20 or 4096x16384; of a product, of both operands (linear: input, then weight)",
+        help="of the input: 2^20 or 4096x16384; of products and vector_add, of both (linear: input, then weight)",
     )  # fmt: skip
     planning.add_argument(
         "--dim", nargs="+", type=int, metavar="D",
@@ -331,9 +332,10 @@ def _variants(args: argparse.Namespace, console: Console) -> int:
 
 def _show_plan(args: argparse.Namespace, console: Console) -> int:
     dtypes = _known_dtypes([args.dtype] + ([args.result_dtype] if args.result_dtype else []))
-    product = args.op in PRODUCTS
-    if len(args.shapes) != (2 if product else 1):
-        raise ValueError(f"{args.op} takes {'two shapes' if product else 'one shape'}, got {len(args.shapes)}")
+    product, addition = args.op in PRODUCTS, args.op == "vector_add"
+    if len(args.shapes) != (2 if product or addition else 1):
+        takes = "two shapes" if product or addition else "one shape"
+        raise ValueError(f"{args.op} takes {takes}, got {len(args.shapes)}")
     options: dict[str, Any] = {"device": args.device, "input_dtype": getattr(torch, dtypes[0])}
     of_reductions = {
         "dim": args.dim, "dtype": getattr(torch, dtypes[1]) if args.result_dtype else None, "keepdim": args.keepdim,
@@ -345,6 +347,9 @@ def _show_plan(args: argparse.Namespace, console: Console) -> int:
         takes_dim = not args.op.endswith("norm") and len(args.dim or ()) < 2
         own = {"along": args.dim[0]} if takes_dim and args.dim else {}
         others = of_products | of_reductions | ({"dim": None} if takes_dim else {})
+    if addition:
+        own = {"block_size": args.block_size}
+        others = of_products | of_reductions | {"block_size": None}
     for name, value in others.items():
         if value not in (None, False):
             raise ValueError(

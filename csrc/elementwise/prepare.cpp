@@ -43,16 +43,21 @@ Prepared prepare(const Request& request, const Chip& chip) {
   Prepared p(request);
   p.refusal = refused_by(chip, *request.row);
   if (!p.refusal) request.row->prepare(request, p);
+  const int64_t size = size_of(request.dtype);
+  p.bytes_read = (2 * request.n + request.copied_from) * size;
+  p.bytes_written = (1 + request.copies) * request.n * size;
   return p;
 }
 
 bool operator==(const Prepared& a, const Prepared& b) {
-  return a.launches == b.launches && a.vectors == b.vectors && a.refusal == b.refusal;
+  return a.launches == b.launches && a.vectors == b.vectors && a.bytes_read == b.bytes_read &&
+         a.bytes_written == b.bytes_written && a.refusal == b.refusal;
 }
 
 std::string to_string(const Prepared& p) {
   if (p.refusal) return p.refusal.sentence + "\n";
-  return "rung " + p.request.row->name + (p.vectors ? ", in vectors" : "") + "\n" + to_string(p.launches, Workspace());
+  return "rung " + p.request.row->name + (p.vectors ? ", in vectors" : "") + "\n" + to_string(p.launches, Workspace()) +
+         "moves " + std::to_string(p.bytes_read) + " bytes read, " + std::to_string(p.bytes_written) + " written\n";
 }
 
 }  // namespace treduce::elementwise

@@ -15,6 +15,8 @@ struct Request {
   int block = 0;
   int64_t n = 0;
   uint64_t a = 0, b = 0, c = 0;  // addresses
+  int copies = 0;                // operands that are copied first, for their shape or layout
+  int64_t copied_from = 0;       // elements that are read for that
 };
 
 // A request, and all that was decided for it: what launch() in launch.h needs beside pointers.
@@ -24,7 +26,8 @@ struct Prepared {
   Request request;
   Launches launches;     // one after another along the arrays, each for as many elements as its grid has threads
   bool vectors = false;  // 16 bytes at once
-  Refusal refusal;
+  int64_t bytes_read = 0, bytes_written = 0;  // copies of operands included
+  Refusal refusal;                            // with it nothing else counts
 };
 
 bool operator==(const Prepared& a, const Prepared& b);  // of what was decided

@@ -2,8 +2,8 @@
 //       columns at a time, few columns as one run. Elements that lie apart, or that must be converted, are first gathered into a
 //       buffer, a chunk at a time.
 //
-// Mapping: a task is a row or a tile of columns, or a unit of one: an aligned run of 2^k chunks. The result of a unit is a node of
-//          the tree, so the number of threads changes no bit.
+// Mapping: a task is a tile of outputs (a row, or some columns) or a unit of one: an aligned run of 2^k chunks. The result of a
+//          unit is a node of the tree, so the number of threads changes no bit.
 #include "pairwise_cpu.h"
 
 #include <algorithm>
@@ -132,49 +132,49 @@ class Reduction {
 
   const char* at(int64_t offset) const { return x_ + offset * element_size_; }
 
-  // Elements of a unit of one of `groups` groups of outputs, `width` of them in a group.
-  int64_t unit_of(int64_t groups, int64_t width) const {
+  // Elements of a unit, where there are `tiles` tiles of `width` outputs.
+  int64_t unit_of(int64_t tiles, int64_t width) const {
     int64_t unit = kUnit;
     const int64_t enough = 8 * thread_count();
-    while (unit > 8 * kChunk && groups * ceil_div(length_, unit) < enough) unit /= 2;
-    while (unit > kChunk && unit * width > 8 * kElementsATask && groups * ceil_div(length_, unit) < enough) unit /= 2;
+    while (unit > 8 * kChunk && tiles * ceil_div(length_, unit) < enough) unit /= 2;
+    while (unit > kChunk && unit * width > 8 * kElementsATask && tiles * ceil_div(length_, unit) < enough) unit /= 2;
     return unit;
   }
 
-  // Runs tasks on all threads: each is a unit of a group. A thread calls reduce.start() once for its scratch;
-  // reduce(scratch, group, first element, elements, nodes) writes the nodes of `together` units, and store(group, nodes) takes the
-  // folded nodes of a group.
+  // Runs tasks on all threads: each is a unit of a tile. A thread calls reduce.start() once for its scratch;
+  // reduce(scratch, tile, first element, elements, nodes) writes the nodes of `together` units, and store(tile, nodes) takes the
+  // folded nodes of a tile.
   template <class Reduce, class Store>
-  void split(int64_t groups, int64_t width, const Reduce& reduce, const Store& store, int64_t together = 1) const {
-    const int64_t unit = unit_of(groups, width);
+  void split(int64_t tiles, int64_t width, const Reduce& reduce, const Store& store, int64_t together = 1) const {
+    const int64_t unit = unit_of(tiles, width);
     const int64_t units = ceil_div(length_, unit);
     const int64_t node_bytes = width * ops_->node_size;
     const int64_t grain = std::max<int64_t>(kElementsATask / (std::min(unit, length_) * width), 1);
     if (units == 1) {
-      parallel_for(0, groups, grain, [&](int64_t begin, int64_t end) {
+      parallel_for(0, tiles, grain, [&](int64_t begin, int64_t end) {
         const auto state = reduce.start();
         const Buffer nodes(node_bytes);
-        for (int64_t g = begin; g < end; ++g) {
-          reduce(state, g, 0, length_, nodes.data());
-          store(g, nodes.data());
+        for (int64_t tile = begin; tile < end; ++tile) {
+          reduce(state, tile, 0, length_, nodes.data());
+          store(tile, nodes.data());
         }
       });
       return;
     }
-    const Buffer nodes(groups * units * node_bytes);
-    parallel_for(0, groups * units, grain, [&](int64_t begin, int64_t end) {
+    const Buffer nodes(tiles * units * node_bytes);
+    parallel_for(0, tiles * units, grain, [&](int64_t begin, int64_t end) {
       const auto state = reduce.start();
       for (int64_t t = begin; t < end;) {
-        const int64_t g = t / units, u = t - g * units, here = std::min({together, units - u, end - t});
-        reduce(state, g, u * unit, std::min(here * unit, length_ - u * unit), nodes.data() + t * node_bytes);
+        const int64_t tile = t / units, u = t - tile * units, here = std::min({together, units - u, end - t});
+        reduce(state, tile, u * unit, std::min(here * unit, length_ - u * unit), nodes.data() + t * node_bytes);
         t += here;
       }
     });
-    parallel_for(0, groups, std::max<int64_t>(kElementsATask / (units * width), 1), [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        char* const mine = nodes.data() + g * units * node_bytes;
+    parallel_for(0, tiles, std::max<int64_t>(kElementsATask / (units * width), 1), [&](int64_t begin, int64_t end) {
+      for (int64_t tile = begin; tile < end; ++tile) {
+        char* const mine = nodes.data() + tile * units * node_bytes;
         ops_->fold(mine, units, width);
-        store(g, mine);
+        store(tile, mine);
       }
     });
   }
@@ -196,8 +196,8 @@ class Reduction {
     Start start;
     Body body;
     template <class State>
-    void operator()(const State& state, int64_t group, int64_t first, int64_t count, char* nodes) const {
-      body(state, group, first, count, nodes);
+    void operator()(const State& state, int64_t tile, int64_t first, int64_t count, char* nodes) const {
+      body(state, tile, first, count, nodes);
     }
   };
   template <class Start, class Body>
@@ -223,14 +223,14 @@ class Reduction {
     split(
         outputs_, 1,
         step([] { return 0; },
-             [&](int, int64_t group, int64_t first, int64_t count, char* nodes) {
-               const char* const x = at(kept_.place(group).offset + first);
+             [&](int, int64_t output, int64_t first, int64_t count, char* nodes) {
+               const char* const x = at(kept_.place(output).offset + first);
                const int64_t units = count / unit, rest = count % unit;
                kernels_->rows(x, units, unit, unit, nodes);
                if (rest == 0) return;
                kernels_->rows(x + units * unit * element_size_, 1, 0, rest, nodes + units * ops_->node_size);
              }),
-        [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); },
+        [&](int64_t output, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(output).out, 1); },
         kUnitsTogether);
   }
 
@@ -239,12 +239,12 @@ class Reduction {
     const int64_t across = kept_.inner_size();
     split(outputs_ / across, across,
           step([&] { return Buffer(kernels_->narrow_scratch); },
-               [&](const Buffer& scratch, int64_t group, int64_t first, int64_t count, char* nodes) {
-                 kernels_->narrow(at(kept_.place(group * across).offset + first * across), count, across,
-                                  scratch.data(), nodes);
+               [&](const Buffer& scratch, int64_t tile, int64_t first, int64_t count, char* nodes) {
+                 kernels_->narrow(at(kept_.place(tile * across).offset + first * across), count, across, scratch.data(),
+                                  nodes);
                }),
-          [&](int64_t group, const char* nodes) {
-            ops_->store(nodes, across, result_, kept_.place(group * across).out, kept_.inner_out_stride());
+          [&](int64_t tile, const char* nodes) {
+            ops_->store(nodes, across, result_, kept_.place(tile * across).out, kept_.inner_out_stride());
           });
   }
 
@@ -262,30 +262,30 @@ class Reduction {
   void columns() const {
     const int64_t across = kept_.inner_size(), runs = outputs_ / across;
     // Memory is read fastest in long runs; halve the tiles until each core has some.
-    int64_t tile = kTileBytes / ops_->node_size;
+    int64_t wanted = kTileBytes / ops_->node_size;
     const int64_t enough = 4 * thread_count();
-    while (tile > kLeastTile && runs * ceil_div(length_, kChunk) * (across / tile) < enough) tile /= 2;
-    const int64_t tiles = std::max<int64_t>(across / tile, 1);  // the last takes what is left, too
-    const int64_t width = tiles == 1 ? across : tile;
-    const auto tile_of = [&](int64_t group, int64_t& count) {
-      const int64_t tile = group % tiles;
-      count = tile + 1 < tiles ? width : across - tile * width;
-      return group / tiles * across + tile * width;
+    while (wanted > kLeastTile && runs * ceil_div(length_, kChunk) * (across / wanted) < enough) wanted /= 2;
+    const int64_t tiles_a_run = std::max<int64_t>(across / wanted, 1);  // the last takes what is left, too
+    const int64_t width = tiles_a_run == 1 ? across : wanted;
+    const auto first_output = [&](int64_t tile, int64_t& count) {
+      const int64_t in_run = tile % tiles_a_run;
+      count = in_run + 1 < tiles_a_run ? width : across - in_run * width;
+      return tile / tiles_a_run * across + in_run * width;
     };
     struct State {
       Buffer scratch, offsets;
     };
     const bool listed = reduced_.count > 1;
-    const int64_t most = std::max(width, across - (tiles - 1) * width);
-    split(runs * tiles, most,
+    const int64_t most = std::max(width, across - (tiles_a_run - 1) * width);
+    split(runs * tiles_a_run, most,
           step(
               [&] {
                 return State{Buffer(kernels_->columns_scratch(std::min(kUnit, length_), most)),
                              Buffer(listed ? std::min(kUnit, length_) * 8 : 0)};
               },
-              [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
+              [&](const State& state, int64_t tile, int64_t first, int64_t count, char* nodes) {
                 int64_t here;
-                const int64_t base = kept_.place(tile_of(group, here)).offset;
+                const int64_t base = kept_.place(first_output(tile, here)).offset;
                 if (listed) {
                   int64_t* const list = reinterpret_cast<int64_t*>(state.offsets.data());
                   offsets(first, count, list);
@@ -295,9 +295,9 @@ class Reduction {
                   kernels_->columns(at(base + first * pitch), nullptr, pitch, count, here, state.scratch.data(), nodes);
                 }
               }),
-          [&](int64_t group, const char* nodes) {
+          [&](int64_t tile, const char* nodes) {
             int64_t here;
-            const int64_t first = tile_of(group, here);
+            const int64_t first = first_output(tile, here);
             ops_->store(nodes, here, result_, kept_.place(first).out, kept_.inner_out_stride());
           });
   }
@@ -332,25 +332,25 @@ class Reduction {
   void gathered_columns() const {
     const int64_t across = kept_.inner_size();
     const int64_t width = std::min({across, kGatheredColumns, kernels_->narrow_columns / parts_});
-    const int64_t tiles = ceil_div(across, width);
+    const int64_t tiles_a_run = ceil_div(across, width);
     struct State {
       Buffer elements, scratch, nodes;
     };
-    const auto tile_of = [&](int64_t group, int64_t& count) {
-      const int64_t tile = group % tiles;
-      count = std::min(width, across - tile * width);
-      return group / tiles * across + tile * width;
+    const auto first_output = [&](int64_t tile, int64_t& count) {
+      const int64_t in_run = tile % tiles_a_run;
+      count = std::min(width, across - in_run * width);
+      return tile / tiles_a_run * across + in_run * width;
     };
     const int64_t all = width * parts_;
-    split(outputs_ / across * tiles, all,
+    split(outputs_ / across * tiles_a_run, all,
           step(
               [&] {
                 return State{Buffer(std::min(length_, kChunk) * all * kernels_->element_size),
                              Buffer(kernels_->narrow_scratch), Buffer(kUnit / kChunk * all * ops_->node_size)};
               },
-              [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
+              [&](const State& state, int64_t tile, int64_t first, int64_t count, char* nodes) {
                 int64_t here;
-                const int64_t base = kept_.place(tile_of(group, here)).offset;
+                const int64_t base = kept_.place(first_output(tile, here)).offset;
                 const int64_t bytes = here * parts_ * ops_->node_size;
                 const int64_t chunks = ceil_div(count, kChunk);
                 for (int64_t c = 0; c < chunks; ++c) {
@@ -362,9 +362,9 @@ class Reduction {
                 ops_->fold(state.nodes.data(), chunks, here * parts_);
                 std::copy_n(state.nodes.data(), bytes, nodes);
               }),
-          [&](int64_t group, const char* nodes) {
+          [&](int64_t tile, const char* nodes) {
             int64_t here;
-            const int64_t out = kept_.place(tile_of(group, here)).out * parts_;
+            const int64_t out = kept_.place(first_output(tile, here)).out * parts_;
             const int64_t stride = kept_.inner_out_stride() * parts_;
             if (parts_ == 1) {
               ops_->store(nodes, here, result_, out, stride);
@@ -484,8 +484,8 @@ class Reduction {
     const int64_t buffered = (of_runs ? kChunksOfRuns : 1) * kChunk * kernels_->element_size;
     split(outputs_, 1,
           step([&] { return State{Buffer(buffered), Buffer(kUnit / kChunk * ops_->node_size)}; },
-               [&](const State& state, int64_t group, int64_t first, int64_t count, char* nodes) {
-                 const int64_t base = kept_.place(group).offset, chunks = ceil_div(count, kChunk);
+               [&](const State& state, int64_t output, int64_t first, int64_t count, char* nodes) {
+                 const int64_t base = kept_.place(output).offset, chunks = ceil_div(count, kChunk);
                  if (of_runs) {
                    in_runs(base, first, count, state.elements.data(), state.nodes.data());
                  } else {
@@ -498,7 +498,7 @@ class Reduction {
                  ops_->fold(state.nodes.data(), chunks, 1);
                  std::copy_n(state.nodes.data(), ops_->node_size, nodes);
                }),
-          [&](int64_t group, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(group).out, 1); });
+          [&](int64_t output, const char* nodes) { ops_->store(nodes, 1, result_, kept_.place(output).out, 1); });
   }
 
   const char* x_;

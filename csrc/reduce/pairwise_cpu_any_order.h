@@ -190,7 +190,7 @@ struct AnyOrder {
     }
   }
 
-  // The elements of whole groups of kAccumulators vectors.
+  // The elements of whole steps of kAccumulators vectors.
   TREDUCE_INLINE static Value of_run(const In* x, int64_t n) {
     Value sums[kAccumulators];
 #pragma GCC unroll 8

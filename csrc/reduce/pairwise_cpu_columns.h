@@ -59,26 +59,26 @@ struct Columns {
       for (int l = 0; l < lanes;) {
         const int mine = stripes + (l < rest ? 1 : 0);
         const int alike = l < rest ? rest : lanes;  // lanes up to here have as many stripes
-        int group = 1;
-        while (2 * group * mine <= kAtOnce && l % (2 * group) == 0 && l + 2 * group <= alike) group *= 2;
+        int together = 1;                           // neighbouring leaves, added side by side
+        while (2 * together * mine <= kAtOnce && l % (2 * together) == 0 && l + 2 * together <= alike) together *= 2;
         const In* rows[kAtOnce];
-        for (int g = 0; g < group; ++g) {
+        for (int i = 0; i < together; ++i) {
           for (int s = 0; s < mine; ++s) {
-            const int64_t row = first + l + g + s * kLanes;
-            rows[g * mine + s] = x + (offsets != nullptr ? offsets[row] : row * pitch);
+            const int64_t row = first + l + i + s * kLanes;
+            rows[i * mine + s] = x + (offsets != nullptr ? offsets[row] : row * pitch);
           }
         }
-        // Ways of their own for what chunks and short columns have; kGroup * kOfLeaf values are in registers.
-        switch (group * 16 + mine) {
+        // Ways of their own for what chunks and short columns have; kLeaves * kOfLeaf values are in registers.
+        switch (together * 16 + mine) {
           case 8 * 16 + 1: add<8, 1>(rows, mine, leaves, tree); break;
           case 4 * 16 + 2: add<4, 2>(rows, mine, leaves, tree); break;
           case 2 * 16 + 3: add<2, 3>(rows, mine, leaves, tree); break;
           case 2 * 16 + 4: add<2, 4>(rows, mine, leaves, tree); break;
           case 1 * 16 + 8: add<1, 8>(rows, mine, leaves, tree); break;
-          default: group = 1; add<1, 0>(rows, mine, leaves, tree);
+          default: together = 1; add<1, 0>(rows, mine, leaves, tree);
         }
-        l += group;
-        leaves += group;
+        l += together;
+        leaves += together;
       }
     }
     finish(leaves, tree, static_cast<Acc*>(result));
@@ -141,32 +141,32 @@ struct Columns {
     int64_t begin(int64_t slot) const { return slot + kElements <= columns ? slot : columns - kElements; }
   };
 
-  // kGroup leaves of `stripes` rows each (kOfLeaf, or any number where that is 0), and the nodes that they complete.
-  template <int kGroup, int kOfLeaf>
+  // kLeaves leaves of `stripes` rows each (kOfLeaf, or any number where that is 0), and the nodes that they complete.
+  template <int kLeaves, int kOfLeaf>
   TREDUCE_INLINE static void add(const In* const* rows, int stripes, int64_t leaves, const Tree& tree) {
     int depth = 0, top = 0;
-    while (1 << depth < kGroup) ++depth;
+    while (1 << depth < kLeaves) ++depth;
     for (top = depth; leaves >> top & 1; ++top) {
     }
     for (int64_t slot = 0; slot < tree.columns; slot += kElements) {
       const int64_t c = tree.begin(slot);
-      Value v[kGroup];
+      Value v[kLeaves];
       if constexpr (kOfLeaf == 0) {
         v[0] = L::load(rows[0] + c);
 #pragma GCC unroll 1
         for (int s = 1; s < stripes; ++s) v[0] = L::combine(v[0], L::load(rows[s] + c));
       } else {
 #pragma GCC unroll 8
-        for (int g = 0; g < kGroup; ++g) {
-          v[g] = L::load(rows[g * kOfLeaf] + c);
+        for (int i = 0; i < kLeaves; ++i) {
+          v[i] = L::load(rows[i * kOfLeaf] + c);
 #pragma GCC unroll 8
-          for (int s = 1; s < kOfLeaf; ++s) v[g] = L::combine(v[g], L::load(rows[g * kOfLeaf + s] + c));
+          for (int s = 1; s < kOfLeaf; ++s) v[i] = L::combine(v[i], L::load(rows[i * kOfLeaf + s] + c));
         }
       }
 #pragma GCC unroll 4
-      for (int s = 1; s < kGroup; s *= 2) {
+      for (int s = 1; s < kLeaves; s *= 2) {
 #pragma GCC unroll 8
-        for (int g = 0; g < kGroup; g += 2 * s) v[g] = L::combine(v[g], v[g + s]);
+        for (int i = 0; i < kLeaves; i += 2 * s) v[i] = L::combine(v[i], v[i + s]);
       }
       for (int k = depth; k < top; ++k) v[0] = L::combine(L::get(tree.level(k, slot), tree.slots), v[0]);
       L::put(tree.level(top, slot), tree.slots, v[0]);

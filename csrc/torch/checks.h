@@ -75,6 +75,13 @@ inline at::Tensor resolved(const at::Tensor& tensor) {
   return is_lazy(tensor) ? tensor.resolve_conj().resolve_neg() : tensor;
 }
 
+// The elements of a tensor that lie in memory: an expanded dim is there once.
+inline int64_t stored_elements(const at::Tensor& tensor) {
+  int64_t count = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) count *= tensor.stride(d) == 0 && tensor.size(d) > 0 ? 1 : tensor.size(d);
+  return count;
+}
+
 inline int checked_size(const Variant& variant, const char* what, std::optional<int64_t> given) {
   return checked_size(variant, what, given.value_or(0), given.has_value());
 }

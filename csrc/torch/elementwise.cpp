@@ -67,6 +67,11 @@ Addition::Addition(const at::Tensor& left, const at::Tensor& right, std::string_
   if (!same_layout(self, result)) self = self.expand(result.sizes()).contiguous();
   if (!same_layout(other, result)) other = other.expand(result.sizes()).contiguous();
   request.n = result.numel();
+  copies_self = !self.is_alias_of(left);
+  copies_other = !other.is_alias_of(right);
+  request.copies = copies_self + copies_other;
+  if (copies_self) request.copied_from += stored_elements(left);
+  if (copies_other) request.copied_from += stored_elements(right);
   const auto address = [](const at::Tensor& t) { return reinterpret_cast<uint64_t>(t.const_data_ptr()); };
   request.a = address(self);
   request.b = address(other);

@@ -25,6 +25,7 @@ struct Addition {
   Request request;         // its row is what `auto` picked, where it was asked for
   at::Tensor result;       // not yet written
   at::Tensor self, other;  // or copies
+  bool copies_self, copies_other;
 };
 
 }  // namespace treduce::elementwise

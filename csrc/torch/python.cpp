@@ -10,10 +10,12 @@
 
 #include "../common/launch_log.h"
 #include "../elementwise/ladder.h"
+#include "../elementwise/prepare.h"
 #include "../matmul/prepare.h"
 #include "../rows/ladder.h"
 #include "../rows/prepare.h"
 #include "../rows/shapes.h"
+#include "elementwise.h"
 #include "functions.h"
 #include "invariant.h"
 #include "matmul.h"
@@ -421,6 +423,31 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   return d;
 }
 
+// As call_plan, of vector_add.
+py::dict addition_plan(const py::tuple& left, at::ScalarType left_type, const py::tuple& right,
+                       at::ScalarType right_type, const std::string& variant, std::optional<int64_t> block_size,
+                       const std::tuple<int, int>& facts) {
+  const Planned a(left), b(right);
+  elementwise::Addition addition(a.tensor(left_type), b.tensor(right_type), variant, block_size);
+  elementwise::Request& r = addition.request;
+  if (!addition.copies_self) r.a = a.address;
+  if (!addition.copies_other) r.b = b.address;
+  const elementwise::Prepared p = r.n > 0 ? elementwise::prepare(r, chip_from(facts)) : elementwise::Prepared(r);
+  check(p.refusal);
+  py::dict d;
+  d["result_shape"] = py::tuple(py::cast(addition.result.sizes().vec()));
+  d["rung"] = r.row->name;
+  d["order"] = r.row->order;
+  d["order_text"] = r.row->order_text;
+  d["elements"] = r.n;
+  d["vectors"] = p.vectors;
+  d["copies"] = py::make_tuple(addition.copies_self, addition.copies_other);
+  d["launches"] = as_list(p.launches);
+  d["bytes_read"] = p.bytes_read;
+  d["bytes_written"] = p.bytes_written;
+  return d;
+}
+
 // One dict an op that the mode knows: what it is, and how often it ran in the mode so far.
 std::vector<py::dict> invariant_entries() {
   std::vector<py::dict> result;
@@ -493,6 +520,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("product_plan", torch::wrap_pybind_function(product_plan), py::arg("linear"), py::arg("left"), py::arg("right"),
         py::arg("bias"), py::arg("type"), py::arg("variant"), py::arg("tile_size"), py::arg("tfloat32"),
         py::arg("chip"), py::arg("here"));
+  m.def("addition_plan", torch::wrap_pybind_function(addition_plan), py::arg("left"), py::arg("left_type"),
+        py::arg("right"), py::arg("right_type"), py::arg("variant"), py::arg("block_size"), py::arg("facts"));
   m.def("invariant_mode", [] { return static_cast<int>(invariant::mode()); });
   m.def("set_invariant_mode", [](int mode) { invariant::set(static_cast<invariant::Mode>(mode)); }, py::arg("mode"));
   m.def("invariant_entries", &invariant_entries);

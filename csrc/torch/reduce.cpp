@@ -153,13 +153,6 @@ bool is_flat(Op op, const at::Tensor& self) {
   return self.is_contiguous() || (any_order && self.is_non_overlapping_and_dense());
 }
 
-// Elements in memory: an expanded dim is there once.
-int64_t stored_elements(const at::Tensor& self) {
-  int64_t count = 1;
-  for (int64_t d = 0; d < self.dim(); ++d) count *= self.stride(d) == 0 && self.size(d) > 0 ? 1 : self.size(d);
-  return count;
-}
-
 // What a reduction of nothing gives.
 void write_empty(Op op, at::Tensor& output) {
   if (output.numel() == 0) return;

@@ -227,9 +227,9 @@ __global__ void __launch_bounds__(exact::kThreadsOfBlock<typename Source::Elemen
   const int x = tile.x_of(t), lane = tile.y_of(t);
 
   for (int64_t i = blockIdx.x; i < problem.tiles; i += gridDim.x) {
-    const int64_t group = problem.splits == 1 ? i : i / problem.splits;
-    const int64_t split = i - group * problem.splits;
-    const int64_t output = group * tile.outputs + x;
+    const int64_t tile_index = problem.splits == 1 ? i : i / problem.splits;
+    const int64_t split = i - tile_index * problem.splits;
+    const int64_t output = tile_index * tile.outputs + x;
     Sink<Element> sink(cells + t, threads);
     if (output < problem.outputs) {
       const int64_t begin = split * problem.span;
@@ -240,17 +240,18 @@ __global__ void __launch_bounds__(exact::kThreadsOfBlock<typename Source::Elemen
     fold_lanes<kRows>(cells, tile);
     bool ends = true;
     if (problem.splits > 1) {
-      const Partials<kRows> of_tile{partials + group * exact::rows_of_partial(kRows) * problem.splits * tile.outputs,
-                                    problem.splits, tile.outputs};
+      const Partials<kRows> of_tile{
+          partials + tile_index * exact::rows_of_partial(kRows) * problem.splits * tile.outputs, problem.splits,
+          tile.outputs};
       of_tile.template write<Element>(split, cells, tile, used);
       __syncthreads();
-      ends = grid::arrive_last(counters + group, static_cast<unsigned>(problem.splits));
+      ends = grid::arrive_last(counters + tile_index, static_cast<unsigned>(problem.splits));
       if (ends) {
         of_tile.read(cells, x, lane, tile.lanes, used);
         fold_lanes<kRows>(cells, tile);
       }
     }
-    const int64_t mine = group * tile.outputs + t;
+    const int64_t mine = tile_index * tile.outputs + t;
     if (ends && t < tile.outputs && mine < problem.outputs) {
       exact::store<Element>(result, cells + tile.thread(t, 0), threads, problem.kept_out.offset(mine));
     }
