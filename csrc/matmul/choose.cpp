@@ -262,7 +262,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const
     return p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : kNarrow64;
   }
   if (!half || transposed) return std::nullopt;
-  if (p.m <= 16) return p.m <= 8 ? kRows8 : kRows16;
+  if (p.m <= 16) return kRows16;
   return p.m > 32 && ceil_div(p.n, 128) > chip.multiprocessors ? std::optional(kRows64) : std::nullopt;
 }
 

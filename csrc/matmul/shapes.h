@@ -345,11 +345,12 @@ struct Shape {
   constexpr int threads(int columns) const { return (columns / warp_columns * parts() + 1) * 32; }
   constexpr int stage_bytes(int columns) const { return slabs * (columns + rows) * hopper::kRowBytes; }
 };
-enum Index { kRows8, kRows16, kRows64, kNarrow16, kNarrow32, kNarrow64, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {
-    {"multiply tiles of 8 rows", 8, 8, 16, 1},           {"multiply tiles of 16 rows", 16, 16, 16, 1},
-    {"multiply tiles of 64 rows", 64, 32, 32, 1},        {"multiply narrow tiles of 16 rows", 16, 16, 16, 2},
-    {"multiply narrow tiles of 32 rows", 32, 16, 16, 2}, {"multiply narrow tiles of 64 rows", 64, 16, 16, 2}};
+enum Index { kRows16, kRows64, kNarrow16, kNarrow32, kNarrow64, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 16 rows", 16, 16, 16, 1},
+                                        {"multiply tiles of 64 rows", 64, 32, 32, 1},
+                                        {"multiply narrow tiles of 16 rows", 16, 16, 16, 2},
+                                        {"multiply narrow tiles of 32 rows", 32, 16, 16, 2},
+                                        {"multiply narrow tiles of 64 rows", 64, 16, 16, 2}};
 
 }  // namespace few_rows
 

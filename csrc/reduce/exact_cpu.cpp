@@ -27,28 +27,28 @@ class Run {
  public:
   Run(const Source& x, const Geometry& g, const Result& result) : x_(x), g_(g), result_(result) {
     columns_ = exact::outputs_side_by_side(g);
-    group_ = columns_ ? kSinks : 1;
+    outputs_a_tile_ = columns_ ? kSinks : 1;
   }
 
   void operator()() {
-    const int64_t groups = ceil_div(g_.outputs, group_);
-    const int64_t work = std::max<int64_t>(g_.length * group_, 1);
+    const int64_t tiles = ceil_div(g_.outputs, outputs_a_tile_);
+    const int64_t work = std::max<int64_t>(g_.length * outputs_a_tile_, 1);
     // Long outputs are split where there are too few of them for the cores.
     int64_t splits = 1;
     const int64_t cores = thread_count();
-    if (groups > 0 && groups < 4 * cores) {
-      splits = std::max<int64_t>(std::min(ceil_div(4 * cores, groups), work / kElementsATask), 1);
+    if (tiles > 0 && tiles < 4 * cores) {
+      splits = std::max<int64_t>(std::min(ceil_div(4 * cores, tiles), work / kElementsATask), 1);
     }
     const int64_t span = ceil_div(g_.length, splits);
-    std::vector<Cells> partials(splits > 1 ? groups * splits : 0);
+    std::vector<Cells> partials(splits > 1 ? tiles * splits : 0);
     const int64_t grain = std::max<int64_t>(kElementsATask / std::max<int64_t>(work / splits, 1), 1);
-    parallel_for(0, groups * splits, grain, [&](int64_t begin, int64_t end) {
+    parallel_for(0, tiles * splits, grain, [&](int64_t begin, int64_t end) {
       Cells cells(kRows * kSinks);
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / splits, first = task % splits * span;
-        gather(group * group_, first, std::min(first + span, g_.length), cells.data());
+        const int64_t tile = task / splits, first = task % splits * span;
+        gather(tile * outputs_a_tile_, first, std::min(first + span, g_.length), cells.data());
         if (splits == 1) {
-          finish(group, cells.data());
+          finish(tile, cells.data());
         } else {
           Cells& partial = partials[task];
           partial.resize(kRows * kSinks);
@@ -61,12 +61,12 @@ class Run {
       }
     });
     if (splits == 1) return;
-    for (int64_t group = 0; group < groups; ++group) {
-      Cells& total = partials[group * splits];
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      Cells& total = partials[tile * splits];
       for (int64_t split = 1; split < splits; ++split) {
-        for (int c = 0; c < kRows * kSinks; ++c) total[c] += partials[group * splits + split][c];
+        for (int c = 0; c < kRows * kSinks; ++c) total[c] += partials[tile * splits + split][c];
       }
-      finish(group, total.data());
+      finish(tile, total.data());
     }
   }
 
@@ -77,7 +77,7 @@ class Run {
                                           {cells + 3, kSinks}, {cells + 4, kSinks}, {cells + 5, kSinks},
                                           {cells + 6, kSinks}, {cells + 7, kSinks}};
     const int64_t inner = g_.reduced.inner_size(), stride = g_.reduced.count > 0 ? g_.reduced.inner_stride() : 0;
-    const int outputs = static_cast<int>(std::min<int64_t>(group_, g_.outputs - output));
+    const int outputs = static_cast<int>(std::min<int64_t>(outputs_a_tile_, g_.outputs - output));
     int64_t base[kSinks];
     for (int s = 0; s < outputs; ++s) base[s] = g_.kept.offset(output + s);
     for (int64_t e = begin; e < end;) {
@@ -100,14 +100,14 @@ class Run {
     for (auto& sink : sinks) sink.close();
   }
 
-  void finish(int64_t group, int64_t* cells) {
+  void finish(int64_t tile, int64_t* cells) {
     if (!columns_) {
       for (int r = 0; r < kRows; ++r) {
         for (int s = 1; s < kSinks; ++s) cells[r * kSinks] += cells[r * kSinks + s];
       }
     }
-    const int64_t first = group * group_;
-    for (int64_t o = first; o < std::min(first + group_, g_.outputs); ++o) {
+    const int64_t first = tile * outputs_a_tile_;
+    for (int64_t o = first; o < std::min(first + outputs_a_tile_, g_.outputs); ++o) {
       exact::store<Element>(result_, cells + (o - first), kSinks, g_.kept_out.offset(o));
     }
   }
@@ -116,7 +116,7 @@ class Run {
   const Geometry& g_;
   const Result& result_;
   bool columns_;
-  int64_t group_;
+  int64_t outputs_a_tile_;
 };
 
 template <class Source>

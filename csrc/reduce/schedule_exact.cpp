@@ -63,21 +63,21 @@ Scheduled schedule_exact(const Work& work) {
   s.tile = bit_ceil_up_to(std::max<int>(static_cast<int>(s.block / lanes), least), outputs);
   lanes = s.block / s.tile;
 
-  const int64_t groups = ceil_div(outputs, s.tile);
+  const int64_t tiles = ceil_div(outputs, s.tile);
   s.splits = 1;
   s.span = length;
-  if (groups < blocks && groups <= kMostCounters) {
+  if (tiles < blocks && tiles <= kMostCounters) {
     const int64_t most = std::min(length / (lanes * kEnough), kMostSplits);
-    s.splits = std::clamp<int64_t>(blocks / groups, 1, std::max<int64_t>(most, 1));
+    s.splits = std::clamp<int64_t>(blocks / tiles, 1, std::max<int64_t>(most, 1));
     // Splits begin on the boundaries that the elements before them kept to.
     s.span = ceil_div(ceil_div(length, s.splits), 64) * 64;
     s.splits = ceil_div(length, s.span);
   }
-  s.tiles = groups * s.splits;
+  s.tiles = tiles * s.splits;
   s.grid = std::min(s.tiles, work.blocks > 0 ? work.blocks : 16 * fill);
   if (s.splits > 1) {
     s.workspace_bytes = s.tiles * s.tile * exact::rows_of_partial(room.rows) * static_cast<int64_t>(sizeof(int64_t));
-    s.counters = groups;
+    s.counters = tiles;
   }
 
   // Runs of neighbouring elements are read in 16-byte loads, whatever their alignment, where they are long enough for
