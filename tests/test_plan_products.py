@@ -206,12 +206,12 @@ CHOICES = (
     ("pipelined", torch.float32, (1024, 1024, 1024), [((64, 128), 128), ((32, 64), 512), ((32, 64), 512)]),
     ("pipelined", torch.float32, (1500, 2048, 512), [((64, 128), 384), ((128, 256), 96), ((128, 256), 96)]),
     ("mma_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 1024)] * 3),
-    ("mma_f64", torch.float64, (128, 4096, 4096), [((64, 32), 256)] * 3),
+    ("mma_f64", torch.float64, (128, 4096, 4096), [((64, 64), 256), ((64, 32), 512), ((64, 32), 512)]),
     ("mma_f64", torch.float64, (1, 4096, 4096), [((16, 16), 256)] * 3),
     # Two warps a scheduler, from one block or two; widths that leave few multiprocessors idle.
     ("specialized_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 132)]),
     ("specialized_f64", torch.float64, (128, 4096, 4096), [((64, 32), 256)]),
-    ("specialized_f64", torch.float64, (64, 4096, 4096), [((32, 32), 256)]),
+    ("specialized_f64", torch.float64, (64, 4096, 4096), [((64, 32), 256)]),
     ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 176), 132)]),
     ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 224), 132)]),
     ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 96), 115)]),
@@ -237,6 +237,33 @@ def test_choices_follow_the_chip(rung, dtype, shape, found):
         apart = (p.groups_apart,) if rung == "split_fp16" else ()
         seen.append((p.tile, main(p).grid[0], *apart))
     assert seen == found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_few_outputs_have_narrow_tiles(dtype):
+    """Rows or columns; both operands have to be contiguous along k."""
+    for m, n, k, tile in (
+        (1, 768, 3072, (16, 16)),
+        (24, 2048, 8192, (32, 16)),
+        (48, 1024, 4096, (64, 16)),
+        (1024, 16, 4096, (16, 16)),
+        (2048, 40, 4096, (16, 64)),
+    ):
+        p = plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent")
+        assert p.tile == tile and "narrow" in main(p).kernel, (m, n, k)
+    for m, n in ((16, 14336), (64, 4096), (4096, 64), (300, 300)):
+        p = plan("linear", (m, 4096), (n, 4096), input_dtype=dtype, variant="persistent")
+        assert "narrow" not in main(p).kernel, (m, n)
+    assert "narrow" not in main(plan("matmul", (24, 512), (512, 2048), input_dtype=dtype, variant="persistent")).kernel
+
+
+def test_few_outputs_of_float64_are_small_tiles():
+    for m, n, k in ((32, 1024, 4096), (64, 1024, 1024), (16, 4096, 4096), (128, 128, 128)):
+        assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "mma_f64", (m, n, k)
+    for m, n, k in ((64, 1024, 4096), (512, 512, 512), (4096, 4096, 4096)):
+        assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "specialized_f64", (m, n, k)
+    for k, groups in ((2048, 1), (2049, 2), (8192, 4)):
+        assert plan("matmul", (100, k), (k, 100), input_dtype=torch.float64).groups == groups
 
 
 def test_the_order_does_not_know_the_chip():

@@ -159,21 +159,15 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
 
 }  // namespace
 
-Choice choose(const Problem& p, const Chip& chip, int shared_bytes) {
+Choice choose(const Problem& p, const Chip& chip) {
   struct Speed {
     Index index;
     double speed;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kLong128, 0.94},  {kSquare64, 0.92},
-                               {kWide64, 0.83},    {kSquare32, 0.7},  {kRows16, 0.68},
-                               {kColumns16, 0.68}, {kSquare16, 0.62}, {kDeep16, 0.63}};
-  const bool in_groups = long_k::groups_of(p.k, DType::float64) > 1;
+  constexpr Speed kSpeeds[] = {{kSquare128, 0.95}, {kSquare64, 0.92},  {kWide64, 0.83},   {kSquare32, 0.7},
+                               {kRows16, 0.68},    {kColumns16, 0.68}, {kSquare16, 0.62}, {kDeep16, 0.63}};
   return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
-    const Shape& shape = kShapes[s.index];
-    const bool can = s.index == kLong128 ? in_groups && !apart && exists_on(s.index, chip.capability) &&
-                                               shape.stages * shape.stage_bytes + shape.kept_bytes() <= shared_bytes
-                                         : apart || !in_groups || adds_groups(s.index);
-    return can ? cycles(p, shape, chip.multiprocessors, s.speed, apart) : std::numeric_limits<double>::infinity();
+    return cycles(p, kShapes[s.index], chip.multiprocessors, s.speed, apart);
   });
 }
 
@@ -227,7 +221,7 @@ bool mma_f64::pays(const Problem& p, const Chip& chip) {
   constexpr double kFaster = 0.775;
   if (p.m <= 16 || p.n <= 16) return true;
   if (p.batches > 1) return false;
-  return choose(p, chip, chip.shared_bytes()).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles;
+  return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles;
 }
 
 namespace small_tiles {

@@ -43,8 +43,7 @@ double cycles_to_read(const Problem& p, DType dtype, const Chip& chip);
 }  // namespace long_k
 
 namespace mma_f64 {
-// shared_bytes: what a block may ask for.
-Choice choose(const Problem& p, const Chip& chip, int shared_bytes);
+Choice choose(const Problem& p, const Chip& chip);
 // Whether it is faster than specialized_f64.
 bool pays(const Problem& p, const Chip& chip);
 }  // namespace mma_f64

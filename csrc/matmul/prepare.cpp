@@ -75,15 +75,15 @@ void add_groups_apart(const Chip& chip, Prepared& out) {
   out.launches.add(launch);
 }
 
-// `fixed`: the kernel knows its stages at compile time. kept_bytes: shared memory behind the ring.
-void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, int kept_bytes, Prepared& out) {
+// `fixed`: the kernel knows its stages at compile time.
+void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, Prepared& out) {
   const int bytes = static_cast<int>(size_of(r.dtype));
   copy_operands(staged_a(r.problem, r.a, bytes), staged_b(r.problem, r.b, bytes), out);
   set_tile(s, out);
   if (!fixed) out.stages = std::min(s.stages, chip.shared_bytes() / s.stage_bytes);
   LaunchShape launch = launch_of(s);
   launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1));
-  launch.shared_bytes = out.stages * s.stage_bytes + kept_bytes;
+  launch.shared_bytes = out.stages * s.stage_bytes;
   out.launches.add(launch);
 }
 
@@ -289,16 +289,16 @@ void prepare_wmma(const Request& r, const Chip&, Prepared& out) {
 }
 
 void prepare_staged_mma(const Request& r, const Chip& chip, Prepared& out) {
-  prepare_staged(r, chip, mma::kShape, false, 0, out);
+  prepare_staged(r, chip, mma::kShape, false, out);
 }
 
 void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
-  const Choice choice = mma_f64::choose(r.problem, chip, chip.shared_bytes());
+  const Choice choice = mma_f64::choose(r.problem, chip);
   out.shape = choice.index;
   out.apart = choice.apart;
   out.groups = long_k::groups_of(r.problem.k, r.dtype);
   const mma_f64::Shape& s = mma_f64::kShapes[out.shape];
-  prepare_staged(r, chip, s, s.fixed, s.kept_bytes(), out);
+  prepare_staged(r, chip, s, s.fixed, out);
   if (out.apart) add_groups_apart(chip, out);
 }
 

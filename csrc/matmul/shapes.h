@@ -165,35 +165,18 @@ constexpr TileShape kShape = staged::shape("multiply 128 x 256 tiles", 128, 256,
 
 namespace mma_f64 {
 
-enum Index {
-  kSquare128,
-  kLong128,
-  kSquare64,
-  kWide64,
-  kSquare32,
-  kRows16,
-  kColumns16,
-  kSquare16,
-  kDeep16,
-  kShapeCount
-};
+enum Index { kSquare128, kSquare64, kWide64, kSquare32, kRows16, kColumns16, kSquare16, kDeep16, kShapeCount };
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
   int fours;           // of k, in a multiplication
-  bool
-      fixed;  // the length of the ring is known at compile time: it fits each chip from sm_80 on, or no other is of use
-  bool keeps_sums;  // of groups of k, in shared memory: registers do not suffice
-
-  constexpr int kept_bytes() const { return keeps_sums ? tile_m * tile_n * 8 : 0; }
+  bool fixed;          // the length of the ring is known at compile time: it fits each chip from sm_80 on
 };
-constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int fours, int stages, int blocks,
-                      bool keeps_sums = false) {
-  return {staged::shape(name, m, n, warp_m, warp_n, stages, blocks),       warp_m,    warp_n, fours,
-          keeps_sums || stages * (m + n) * staged::kRowBytes <= 99 * 1024, keeps_sums};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int fours, int stages, int blocks) {
+  return {staged::shape(name, m, n, warp_m, warp_n, stages, blocks), warp_m, warp_n, fours,
+          stages * (m + n) * staged::kRowBytes <= 99 * 1024};
 }
 constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 4, 1),
-                                        shape("multiply 128 x 128 tiles", 128, 128, 64, 32, 1, 3, 1, true),
                                         shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 1, 4, 2),
                                         shape("multiply 64 x 32 tiles", 64, 32, 32, 16, 4, 8, 2),
                                         shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 1, 6, 4),
@@ -202,10 +185,8 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
                                         shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 12, 4),
                                         shape("multiply 16 x 16 tiles", 16, 16, 16, 8, 4, 16, 3)};
 
-// Which shapes add groups of k; a task of any may be a single group.
-constexpr bool adds_groups(int index) { return index != kSquare128; }
-// Which shapes are compiled for a chip. kLong128 only where `auto` does not take specialized_f64 (capability 0: any but 90).
-constexpr bool exists_on(int index, int capability) { return index != kLong128 || capability != 90; }
+// Which shapes have registers for the sums of the groups of k before; of the others they lie in C.
+constexpr bool adds_in_registers(int index) { return index != kSquare128; }
 
 }  // namespace mma_f64
 

@@ -8,8 +8,8 @@
 //          holds 16 steps of k. Where that leaves multiprocessors idle, smaller tiles, down to 16 x 16, with more stages: the
 //          sums are those of fused multiply-adds in order, whatever the tile.
 // Bound:   the tensor cores: 128 fused multiply-adds a cycle and multiprocessor on sm_90. For few rows the memory.
-// Note:    long k in groups of 2048: their sums are added in registers, which of 128 x 128 tiles are kept in
-//          shared memory; or groups are tasks of their own, and a second launch adds them.
+// Note:    long k in groups of 2048: their sums are added in registers, or of 128 x 128 tiles in C; or groups are tasks of
+//          their own, and a second launch adds them.
 // Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.
 #include "../groups.cuh"
@@ -28,12 +28,11 @@ struct Tiling {
   static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
   static constexpr int kThreads = kShape.threads, kBlocks = kShape.blocks;
   static constexpr int kStages = kShape.fixed ? kShape.stages : 0;  // 0: as many as were prepared
-  static constexpr bool kAddsGroups = adds_groups(kIndex), kKeepsSums = kShape.keeps_sums;
-  static constexpr int kRingBytes = kStages * kShape.stage_bytes;
-  static constexpr int kBand = 8;                             // rows of tiles that are walked down together
-  static constexpr int kFours = kShape.fours;                 // of k, a multiplication
-  static constexpr int kSteps = 4 / kFours;                   // multiplications along the k of a stage
-  static constexpr int kParts = kSteps > 1 ? kSteps - 1 : 1;  // of the copies of a stage
+  static constexpr bool kInRegisters = adds_in_registers(kIndex);   // the sums of groups
+  static constexpr int kBand = 8;                                   // rows of tiles that are walked down together
+  static constexpr int kFours = kShape.fours;                       // of k, a multiplication
+  static constexpr int kSteps = 4 / kFours;                         // multiplications along the k of a stage
+  static constexpr int kParts = kSteps > 1 ? kSteps - 1 : 1;        // of the copies of a stage
 };
 
 // Where this lane's element (line l / 4, k l % 4) lies, of the kLines lines from a multiple of kLines on: of 16, or of 8.
@@ -53,12 +52,30 @@ TREDUCE_DEVICE double load(const char* tile, int place, int lines, int k) {
   return *reinterpret_cast<const double*>(tile + at);
 }
 
+// Adds a fragment to the sum of the groups before, which this lane stored there; the first group's to zero.
+TREDUCE_DEVICE void add_stored(double (&acc)[4], bool first, const double* c, int64_t row, int64_t column, int64_t m,
+                               int64_t n, bool pairs) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half, row += 8) {
+    const bool there = !first && row < m && column < n, both = there && column + 1 < n;
+    const double* const from = c + row * n + column;
+    double2 before = {0, 0};
+    if (both && pairs) {
+      before = *reinterpret_cast<const double2*>(from);
+    } else {
+      if (there) before.x = from[0];
+      if (both) before.y = from[1];
+    }
+    acc[half * 2] = before.x + acc[half * 2];
+    acc[half * 2 + 1] = before.y + acc[half * 2 + 1];
+  }
+}
+
 template <class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(Source a, Source b, double* c, const double* bias, int64_t m, int64_t n, int inner_batches, int stages,
            Tiles<S::kTileM, S::kTileN> tiles, KGroups groups) {
 #ifdef TREDUCE_MMA
-  if (!exists_on(S::kIndex, kOnlyCapability)) return;  // never launched
   ptx::allow_launch_after();
   using CopiesA = Copies<double, S::kTileM, kAAlongK, S::kThreads>;
   using CopiesB = Copies<double, S::kTileN, kBAlongK, S::kThreads>;
@@ -78,7 +95,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const auto place = tiles.template place<S::kBand>(task - group * tiles.count);
     const int64_t batch_x = place.batch / inner_batches, batch_y = place.batch % inner_batches;
     double acc[kM][kN][4] = {};
-    [[maybe_unused]] double total[S::kAddsGroups && !S::kKeepsSums ? kM : 1][kN][4] = {};
+    [[maybe_unused]] double total[S::kInRegisters ? kM : 1][kN][4] = {};
     double from_a[2][kM][2 * S::kFours], from_b[2][kN][S::kFours];
     const auto load_fragments = [&](int buffer, uint32_t stage, int step) {
 #pragma unroll
@@ -109,10 +126,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
                                                            ptx::shared_address(shared), stages, depth_steps);
     ring.fill();
     load_fragments(0, ring.reading(), 0);
-    const bool adds = S::kAddsGroups && !apart && all_steps > groups.steps;
-    [[maybe_unused]] double* const kept = reinterpret_cast<double*>(shared + S::kRingBytes);
+    const bool adds = !apart && all_steps > groups.steps;
     [[maybe_unused]] int group_left = groups.steps;
-    [[maybe_unused]] bool has_total = false;
     int left = depth_steps;
     // `buffer`: of the fragments of the stage's first step.
     const auto multiply_stage = [&](int buffer) {
@@ -129,39 +144,56 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         multiply(now, kHalf, kM * kN);
       }
       --left;
-      if constexpr (S::kAddsGroups) {
+      if constexpr (S::kInRegisters) {
         if (!adds || (--group_left > 0 && left > 0)) return;
         group_left = groups.steps;
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
 #pragma unroll
           for (int j = 0; j < kN; ++j) {
-            if constexpr (S::kKeepsSums) {
-              add_group_kept<0, S::kThreads>(acc[i][j], kept + (i * kN + j) * 4 * S::kThreads, has_total, left > 0);
-            } else {
-              add_group(total[i][j], acc[i][j]);
-            }
+            add_group(total[i][j], acc[i][j]);
             if (left > 0) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
           }
         }
-        has_total = true;
       }
     };
-    while (left > 0) {
-      multiply_stage(0);
-      if (S::kSteps % 2 == 1 && left > 0) multiply_stage(1);
-    }
-
-    const int64_t column = place.column + warp_n + lane % 4 * 2;  // this lane's first
-    double* const to = apart ? static_cast<double*>(groups.sums) + group * groups.outputs : c;
-    if (!apart) add_bias(acc, bias, column, n);
-    double* const matrix = to + place.batch * m * n;
-    const bool pairs = aligned_pairs(to, n);
+    // To C, or to the sums of groups that are apart. Sums of groups that have no registers meet there.
+    const auto store = [&](bool first, bool last) {
+      const int64_t now =
+          ptx::kept(static_cast<int>(task));  // not before the multiplications, which need the registers
+      const int64_t of_group = apart ? now / tiles.count : 0;
+      const auto at = tiles.template place<S::kBand>(now - of_group * tiles.count);
+      const int64_t row = at.row + warp_m + lane / 4, column = at.column + warp_n + lane % 4 * 2;  // this lane's first
+      double* const to = apart ? static_cast<double*>(groups.sums) + of_group * groups.outputs : c;
+      double* const matrix = to + at.batch * m * n;
+      const bool pairs = aligned_pairs(to, n);
+      if (!S::kInRegisters && adds) {
 #pragma unroll
-    for (int i = 0; i < kM; ++i) {
+        for (int i = 0; i < kM; ++i) {
 #pragma unroll
-      for (int j = 0; j < kN; ++j) {
-        store_fragment(acc[i][j], matrix, place.row + warp_m + i * 16 + lane / 4, column + j * 8, m, n, pairs);
+          for (int j = 0; j < kN; ++j) add_stored(acc[i][j], first, matrix, row + i * 16, column + j * 8, m, n, pairs);
+        }
+      }
+      if (last && !apart) add_bias(acc, bias, column, n);
+#pragma unroll
+      for (int i = 0; i < kM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kN; ++j) store_fragment(acc[i][j], matrix, row + i * 16, column + j * 8, m, n, pairs);
+      }
+    };
+    // Groups, or all of k. A group has an even number of stages.
+    for (bool first = true; left > 0; first = false) {
+      const int end = !S::kInRegisters && adds ? max(left - groups.steps, 0) : 0;
+      while (left > end) {
+        multiply_stage(0);
+        if (S::kSteps % 2 == 1 && left > end) multiply_stage(1);
+      }
+      store(first, left == 0);
+      if (S::kInRegisters) break;
+#pragma unroll
+      for (int i = 0; i < kM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
       }
     }
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies
@@ -172,7 +204,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 cudaError_t launch_one(const Call& call) {
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    const KGroups groups = groups_for(call, S::kAddsGroups, kDepth<double>);
+    const KGroups groups = groups_for(call, true, kDepth<double>);
     const bool apart = groups.apart > 1;
     const cudaError_t error = launch_stages<S, double>(
         call, apart ? -2 : -1, [](auto a_along_k, auto b_along_k) { return &kernel<S, a_along_k(), b_along_k()>; },
