@@ -155,8 +155,10 @@ def products(failures: list[str], tool: str) -> int:
             continue
         for dtype in (getattr(torch, name) for name in variant.dtypes):
             shapes = [(1, 1, 1), (0, 3, 2), (5, 7, 0), (33, 17, 9), (40, 65, 31)]
-            # Tiles of tensor cores are larger.
-            shapes += [] if variant.on_cpu else [(129, 70, 65), (64, 264, 200)]
+            # Tiles of tensor cores are larger; few rows have others.
+            shapes += (
+                [] if variant.on_cpu else [(129, 70, 65), (64, 264, 200), (8, 300, 136), (16, 100, 72), (30, 264, 264)]
+            )
             for m, n, k in shapes:
                 a, b = (torch.randn(2, m, k) * 5).to(dtype), (torch.randn(n, k) * 5).to(dtype).t()
                 there = a.cuda(), b.cuda()
