@@ -181,21 +181,23 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         for (int j = 0; j < kN; ++j) store_fragment(acc[i][j], matrix, row + i * 16, column + j * 8, m, n, pairs);
       }
     };
-    // Groups, or all of k. A group has an even number of stages.
-    for (bool first = true; left > 0; first = false) {
+    // Groups, or all of k, which may be nothing. A group has an even number of stages.
+    bool first = true;
+    do {
       const int end = !S::kInRegisters && adds ? max(left - groups.steps, 0) : 0;
       while (left > end) {
         multiply_stage(0);
         if (S::kSteps % 2 == 1 && left > end) multiply_stage(1);
       }
       store(first, left == 0);
+      first = false;
       if (S::kInRegisters) break;
 #pragma unroll
       for (int i = 0; i < kM; ++i) {
 #pragma unroll
         for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
       }
-    }
+    } while (left > 0);
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies
   }
 #endif
