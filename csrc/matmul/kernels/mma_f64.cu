@@ -159,10 +159,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     };
     // To C, or to the sums of groups that are apart. Sums of groups that have no registers meet there.
     const auto store = [&](bool first, bool last) {
-      const int64_t now =
-          ptx::kept(static_cast<int>(task));  // not before the multiplications, which need the registers
-      const int64_t of_group = apart ? now / tiles.count : 0;
-      const auto at = tiles.template place<S::kBand>(now - of_group * tiles.count);
+      // Where registers are few, this is not computed before the multiplications; elsewhere its divisions would delay the end.
+      const int64_t now = S::kInRegisters ? task : ptx::kept(static_cast<int>(task));
+      const int64_t of_group = S::kInRegisters ? group : apart ? now / tiles.count : 0;
+      const auto at = S::kInRegisters ? place : tiles.template place<S::kBand>(now - of_group * tiles.count);
       const int64_t row = at.row + warp_m + lane / 4, column = at.column + warp_n + lane % 4 * 2;  // this lane's first
       double* const to = apart ? static_cast<double*>(groups.sums) + of_group * groups.outputs : c;
       double* const matrix = to + at.batch * m * n;
