@@ -12,6 +12,7 @@
 //          their own, and a second launch adds them.
 // Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.
+#include "../../primitives/ptx/opaque.cuh"
 #include "../groups.cuh"
 #include "../staged.cuh"
 

@@ -14,6 +14,7 @@
 // Next:    persistent, for the narrower dtypes: blocks of a cluster share what they fetch.
 // Source:  NVIDIA, PTX ISA: mma for float64; V. Thakkar et al., CUTLASS 3.
 #include "../../primitives/ptx/mma.cuh"
+#include "../../primitives/ptx/opaque.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
 

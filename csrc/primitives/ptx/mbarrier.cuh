@@ -32,13 +32,6 @@ TREDUCE_DEVICE uint32_t kept_shared_address(const void* place) {
   return kept;
 }
 
-// A value that the compiler computes nothing from in advance.
-TREDUCE_DEVICE int kept(int value) {
-  int same;
-  asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
-  return same;
-}
-
 // One thread arrives at a barrier of its own block, and releases what it wrote before.
 TREDUCE_DEVICE void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

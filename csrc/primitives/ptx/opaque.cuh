@@ -14,4 +14,15 @@ TREDUCE_DEVICE T* opaque(T* p) {
   return p;
 }
 
+// A value that the compiler computes nothing from in advance.
+TREDUCE_DEVICE int kept(int value) {
+#ifdef __CUDA_ARCH__
+  int same;
+  asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
+  return same;
+#else
+  return value;
+#endif
+}
+
 }  // namespace treduce::ptx
