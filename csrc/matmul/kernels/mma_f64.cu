@@ -192,11 +192,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
       store(first, left == 0);
       first = false;
-      if (S::kInRegisters) break;
+      if constexpr (S::kInRegisters) {
+        break;
+      } else {
 #pragma unroll
-      for (int i = 0; i < kM; ++i) {
+        for (int i = 0; i < kM; ++i) {
 #pragma unroll
-        for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+          for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+        }
       }
     } while (left > 0);
     __syncthreads();  // the last reads of this tile's stages come before the next tile's copies
