@@ -149,6 +149,26 @@ class PlanText:
         return "chip", f"{chip.name}: {chip.multiprocessors} multiprocessors, capability {major}.{minor}"
 
 
+class MemoryPlan(PlanText):
+    """What plans share that memory alone bounds."""
+
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bound_us(self) -> float | None:
+        """The time that the bytes take at the chip's bandwidth. Launch and latency come on top."""
+        bandwidth = self.chip.bandwidth
+        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
+
+    def _memory_rows(self, least: str = "") -> list[tuple[str, str]]:
+        chip = self.chip
+        found = [("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written{least}"), self._chip_row()]
+        if self.bound_us is not None and chip.bandwidth is not None:
+            found.append(("bound", f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"))
+        return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan(PlanText):
     """The result of `plan`. `str()` of it is a short text."""

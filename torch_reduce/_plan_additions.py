@@ -8,13 +8,13 @@ from torch import Tensor
 
 from . import _C
 from ._names import VectorAddName
-from ._plan import Chip, Launch, PlanText, _by, _dtype_name, chip_named
+from ._plan import Chip, Launch, MemoryPlan, _by, _dtype_name, chip_named
 from ._plan_products import _launch_rows, _operand
 from ._variants import variant_named
 
 
 @dataclasses.dataclass(frozen=True)
-class AdditionPlan(PlanText):
+class AdditionPlan(MemoryPlan):
     """What `plan` finds for `vector_add`. `str()` of it is a short text."""
 
     op: str
@@ -40,12 +40,6 @@ class AdditionPlan(PlanText):
     """Of copies too; so is `bytes_written`."""
     bytes_written: int
 
-    @property
-    def bound_us(self) -> float | None:
-        """The time that the bytes take at the chip's bandwidth. Launch and latency come on top."""
-        bandwidth = self.chip.bandwidth
-        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
-
     def rows(self) -> list[tuple[str, str]]:
         """The text's lines, as names and values."""
         operands = " and ".join(_by(shape) for shape in self.shapes)
@@ -62,12 +56,7 @@ class AdditionPlan(PlanText):
             found += _launch_rows(self.launches)
         else:
             found.append(("launches", "none"))
-        found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written"))
-        found.append(self._chip_row())
-        chip = self.chip
-        if self.bound_us is not None and chip.bandwidth is not None:
-            found.append(("bound", f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"))
-        return found
+        return found + self._memory_rows()
 
 
 def plan_addition(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import _C
 from ._names import RowName
-from ._plan import Chip, Launch, PlanText, _by, _dtype_name, chip_named
+from ._plan import Chip, Launch, MemoryPlan, _by, _dtype_name, chip_named
 from ._plan_products import _launch_rows, _operand
 from ._variants import ROW_OPS, variant_named
 
@@ -22,7 +22,7 @@ _READS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RowPlan(PlanText):
+class RowPlan(MemoryPlan):
     """What `plan` finds for a row operation. `str()` of it is a short text."""
 
     op: str
@@ -50,12 +50,6 @@ class RowPlan(PlanText):
     """A lower bound: the input once."""
     bytes_written: int
 
-    @property
-    def bound_us(self) -> float | None:
-        """The time that the bytes take at the chip's bandwidth. Launch and latency come on top."""
-        bandwidth = self.chip.bandwidth
-        return (self.bytes_read + self.bytes_written) / bandwidth * 1e6 if bandwidth else None
-
     def rows(self) -> list[tuple[str, str]]:
         """The text's lines, as names and values."""
         found = [
@@ -71,12 +65,7 @@ class RowPlan(PlanText):
             found += _launch_rows(self.launches)
         else:
             found.append(("launches", "none"))
-        found.append(("moves", f"{self.bytes_read:,} bytes read, {self.bytes_written:,} written, at least"))
-        found.append(self._chip_row())
-        chip = self.chip
-        if self.bound_us is not None and chip.bandwidth is not None:
-            found.append(("bound", f"{self.bound_us:,.2f} µs at {chip.bandwidth / 1e9:,.0f} GB/s ({chip.source})"))
-        return found
+        return found + self._memory_rows(", at least")
 
 
 def plan_rows(

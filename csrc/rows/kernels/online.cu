@@ -3,8 +3,8 @@
 //
 // After:   three_pass, whose maximum (or mean) is known before the sum begins.
 // Mapping: a block of 256 threads a row; thread t takes elements t, t + 256, ..., in four chains by turns, and what two of them, or two
-//          threads, have found meets by the same formula, in a tree. A second pass writes the outputs. The order is its own (numerics.md, class `online`):
-//          the products that scale a sum round. It is the same on every chip and on the CPU.
+//          threads, have found meets by the same formula, in a tree. A second pass writes the outputs. The order is its own
+//          (numerics.md, class `online`): the products that scale a sum round. It is the same on every chip and on the CPU.
 //          The kernel: online.cuh.
 // Bound:   latency: an element waits for the exp and the multiply-add of the one before it in its thread, where three_pass has 32
 //          independent ones at a time. Fewer reads do not help who does not wait for memory.
