@@ -27,6 +27,11 @@ class Chip:
     read_ceiling: float | None = None
     """The fastest read that this project recorded, in bytes a second."""
 
+    @property
+    def facts(self) -> tuple[int, int]:
+        """What the C++ side asks of it."""
+        return self.multiprocessors, 10 * self.capability[0] + self.capability[1]
+
 
 _SHEET = "vendor's data sheet"
 
@@ -314,9 +319,8 @@ def plan(
     chip = chip_named(device)
     shape, strides = tuple(int(size) for size in x.shape), tuple(int(stride) for stride in x.stride())
     dims = None if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
     found = _C.call_plan(
-        op, shape, strides, x.dtype, address, lazy, variant, dims, keepdim, dtype, block_size, num_blocks, facts
+        op, shape, strides, x.dtype, address, lazy, variant, dims, keepdim, dtype, block_size, num_blocks, chip.facts
     )
     row = variant_named("sum", variant)
     return Plan(

@@ -79,8 +79,7 @@ def plan_addition(
     dtype = tensors[0].dtype if tensors else input_dtype
     left, right = _operand(input), _operand(other)
     other_dtype = other.dtype if isinstance(other, Tensor) else dtype
-    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
-    found = _C.addition_plan(left, dtype, right, other_dtype, variant, block_size, facts)
+    found = _C.addition_plan(left, dtype, right, other_dtype, variant, block_size, chip.facts)
     return AdditionPlan(
         op="vector_add",
         shapes=(tuple(left[0]), tuple(right[0])),

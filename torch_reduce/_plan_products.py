@@ -185,8 +185,7 @@ def plan_product(
     if tf32 is None:
         tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     here = not isinstance(device, Chip) and chip not in CHIPS
-    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
-    found = _C.product_plan(op == "linear", left, right, added, dtype, variant, tile_size, tf32, facts, here)
+    found = _C.product_plan(op == "linear", left, right, added, dtype, variant, tile_size, tf32, chip.facts, here)
     return ProductPlan(
         op=op,
         shapes=tuple(tuple(operand[0]) for operand in (left, right, added) if operand is not None),

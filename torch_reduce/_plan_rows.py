@@ -88,9 +88,8 @@ def plan_rows(
     if along is None:
         along = list(shape[-1:]) if op.endswith("norm") else -1
     dtype = input.dtype if isinstance(input, Tensor) else input_dtype
-    facts = (chip.multiprocessors, 10 * chip.capability[0] + chip.capability[1])
     sizes = [along] if isinstance(along, int) else list(along)
-    found = _C.row_call_plan(op, operand, dtype, sizes, variant, facts)
+    found = _C.row_call_plan(op, operand, dtype, sizes, variant, chip.facts)
     return RowPlan(
         op=op,
         shape=shape,
