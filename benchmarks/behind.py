@@ -1,7 +1,8 @@
-"""Where a peer is faster than `auto` beyond noise, and what bounds those points. report.py and counters.py read it."""
+"""Where a peer is faster than `auto` beyond noise, and what bounds those points. report.py and counters.py read it;
+products_behind.py has the products."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,12 @@ def mechanism(row: Mapping[str, Any]) -> str:
     return "meeting" if schedule.splits > 1 else "tail"
 
 
+def is_behind(x: Sequence[float]) -> bool:
+    """Whether a speed-up (median, first and third quartile) is below 1 beyond noise."""
+    median, _, high = x
+    return median < 1 and high < 1
+
+
 class Behind(NamedTuple):
     row: dict[str, Any]
     peer: str
@@ -80,13 +87,13 @@ class Behind(NamedTuple):
 
 
 def points(files: Mapping[str, Mapping[str, Any]]) -> list[Behind]:
-    """Points whose third quartile is below 1, the lowest speed-up first."""
+    """Points that are behind, the lowest speed-up first."""
     found = [
         Behind(row, peer, tuple(row["x"][peer]), mechanism(row))
         for suite, peers in SUITES.items()
         for row in files.get(suite, {}).get("points", ())
         for peer in peers
-        if peer in row["x"] and row["x"][peer][2] < 1
+        if peer in row["x"] and is_behind(row["x"][peer])
     ]
     return sorted(found, key=lambda point: point.x[0])
 

@@ -614,19 +614,18 @@ CPU_PRODUCTS = tuple(
     for layout, reason in (("NT", "B contiguous along k, as in linear"), ("NN", "B contiguous along n"))
 )
 
-# What Nsight Compute looks at: the products that are behind, and one of each kind that is not.
+# What Nsight Compute looks at beside the products that are furthest behind (products_behind.counted): one of each kind
+# that is not, and what the documents speak of.
 _FLOAT, _HALF, _DOUBLE = ("float32",), ("bfloat16",), ("float64",)
 COUNTED_PRODUCTS = (
     MatmulPoint("squares", 4096, 4096, 4096, "a full chip", dtypes=("float32", "tf32", "bfloat16", "float64")),
     MatmulPoint("squares", 1024, 1024, 1024, "half of the chip", dtypes=("float32", "tf32", "bfloat16", "float64")),
     MatmulPoint("tokens", 512, 4096, 4096, "splitting the weights", "NT", dtypes=_FLOAT),
-    MatmulPoint("tokens", 512, 11008, 4096, "rounds of tiles", "NT", dtypes=_HALF),
     MatmulPoint("tokens", 128, 8192, 28672, "rounds of tiles", "NT", dtypes=_HALF),
-    MatmulPoint("few rows", 1, 4096, 4096, "the weights alone", "NT", dtypes=_FLOAT + _HALF + _DOUBLE),
+    MatmulPoint("few rows", 1, 4096, 4096, "the weights alone", "NT", dtypes=_FLOAT + _HALF),
     MatmulPoint("few rows", 64, 4096, 4096, "the weights alone", "NT", dtypes=_FLOAT + _HALF + _DOUBLE),
-    MatmulPoint("few rows", 1, 50257, 768, "short chains", "NT", dtypes=_FLOAT + _HALF),
+    MatmulPoint("few rows", 1, 50257, 768, "short chains", "NT", dtypes=_HALF),
     MatmulPoint("odd", 4095, 4097, 4099, "unaligned", dtypes=("float32", "tf32", "bfloat16")),
-    MatmulPoint("batched", 128, 128, 64, "many small products", dtypes=(*_FLOAT, "tf32"), batch=(512,)),
     MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16), dtypes=_FLOAT),
     MatmulPoint("long", 64, 64, 65536, "one tile", dtypes=_FLOAT + _HALF),
 )

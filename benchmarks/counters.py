@@ -3,7 +3,8 @@
     python benchmarks/counters.py points        the points of behind.counted, which are behind torch, torch.compile or CUB in
                                                 benchmarks/results/<gpu>, as `auto` reduces them; runs ncu itself, writes
                                                 counters_points.csv there, of which report.py makes a table
-    python benchmarks/counters.py products      the same for cases.COUNTED_PRODUCTS: counters_products.csv, a line a kernel
+    python benchmarks/counters.py products      the same for cases.COUNTED_PRODUCTS and the products furthest behind torch
+                                                (products_behind.counted): counters_products.csv, a line a kernel
 
     ncu --clock-control none --csv --metrics \
         smsp__inst_executed.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum,smsp__thread_inst_executed_per_inst_executed.ratio,dram__bytes_read.sum,gpu__time_duration.sum \
@@ -18,12 +19,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import behind
 import cases
 import grid
 import products
+import products_behind
 import torch
 from checkout import ROOT
 
@@ -79,15 +83,29 @@ def run_points() -> None:
         del x
 
 
-def run_products() -> None:
-    for point in cases.COUNTED_PRODUCTS:
+def counted_products(folder: Path) -> list[tuple[cases.MatmulPoint, str]]:
+    """The products to count, each once, with their kinds."""
+    found: dict[tuple[str, ...], tuple[cases.MatmulPoint, str]] = {}
+    for point in (*cases.COUNTED_PRODUCTS, *products_behind.counted(folder)):
         for kind in point.dtypes:
-            with products.precision(kind) as dtype:
-                a, b = products.operands(point, dtype, torch.device("cuda"))
-                torch.ones(1, device="cuda").add_(1)  # marks the start of a product: see count_products
-                torch_reduce.matmul(a, b)
-                torch.cuda.synchronize()
-                del a, b
+            found.setdefault(product_key({**point._asdict(), "dtype": kind}), (point, kind))
+    return list(found.values())
+
+
+def product_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The identity of a product, from a row of the grid or of a file of counters."""
+    batch = row["batch"] if isinstance(row["batch"], str) else " ".join(map(str, row["batch"]))
+    return (*(str(row[name]) for name in ("m", "n", "k", "layout", "dtype")), batch)
+
+
+def run_products() -> None:
+    for point, kind in counted_products(results()):
+        with products.precision(kind) as dtype:
+            a, b = products.operands(point, dtype, torch.device("cuda"))
+            torch.ones(1, device="cuda").add_(1)  # marks the start of a product: see count_products
+            torch_reduce.matmul(a, b)
+            torch.cuda.synchronize()
+            del a, b
 
 
 def count(what: str, kernels: str, metrics: dict[str, str]) -> list[dict[str, str]]:
@@ -150,7 +168,7 @@ def short_name(mangled: str) -> str:
 def count_products() -> list[dict[str, str]]:
     """A row for each kernel of each product, in their order: the mark before a product is a kernel of torch."""
     rows, which = [], -1
-    asked = [(point, kind) for point in cases.COUNTED_PRODUCTS for kind in point.dtypes]
+    asked = counted_products(results())
     for kernel in count("run_products", f"{OURS}|AddFunctor|CUDAFunctorOnSelf_add|CUDAFunctor_add", PRODUCT_METRICS):
         if OURS not in kernel["name"]:
             which += 1

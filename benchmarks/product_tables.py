@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import behind
 import cases
 
 import torch_reduce
@@ -105,7 +106,7 @@ def summary(rows: Rows) -> tuple[list[str], list[list[str]]]:
     below = []
     for dtype in dtypes:
         found = ratios_of(rows, None, dtype)
-        less, clearly = sum(m < 1 for m, *_ in found), sum(high < 1 for _, _, high in found)
+        less, clearly = sum(m < 1 for m, *_ in found), sum(map(behind.is_behind, found))
         below.append(f"{less} ({clearly}) of {len(found)}")
     lines.append(["points where torch is faster (beyond noise)", *below])
     return ["", *dtypes], lines

@@ -63,6 +63,15 @@ def operands(point: MatmulPoint, dtype: torch.dtype, device: torch.device) -> tu
             return torch.randn(*shape, dtype=dtype, generator=generator, device=device)
         return torch.randint(-100, 101, tuple(shape), dtype=dtype, generator=generator, device=device)
 
+    return _laid_out(point, make)
+
+
+def on_meta(point: MatmulPoint, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Operands like them, without memory: enough for a plan."""
+    return _laid_out(point, lambda shape: torch.empty(*shape, dtype=dtype, device="meta"))
+
+
+def _laid_out(point: MatmulPoint, make: Make) -> tuple[Tensor, Tensor]:
     first, second = LAYOUTS[point.layout]
     a = _VIEWS[first]([*point.batch, point.m, point.k], make)
     return a, _VIEWS[second]([*point.batch, point.k, point.n], make)

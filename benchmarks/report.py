@@ -20,7 +20,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ import models as language_models
 import overlap as overlaps
 import product_plots
 import product_tables
+import products_behind
 import row_ops
 from checkout import ROOT
 
@@ -432,7 +433,7 @@ def summary(points: Sequence[GridPoint], name: str) -> list[str]:
         return ["", "", "", ""]
     medians = [median for median, *_ in ratios]
     below = sum(median < 1 for median in medians)
-    clearly = sum(high < 1 for _, _, high in ratios)
+    clearly = sum(map(behind.is_behind, ratios))
     cell = f"{below} ({clearly})" if below else "0"
     return [str(len(ratios)), number(geometric_mean(medians)), number(min(medians)), cell]
 
@@ -468,9 +469,17 @@ def peer_dates(results: Results) -> str:
 
 def behind_mechanisms(results: Results) -> str:
     """What bounds the points that are behind: how many points, and how far behind."""
-    points = behind.points(results.files)
+    return mechanisms(behind.points(results.files), behind.MECHANISMS)
+
+
+def behind_product_mechanisms(results: Results) -> str:
+    """The same of products."""
+    return mechanisms(products_behind.points(results.files), products_behind.MECHANISMS)
+
+
+def mechanisms(points: Sequence[behind.Behind | products_behind.Behind], known: Mapping[str, behind.Mechanism]) -> str:
     lines = []
-    for key, words in behind.MECHANISMS.items():
+    for key, words in known.items():
         ratios = [point.x[0] for point in points if point.mechanism == key]
         if ratios:
             lines.append([key, words.bound, words.tried, str(len(ratios)), number(min(ratios))])
@@ -502,6 +511,28 @@ def behind_points(results: Results) -> str:
         "most frequent stall",
     ]
     return table(head, lines, len(WHAT) + 3) + "\n\n" + peer_dates(results)
+
+
+def behind_products(results: Results) -> str:
+    """Every product where torch is faster, with the counters that there are, of its kernel that takes longest."""
+    counted: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in results.files.get("counters_products", {}).get("points", ()):
+        longest = counted.setdefault(counters.product_key(row), row)
+        if float(row["ns"]) > float(longest["ns"]):
+            counted[counters.product_key(row)] = row
+    lines = []
+    for point in products_behind.points(results.files):
+        row, plan = point.row, point.plan
+        tiles = f"{products_behind.tiles_of(plan):,} of {plan.tile[0]} x {plan.tile[1]}"
+        cells = [product_tables.shape_of(row), row["layout"], row["dtype"], f"`{row['rung']}`", tiles, point.mechanism]
+        cells += [*(significant(row["us"][name][0]) for name in ("auto", "torch")), number(point.x[0], 3)]
+        found = counted.get(counters.product_key(row))
+        names = ("dram", "l2", "issue", "tensor")
+        lines.append([*cells, *(number(float(found[f"{name}_percent"]), 0) if found else "" for name in names)])
+    head = ["m x n x k", "layout", "dtype", "rung", "tiles", "bound by", "µs", "torch, µs", "x", "DRAM, %", "L2, %"]
+    what = "Products behind torch beyond noise, and counters of the kernel that takes longest"
+    under = conditions(results, "matmul_grid", what)
+    return table([*head, "issue slots, %", "tensor cores, %"], lines, 6) + "\n\n" + under
 
 
 def counter_key(row: dict[str, Any]) -> tuple[str, ...]:
@@ -1007,6 +1038,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "grid_floor": ("grid", grid_floor),
     "behind_mechanisms": ("grid", behind_mechanisms),
     "behind_points": ("grid", behind_points),
+    "behind_product_mechanisms": ("matmul_grid", behind_product_mechanisms),
+    "behind_products": ("matmul_grid", behind_products),
     "untuned": ("untuned", untuned),
     "overlap": ("overlap", overlap),
     "rungs": ("rungs", rungs),

@@ -1,0 +1,110 @@
+"""benchmarks/: which products are behind torch, why, and which are counted; tables of suites that were not run."""
+
+import importlib
+import json
+import re
+import sys
+import types
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def script(root):
+    """Imports a file of benchmarks/, some of which have the names of files here."""
+    folder = root / "benchmarks"
+    names = {path.stem for path in folder.glob("*.py")}
+    ours = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module
+    sys.path.remove(str(folder))
+    for name in names & sys.modules.keys():
+        del sys.modules[name]
+    sys.modules.update(ours)
+
+
+@pytest.fixture(scope="module")
+def folder(root):
+    """Results of a GPU."""
+    return next(path.parent for path in sorted((root / "benchmarks" / "results").glob("*/matmul_grid.json")))
+
+
+def product(m, n, k, dtype, us, x=(0.9, 0.8, 0.95), layout="NT"):
+    return {
+        "kind": "tokens", "m": m, "n": n, "k": k, "batch": [], "layout": layout, "dtype": dtype, "rung": "",
+        "us": {"auto": [us] * 3, "torch": [us * x[0]] * 3}, "x": {"torch": list(x)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "mechanism"),
+    [
+        (product(1, 4096, 4096, "float32", 29), "splitting"),
+        (product(8, 2048, 8192, "bfloat16", 13.7), "chain"),
+        (product(128, 128, 128, "bfloat16", 4), "launch"),
+        (product(1000, 1000, 1000, "float16", 11.7, layout="NN"), "cache lines"),
+        (product(1, 14336, 4096, "bfloat16", 31), "memory"),
+        (product(4096, 4096, 4096, "float64", 2460), "groups"),
+        (product(4096, 4096, 4096, "bfloat16", 195), "tensor cores"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_bounds_a_product(script, row, mechanism):
+    products_behind = script("products_behind")
+    (found,) = products_behind.points({"matmul_grid": {"products": [row]}})
+    assert found.mechanism == mechanism
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "filled"),
+    [(64, 264 * 128, 1.0), (64, 265 * 128, 265 / 396), (1, 132 * 128, 1.0), (100, 66 * 128, 100 / 128)],
+)
+def test_what_tiles_fill(script, m, n, filled):
+    """Whole rounds; one tile more; fewer rows than a tile has; rows past the edge."""
+    chip = types.SimpleNamespace(multiprocessors=132)
+    launches = [types.SimpleNamespace(shared_bytes=0, cluster=2), types.SimpleNamespace(shared_bytes=1, cluster=1)]
+    plan = types.SimpleNamespace(
+        problem=(1, m, n, 512), tile=(64, 128), groups=2, groups_apart=False, launches=launches, chip=chip
+    )
+    assert script("products_behind").filled(plan) == pytest.approx(filled)
+
+
+def test_what_is_behind(script):
+    products_behind = script("products_behind")
+    x = {
+        "faster": (1.1, 1.0, 1.2),
+        "noise": (0.98, 0.9, 1.01),
+        "two clocks": (1.01, 0.9, 0.99),
+        "slow": (0.9, 0.8, 0.95),
+    }
+    rows = [product(512, 512, 512, "bfloat16", 10 + i, x=values) for i, values in enumerate(x.values())]
+    assert [point.x for point in products_behind.points({"matmul_grid": {"products": rows}})] == [x["slow"]]
+    assert products_behind.points({}) == []
+
+
+def test_products_are_counted_once(script, folder):
+    products_behind, counters, cases = map(script, ("products_behind", "counters", "cases"))
+    points = products_behind.points({"matmul_grid": json.loads((folder / "matmul_grid.json").read_text())})
+    assert {point.mechanism for point in points} <= products_behind.MECHANISMS.keys()
+    asked = [
+        counters.product_key({**point._asdict(), "dtype": kind}) for point, kind in counters.counted_products(folder)
+    ]
+    assert len(asked) == len(set(asked))
+    for point in cases.COUNTED_PRODUCTS:
+        assert all(counters.product_key({**point._asdict(), "dtype": kind}) in asked for kind in point.dtypes)
+    furthest = {}
+    for point in points:
+        furthest.setdefault((point.mechanism, point.row["dtype"]), point)
+    assert all(counters.product_key(point.row) in asked for point in furthest.values())
+    csv_row = {"m": "1024", "n": "64", "k": "1024", "batch": "32 16", "layout": "values", "dtype": "float32"}
+    assert counters.product_key(csv_row) in asked
+
+
+def test_every_table_stands_somewhere(script, root, tmp_path):
+    report = script("report")
+    documents = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    text = "\n".join(path.read_text() for path in documents)
+    assert set(re.findall(r"<!-- (\w+):begin -->", text)) == report.TABLES.keys()
+    nothing = report.Results(tmp_path)
+    before = "".join(f"<!-- {name}:begin -->\nas it was\n<!-- {name}:end -->\n" for name in report.TABLES)
+    assert report.rewrite(before, nothing, "a document") == before
