@@ -104,23 +104,24 @@ def errors(case: cases.Errors, side: int, device: torch.device) -> list[dict[str
     sum of |a| |b|."""
     a, b = DISTRIBUTIONS[case.distribution](side, side, case.k, torch.Generator(device).manual_seed(0))
     truth, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    norm, there = float(truth.norm()), scale > 0
     rows = []
     for way, (kind, call) in WAYS.items():
         with products.precision(kind):
             got = call(a, b)
-        finite = bool(torch.isfinite(got).all())
-        error = (got.double() - truth).abs()
+        frobenius, worst = relative(got, truth, scale)
         rows.append(
-            {
-                "distribution": case.distribution,
-                "k": case.k,
-                "way": way,
-                "frobenius": rounded(float(error.norm()) / norm if norm else 0.0) if finite else None,
-                "worst": rounded(float((error[there] / scale[there]).max())) if finite else None,
-            }
+            {"distribution": case.distribution, "k": case.k, "way": way, "frobenius": frobenius, "worst": worst}
         )
     return rows
+
+
+def relative(got: Tensor, truth: Tensor, scale: Tensor) -> tuple[float | None, float | None]:
+    """The relative error in the Frobenius norm, and the largest error of an output relative to its sum of |a| |b|; None
+    where an output is not finite."""
+    error = (got.double() - truth).abs()
+    norm, there = float(truth.norm()), scale > 0
+    worst = float((error[there] / scale[there]).max()) if there.any() else 0.0
+    return rounded(float(error.norm()) / norm if norm else 0.0), rounded(worst)
 
 
 def rounded(value: float) -> float | None:

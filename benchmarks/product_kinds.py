@@ -8,7 +8,6 @@ import products
 import torch
 from torch import Tensor
 
-import torch_reduce
 from torch_reduce import bench
 
 # Batches are none: m, n, k.
@@ -120,21 +119,8 @@ def measure(
     with torch.no_grad(), products.precision("float32"):
         if a.isfinite().all():
             truth, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-            norm = float(truth.norm())
-            for name, call in (("auto", torch_reduce.matmul), ("torch", torch.matmul)):
-                error = (call(a, b).double() - truth).abs()
-                worst = float((error / scale)[scale > 0].max()) if (scale > 0).any() else 0.0
-                row[f"error_{name}"] = [product_errors.rounded(float(error.norm()) / norm if norm else 0.0),
-                                        product_errors.rounded(worst)]  # fmt: skip
+            for name, call in products.BESIDE.items():
+                row[f"error_{name}"] = list(product_errors.relative(call(a, b), truth, scale))
             del truth, scale
-        rig = bench.make_rig(device, (a, b), settings)
-        samplers = [rig.prepare(call)[0] for call in (torch_reduce.matmul, torch.matmul)]
-        ours, torchs = bench.time_together(samplers, settings, 0.0)
-        row["us"] = {
-            name: [float(f"{v:.5g}") for v in (t.us, t.us_q1, t.us_q3)]
-            for name, t in (("auto", ours), ("torch", torchs))
-        }
-        row["x"] = [float(f"{v:.4g}") for v in torchs.ratio]
-        del samplers
-        rig.close(collect=False)
+        row |= products.beside_torch(a, b, device, settings)
     return row

@@ -1,10 +1,7 @@
-"""Plots of matmul: the ladder's share of torch's speed, and the speed-up over torch at the grid's points."""
+"""Plots of matmul: the ladder's share of torch's speed, the speed-up over torch at the grid's points, and by name."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import product_tables
 
 from torch_reduce import _plot
 
@@ -90,17 +87,18 @@ def ratios(
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
 
 
-def kinds(rows: Sequence[Mapping[str, Any]], path: Path, title: str, digest: str) -> None:
-    """A line of dots for each kind of operand: the speed-up over torch at each shape, on a logarithmic axis.
+def dots(
+    names: Sequence[str], groups: Mapping[str, Sequence[tuple[str, float]]], path: Path, title: str, digest: str
+) -> None:
+    """A line of dots for each name: the speed-up over torch in each group, on a logarithmic axis.
 
     Args:
-        rows: of the results file.
+        names: of the lines, from above.
+        groups: by label, the names of the lines and the speed-ups there.
         path: where to.
         title: above the plot.
         digest: written into the SVG's metadata.
     """
-    names = list(dict.fromkeys(product_tables.kind_of(row) for row in rows))
-    shapes = list(dict.fromkeys(product_tables.shape_of(row) for row in rows))
     with _plot._figure(path, digest) as figure:
         figure.set_size_inches(9, 0.24 * len(names) + 1.6)
         axes = _plot._axes(figure)
@@ -108,12 +106,11 @@ def kinds(rows: Sequence[Mapping[str, Any]], path: Path, title: str, digest: str
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.axvline(1, color=_INK, linewidth=1.2, zorder=1)
         axes.grid(axis="both", color=_GRID, linewidth=0.8)
-        styles = zip(shapes, ("#1b4f8a", "#e8601c", "#4c9f70", "#9467bd"), "osv^", strict=False)
-        for shape, color, marker in styles:
-            found = [row for row in rows if product_tables.shape_of(row) == shape]
+        styles = zip(groups.items(), ("#1b4f8a", "#e8601c", "#4c9f70", "#9467bd"), "osv^", strict=False)
+        for (label, found), color, marker in styles:
             axes.scatter(
-                [row["x"][0] for row in found], [names.index(product_tables.kind_of(row)) for row in found], s=30,
-                linewidths=0, color=color, marker=marker, label=shape, zorder=3,
+                [x for _, x in found], [names.index(name) for name, _ in found], s=30, linewidths=0, color=color,
+                marker=marker, label=label, zorder=3,
             )  # fmt: skip
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_ylim(len(names) - 0.4, -0.6)

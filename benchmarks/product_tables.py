@@ -187,10 +187,15 @@ def kinds(rows: Rows) -> tuple[list[str], list[list[str]]]:
             if row is None:
                 cells.append("")
                 continue
-            errors = [f"{row[name][0]:.1e}" for name in ("error_auto", "error_torch") if name in row]
-            cells.append(f"{row['x'][0]:.2f}" + (f" ({', '.join(errors)})" if errors else ""))
+            errors = errors_of(row)
+            cells.append(f"{row['x'][0]:.2f}" + (f" ({errors})" if errors else ""))
         lines.append([kind, *cells])
     return ["operands", *shapes], lines
+
+
+def errors_of(row: dict[str, Any]) -> str:
+    """In the Frobenius norm: ours and torch's; empty where the operands were not finite."""
+    return ", ".join(f"{row[name][0]:.1e}" for name in ("error_auto", "error_torch") if name in row)
 
 
 def calls(rows: Rows) -> tuple[list[str], list[list[str]]]:

@@ -198,3 +198,17 @@ def measure(
         ready.clear()
         rig.close(collect=False)
     return result
+
+
+BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {OURS: torch_reduce.matmul, "torch": torch.matmul}
+
+
+def beside_torch(a: Tensor, b: Tensor, device: torch.device, settings: bench.Settings) -> dict[str, Any]:
+    """Times in microseconds of `auto` and of torch, and the speed-up: medians and quartiles, as a row has them."""
+    rig = bench.make_rig(device, (a, b), settings)
+    samplers = [rig.prepare(call)[0] for call in BESIDE.values()]
+    timings = bench.time_together(samplers, settings)
+    del samplers
+    rig.close(collect=False)
+    us = {name: [float(f"{v:.5g}") for v in (t.us, t.us_q1, t.us_q3)] for name, t in zip(BESIDE, timings, strict=True)}
+    return {"us": us, "x": [float(f"{v:.4g}") for v in timings[1].ratio]}

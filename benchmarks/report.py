@@ -37,6 +37,7 @@ import product_plots
 import product_tables
 import products_behind
 import row_ops
+import transformer_products
 from checkout import ROOT
 
 import torch_reduce
@@ -373,6 +374,41 @@ def matmul_kinds(results: Results) -> str:
     lines = table(*product_tables.kinds(results.files["matmul_kinds"]["kinds"]))
     picture = "![Speed-up over torch by kind of operand](images/matmul_kinds.svg)"
     return f"{picture}\n\n{lines}\n\n{conditions(results, 'matmul_kinds', what)}"
+
+
+def transformer(results: Results) -> str:
+    """Products of a transformer block, and whole steps."""
+    data = results.files["transformer"]
+    size = data["size"]
+    kinds = "; ".join(f"{kind}: {what}" for kind, what in transformer_products.KINDS.items())
+    block = (
+        f"Width {size['width']:,}, {size['heads']} heads, {size['batch']} x {size['tokens']:,} tokens; {kinds}; scores "
+        f"have a standard deviation of {transformer_products.SCORES_DEVIATION:g}"
+    )
+    what = f"{block}. Speed-up over torch's float32; relative error in the Frobenius norm, of ours and of torch's"
+    products = table(*transformer_products.table(data["transformer"]), 3)
+    of_steps = (
+        "Forward and backward, everything but products by torch; speed-up over torch's float32; relative error of all "
+        "gradients in the Frobenius norm (of the worst of them)"
+    )
+    steps = table(*transformer_products.steps_table(data["steps"]))
+    picture = "![Speed-up over torch by product](images/transformer.svg)"
+    parts = [picture, products, conditions(results, "transformer", what)]
+    return "\n\n".join([*parts, "Whole steps:", steps, conditions(results, "transformer", of_steps)])
+
+
+def transformer_step(results: Results) -> str:
+    """A sentence: what a step gains."""
+    rows = results.files["transformer"]["steps"]
+    parts = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        ours, torchs = (
+            transformer_products.step_row(rows, kind, name)
+            for name in (transformer_products.OURS, transformer_products.TORCH)
+        )
+        what = f"{number(torchs['ms'] / ours['ms'])} times with {transformer_products.KINDS[kind]}"
+        parts.append(f"{what} (error of the gradients {ours['error']:.1e}, torch's {torchs['error']:.1e})")
+    return f"Speed-up of a whole step over torch's float32: {', '.join(parts)}; {results.gpu}."
 
 
 def matmul_calls(results: Results) -> str:
@@ -1026,6 +1062,8 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul_few_rows": ("matmul_grid", matmul_few_rows),
     "matmul_accuracy": ("matmul_accuracy", matmul_accuracy),
     "matmul_kinds": ("matmul_kinds", matmul_kinds),
+    "transformer": ("transformer", transformer),
+    "transformer_step": ("transformer", transformer_step),
     "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
@@ -1141,6 +1179,9 @@ def rewrite(text: str, results: Results, where: str) -> str:
     )
 
 
+NameOf = Callable[[dict[str, Any]], str]
+
+
 class Picture:
     """A plot and what it is drawn from."""
 
@@ -1239,6 +1280,18 @@ def products_picture(results: Results) -> Picture | None:
     )
 
 
+def dots(results: Results, title: str, rows: list[dict[str, Any]], name: NameOf, label: NameOf) -> Picture:
+    """A line of dots for each name of a product, with a label each."""
+    names = list(dict.fromkeys(map(name, rows)))
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for row in rows:
+        groups.setdefault(label(row), []).append((name(row), row["x"][0]))
+    return Picture(
+        f"{title}, {results.gpu}", [names, groups, PRODUCT_PLOTS.read_text()],
+        lambda path, title, digest: product_plots.dots(names, groups, path, title, digest),
+    )  # fmt: skip
+
+
 PRODUCT_PLOTS = Path(product_plots.__file__)
 
 
@@ -1263,11 +1316,12 @@ def pictures(results: Results) -> dict[str, Picture]:
         found["matmul_grid.svg"] = products_picture(results)
     if "matmul_kinds" in results.files:
         rows = results.files["matmul_kinds"]["kinds"]
-        found["matmul_kinds.svg"] = Picture(
-            f"float32 products by kind of operand: speed-up over torch, {results.gpu}",
-            [rows, PRODUCT_PLOTS.read_text()],
-            lambda path, title, digest: product_plots.kinds(rows, path, title, digest),
-        )
+        title = "float32 products by kind of operand: speed-up over torch"
+        found["matmul_kinds.svg"] = dots(results, title, rows, product_tables.kind_of, product_tables.shape_of)
+    if "transformer" in results.files:
+        rows = results.files["transformer"]["transformer"]
+        title = "float32 products of a transformer block: speed-up over torch"
+        found["transformer.svg"] = dots(results, title, rows, lambda row: row["name"], transformer_products.what_of)
     if "grid" in results.files:
         found["grid.svg"] = grid_picture(results)
     return {name: picture for name, picture in found.items() if picture}

@@ -39,6 +39,7 @@ import products
 import row_ops
 import torch
 import torch.utils.benchmark
+import transformer_products
 from checkout import ROOT
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -356,6 +357,13 @@ def matmul_kinds(session: Session) -> dict[str, Any]:
     return {"kinds": rows}
 
 
+def transformer(session: Session) -> dict[str, Any]:
+    """The float32 products of a transformer block on the operands of a step, and whole steps, ours and torch's."""
+    size = transformer_products.transformer.SIZES["small" if session.smoke else "large"]
+    settings = session.settings if session.smoke else PRODUCTS_SETTINGS
+    return transformer_products.measure(size, session.device, settings, session.step, session.save)
+
+
 def matmul_calls(session: Session) -> dict[str, Any]:
     """The CPU time of a call of matmul and of linear in microseconds: ours and torch's alternately, in each of
     autograd's modes. The GPU is synchronised between samples, not within."""
@@ -617,7 +625,7 @@ SUITES = {
     "matmul": Suite(matmul, "cuda"),
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
-    "matmul_kinds": Suite(matmul_kinds, "cuda"),
+    "matmul_kinds": Suite(matmul_kinds, "cuda"), "transformer": Suite(transformer, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
     "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"), "attention": Suite(attention, "cuda"),
@@ -725,6 +733,7 @@ def digest(data: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {line}" for line in row_ops.summary(data.get("row_ops", [])))
     yield from (f"  {line}" for line in attentions.summary(data.get("attention", [])))
     yield from (f"  {line}" for line in overlaps.summary(data.get("overlap", [])))
+    yield from (f"  {line}" for line in transformer_products.summary(data))
     if "errors" in data and "frobenius" in data["errors"][0]:
         worse = product_errors.worse_than_torch(data["errors"])
         yield f"  auto is further from the truth than torch float32 in {len(worse)} cases"

@@ -65,7 +65,11 @@ def ours(variant: str = "auto") -> Products:
     )
 
 
-def initial(size: Size, device: torch.device | str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+# An input, the gradient of the output, and the parameters by name.
+Data = tuple[Tensor, Tensor, dict[str, Tensor]]
+
+
+def initial(size: Size, device: torch.device | str) -> Data:
     """An input, the gradient of the output, and the parameters by name; float32."""
     generator = torch.Generator().manual_seed(1)
 
@@ -158,10 +162,12 @@ class Result(NamedTuple):
     ms: float
 
 
-def compare(size: Size, device: torch.device | str, steps: int = 5, variant: str = "auto") -> list[Result]:
-    """Runs the block with each way to multiply: errors against float64, and times."""
+def compare(
+    size: Size, device: torch.device | str, steps: int = 5, variant: str = "auto", data: Data | None = None
+) -> list[Result]:
+    """Runs the block, by default on `initial`, with each way to multiply: errors against float64, and times."""
     device = torch.device(device)
-    x, grad, parameters = initial(size, device)
+    x, grad, parameters = data or initial(size, device)
     wide = {name: p.double() for name, p in parameters.items()}
     truth = step(x.double(), grad.double(), wide, size.heads, TORCH)
     ways = [("torch float32", TORCH, "ieee"), (f"torch_reduce {variant}", ours(variant), "ieee")]

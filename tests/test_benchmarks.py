@@ -1,4 +1,5 @@
-"""benchmarks/: which products are behind torch, why, and which are counted; tables of suites that were not run."""
+"""benchmarks/: which products are behind torch, why, and which are counted; the products of a transformer block; tables
+of suites that were not run."""
 
 import importlib
 import json
@@ -7,6 +8,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,26 @@ def test_products_are_counted_once(script, folder):
     assert all(counters.product_key(point.row) in asked for point in furthest.values())
     csv_row = {"m": "1024", "n": "64", "k": "1024", "batch": "32 16", "layout": "values", "dtype": "float32"}
     assert counters.product_key(csv_row) in asked
+
+
+@pytest.mark.parametrize("kind", ["initial", "outliers"])
+def test_the_products_of_a_step(script, kind):
+    """All of them, with the shapes of their names, and with scores as sharp as promised."""
+    block = script("transformer_products")
+    size = block.transformer.Size(batch=2, tokens=9, width=16, heads=4)
+    operands = block.step_of(block.data(kind, size, torch.device("cpu")), size.heads)
+    assert tuple(operands) == block.NAMES
+    shapes = {name: (*a.shape[:-1], b.shape[-1], a.shape[-1]) for name, (a, b) in operands.items()}
+    assert shapes["mlp_in forward"] == shapes["mlp_out gradient of input"] == (18, 64, 16)
+    assert shapes["mlp_in gradient of input"] == shapes["mlp_out forward"] == (18, 16, 64)
+    assert shapes["attention_in gradient of weight"] == (48, 16, 18)
+    assert shapes["scores forward"] == shapes["values gradient of probabilities"] == (2, 4, 9, 9, 4)
+    assert shapes["scores gradient of key"] == (2, 4, 4, 9, 9)
+    assert {block.layout_of(*operands[f"mlp_in {what}"]) for what in ("forward", "gradient of weight")} == {"NT", "TN"}
+    probabilities, _ = operands["values forward"]
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 4, 9))
+    query, key = (x[:1] for x in operands["scores forward"])
+    assert (query @ key).std() / 2 == pytest.approx(block.SCORES_DEVIATION, rel=0.01)
 
 
 def test_every_table_stands_somewhere(script, root, tmp_path):
