@@ -204,8 +204,8 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
     double speed, alone;
   };
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
-                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.51},
-                               {kSquare32, 0.72, 0.4}};
+                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.75},
+                               {kSquare32, 0.72, 0.54}};
   return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
     return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
@@ -215,10 +215,10 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
 
 }  // namespace specialized_f64
 
-// Where tiles are few, its 16 x 16 outputs occupy more multiprocessors. Checked on 28 products (NVIDIA H200, 2026-11-25): beside the
-// other model its own promises a quarter too much. Up to 16 rows it is always the faster; batches were not measured.
+// Where tiles are few, its 16 x 16 outputs occupy more multiprocessors. Checked on 17 products (NVIDIA H200, 2026-11-25). Up to 16 rows
+// it is never slower than the other; batches were not measured.
 bool mma_f64::pays(const Problem& p, const Chip& chip) {
-  constexpr double kFaster = 0.775;
+  constexpr double kFaster = 0.98;
   if (p.m <= 16 || p.n <= 16) return true;
   if (p.batches > 1) return false;
   return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles;
@@ -241,19 +241,48 @@ namespace {
 
 constexpr int kTileCost = 8;  // what a tile costs besides its columns, in columns
 
+// Clock cycles, roughly: a step of 32 bytes of k waits for the multiplication before it, for the fragments that the block's warps load,
+// or for what is copied, longer if rows begin inside lines; and a tile begins and ends (NVIDIA H200, 2026-11-25).
+double cycles(const Shape& s, const Problem& p, DType dtype, const Boxes& x, const Boxes& w, const Chip& chip) {
+  constexpr double kLatency = 35, kWarp = 8, kBytes = 60, kAllBytes = 48, kSkewed = 1.4, kBesides = 1500;
+  const int columns = columns_of(s, p, chip);
+  const int64_t down = s.row_tiles(p.m), tiles = ceil_div(p.n, columns) * down;
+  const auto bytes = [](const Boxes& boxes, int64_t lines) {
+    return static_cast<double>(lines * 32) * (boxes.pitch * boxes.element_bytes % kCacheLine == 0 ? 1 : kSkewed);
+  };
+  const double copied = bytes(x, ceil_div(p.m, down)) + bytes(w, columns);
+  const double all = copied * static_cast<double>(tiles) / chip.multiprocessors;  // the L2 has less for all at once
+  const double warps = static_cast<double>(columns) / s.warp_columns * s.parts();
+  const double step = std::max({kLatency, kWarp * warps, copied / kBytes, all / kAllBytes});
+  const double steps = static_cast<double>(p.k * static_cast<int64_t>(size_of(dtype))) / 32;
+  return static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors))) * (steps * step + kBesides);
+}
+
 }  // namespace
 
 // Both operands contiguous along k, and one matrix; batches were not measured. Narrow tiles where columns are few (NVIDIA H200,
 // 2026-11-25: of 256 to 6144 columns and k of 1024 to 8192, 0.6 to 0.95 of the time of the others). Of 16 bits up to 16 rows, and up to
 // 64 where tiles of 64 x 128 are more than the multiprocessors (2026-11-21: faster by 2 to 8 %).
 std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                            const Chip& chip) {
+                            const Choice& other, const Chip& chip) {
   const bool half = size_of(dtype) == 2;
   if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
-  if (!x.along_k || !w.boxes.along_k || p.batches > 1 || p.m > kMostRows) return std::nullopt;
+  if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
+  const auto time = [&](Index index) { return cycles(kShapes[index], p, dtype, x, w.boxes, chip); };
+  const auto narrow = [&] {
+    Index best = kNarrow32;
+    for (const Index index : {kNarrow16, kNarrow64}) best = time(index) < time(best) ? index : best;
+    return best;
+  };
+  if (p.m > kMostRows) {
+    constexpr double kFaster = 0.9;
+    if (transposed || p.n <= kMostRows) return std::nullopt;
+    const Index best = narrow();
+    return time(best) < kFaster * other.cycles ? std::optional(best) : std::nullopt;
+  }
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
-    return p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : kNarrow64;
+    return p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : narrow();
   }
   if (!half || transposed) return std::nullopt;
   if (p.m <= 16) return kRows16;
@@ -265,7 +294,7 @@ int columns_of(const Shape& shape, const Problem& p, const Chip& chip) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (int columns = shape.warp_columns; columns <= shape.most_columns(); columns += shape.warp_columns) {
-    const int64_t rounds = ceil_div(ceil_div(p.n, columns), chip.multiprocessors);
+    const int64_t rounds = ceil_div(ceil_div(p.n, columns) * shape.row_tiles(p.m), int64_t(chip.multiprocessors));
     const int64_t cost = rounds * (columns + kTileCost);
     if (cost <= least) {
       least = cost;
@@ -285,9 +314,11 @@ namespace persistent {
 
 namespace {
 
-// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left
-// of it for each operand of which they do not, and if those of C do not; for elements of up to 16 bits, and of 32. Measured
-// on an NVIDIA H200, 2026-11-21 and 22: squares of 256 to 4096 and layers of 64 to 2048 rows, every shape.
+// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left of it for
+// each operand of which they do not, where most of the chip's blocks read at once, and if those of C do not; for elements of up to 16
+// bits, and of 32. A row that begins inside a line is two requests of the copy engine, so blocks that share operands lose least. Fitted
+// to 936 times of all shapes (NVIDIA H200, 2026-11-25: 78 products of 80 to 3112 rows, 16 bits and tfloat32): the shape so chosen takes
+// 1.013 of the fastest's time in the mean, 1.21 at most.
 struct Speed {
   double aligned, skewed_operand, skewed_result;
 };
@@ -296,25 +327,39 @@ struct Cost {
   double besides;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {
-    {kLarge, 2500, {1.0, 0.94, 0.9}, {1.0, 0.98, 0.945}},     {kLong, 2500, {0.97, 0.94, 0.9}, {0.97, 0.98, 0.945}},
-    {kWide224, 2500, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}}, {kWide, 2200, {0.97, 0.77, 0.92}, {0.99, 0.92, 0.96}},
-    {kWide176, 2500, {0.96, 0.77, 0.92}, {0.98, 0.92, 0.96}}, {kWide144, 2500, {0.93, 0.73, 0.88}, {0.95, 0.87, 0.88}},
-    {kMedium, 2000, {0.94, 0.68, 0.845}, {0.93, 0.83, 0.8}},  {kMedium96, 2000, {0.87, 0.68, 0.83}, {0.85, 0.83, 0.8}},
-    {kNarrow, 1000, {0.77, 0.72, 0.83}, {0.68, 0.89, 0.87}},  {kSquare, 700, {0.5, 0.72, 0.83}, {0.47, 0.89, 0.87}}};
+constexpr Cost kCosts[] = {{kLarge, 3800, {0.99, 0.92, 0.985}, {0.93, 0.945, 1}},
+                           {kLong, 3800, {0.96, 0.92, 0.985}, {0.9, 0.945, 1}},
+                           {kWide224, 1880, {0.96, 0.86, 0.96}, {0.94, 0.94, 1}},
+                           {kWide, 1880, {0.94, 0.85, 0.96}, {0.925, 0.94, 1}},
+                           {kWide176, 1670, {0.935, 0.845, 0.925}, {0.93, 0.93, 1}},
+                           {kWide144, 2260, {0.88, 0.9, 0.965}, {0.84, 0.925, 1}},
+                           {kMedium, 1360, {0.93, 0.81, 0.87}, {0.95, 0.895, 1}},
+                           {kMediumFour, 4060, {0.995, 0.965, 0.99}, {0.97, 0.945, 1}},
+                           {kMedium96, 750, {0.835, 0.76, 0.885}, {0.9, 0.835, 1}},
+                           {kNarrow, 560, {0.765, 0.745, 0.805}, {0.775, 0.805, 1}},
+                           {kNarrowTwo, 2280, {0.71, 0.88, 1}, {0.68, 0.885, 1}},
+                           {kSquare, 210, {0.52, 0.695, 0.975}, {0.515, 0.815, 1}},
+                           {kSquareEight, 1165, {0.43, 0.995, 0.995}, {0.43, 0.995, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
-// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
-double cycles(const Problem& p, const TileShape& s, int multiprocessors, DType dtype, double speed, double besides,
-              bool apart) {
-  const int64_t slots = multiprocessors / s.cluster, tiles = tiles_of(p, s.tile_m * s.cluster, s.tile_n);
+// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides. skewed: operands whose rows begin
+// inside lines.
+double cycles(const Problem& p, const Cost& cost, int skewed, bool skewed_result, DType dtype, bool apart,
+              const Chip& chip) {
+  constexpr double kMost = 0.9;  // of the multiprocessors: from there on they wait for each other's requests
+  const TileShape& s = kShapes[cost.index];
   const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
-  const double rounds = static_cast<double>(ceil_div(tiles * groups, slots));
+  const int64_t tasks = tiles_of(p, s.tile_m * s.below(), s.tile_n * s.beside) * groups;
+  const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
+  const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
+  const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
+  const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
+  const double speed =
+      share.aligned * std::pow(share.skewed_operand, skewed * busy) * (skewed_result ? share.skewed_result : 1.0);
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
-  const double finish = apart ? long_k::cycles_to_add(p, dtype, multiprocessors) : 0;
-  return rounds *
-             (double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed) + besides) +
-         finish;
+  const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
+  const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
+  return rounds * (tile + cost.besides) + finish;
 }
 
 // Of the shapes for few rows and columns, whose cost is not modelled: none.
@@ -336,22 +381,17 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
     if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, 0};
   }
-  const int bytes = static_cast<int>(size_of(dtype));
-  const auto skewed = [](int64_t pitch, int64_t bytes) { return pitch * bytes % kCacheLine == 0 ? 0 : 1; };
-  const int operands = skewed(a.pitch, bytes) + skewed(b.pitch, bytes);
-  const int result = skewed(p.n, size_of(result_dtype(dtype)));
+  const auto skewed = [](int64_t pitch, size_t bytes) { return pitch * static_cast<int64_t>(bytes) % kCacheLine != 0; };
+  const int operands = skewed(a.pitch, size_of(dtype)) + skewed(b.pitch, size_of(dtype));
+  const bool result = skewed(p.n, size_of(result_dtype(dtype)));
   const auto cost_of = [&](const Cost& cost, bool apart) {
-    const TileShape& shape = kShapes[cost.index];
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
                      : cost.index == kLarge ? !in_groups
                      : cost.index == kLong  ? in_groups
                      : in_groups            ? adds_groups(cost.index)
                                             : true;
-    if (!can) return std::numeric_limits<double>::infinity();
-    const Speed& s = bytes == 4 ? cost.of_32_bits : cost.up_to_16_bits;
-    const double speed = s.aligned * std::pow(s.skewed_operand, operands) * std::pow(s.skewed_result, result);
-    return cycles(p, shape, chip.multiprocessors, dtype, speed, cost.besides, apart);
+    return can ? cycles(p, cost, operands, result, dtype, apart, chip) : std::numeric_limits<double>::infinity();
   };
   const auto best_of = [&](bool apart) -> const Cost& {
     return cheapest(kCosts, [&](const Cost& cost) { return cost_of(cost, apart); });
@@ -372,7 +412,7 @@ namespace register_operand {
 // Clock cycles of a tile, roughly: the tensor cores', or what it reads of the L2; and what it costs besides. Measured on an NVIDIA
 // H200, 2026-11-22: 4096^3 in 349 us, where persistent takes 340 and the copy 41.
 Choice choose(const Problem& p, const Chip& chip) {
-  constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
+  constexpr double kSpeed = 0.9, kBytes = 48, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
     const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
     const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
@@ -502,7 +542,7 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
   };
   // Whether groups may have several blocks: the sums of all segments are written and read.
   const auto may_part = [&](int index) {
-    constexpr int64_t kMostBytes = 4 << 20;
+    constexpr int64_t kMostBytes = 8 << 20;
     static_assert(kShapes[k64].rows == kMostPartRows && kMostByNumbers == k64);
     const int64_t outputs = w_tiles * kLines * round_up(x_lines, int64_t(kShapes[index].rows));
     return segments > kGroupSegments && segments * outputs * 4 <= kMostBytes;
@@ -603,7 +643,8 @@ double time_of_others(const Problem& p, const Chip& chip) {
     return 9.3 + round * rounds(128, 128) + 3.7 * numbers(p.m + p.n);
   }
   if (split_both::choose(p, true, chip)) return 11.4 + 1.5 * numbers(p.m + p.n);
-  if (fewer > split_warps::kRows) {
+  // The kernel for so few reads the other operand along k.
+  if (fewer > split_warps::kRows || (p.m <= p.n ? p.b_row : p.a_column) != 1) {
     return 11.7 + 0.34 * segments * rounds(64, 64) + 15 * numbers(fewer) + 0.8 * numbers(more);
   }
   // Of few columns what bounds it is the latency of its steps.

@@ -64,10 +64,10 @@ bool pays(const Problem& p, DType dtype);
 }  // namespace small_tiles
 
 namespace few_rows {
-// None: the kernel cannot, or those of persistent are faster. x: the few rows; w: how persistent would read the other operand;
-// transposed: the product is C's transpose, so its rows are columns of C.
+// None: the kernel cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
+// operand; transposed: the product is C's transpose, so its rows are columns of C.
 std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                            const Chip& chip);
+                            const Choice& other, const Chip& chip);
 // Of a block.
 int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
 int stages_of(const Shape& shape, int columns);

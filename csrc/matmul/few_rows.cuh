@@ -34,7 +34,8 @@ struct Tiling {
 
 struct Work {
   int64_t n;
-  int m, steps, tiles;
+  int m, rows, row_tiles;  // rows, of a tile, and tiles below each other
+  int steps, tiles;
   int group_steps;      // an even number, or all
   int columns, stages;  // of a block; of its ring
   bool transposed;      // rows here are columns of C
@@ -54,15 +55,27 @@ struct Fragments {
   uint32_t rows[S::kSteps / 2][S::kWarpRows / kFragmentRows][4];  // of two steps
 };
 
-// Stores 16 columns from `column` on of 8 rows from `row` on. Nothing past the edges is written.
+// Where a tile begins. The last of a column ends with the matrix: rows that two tiles have get the same bits from both.
+struct Place {
+  int row, column;
+
+  TREDUCE_DEVICE Place(const Work& work, int tile) {
+    const int across = work.row_tiles == 1 ? tile : tile / work.row_tiles;
+    row = min((tile - across * work.row_tiles) * work.rows, work.m - work.rows);
+    column = across * work.columns;
+  }
+};
+
+// Stores 16 columns from `column` on of 8 rows from `row` on, of the tile that begins at `first`. Nothing past the edges is written.
 template <class Out>
-TREDUCE_DEVICE void store(const float (&acc)[4], const Work& work, Out* c, const Out* bias, int row, int64_t column) {
+TREDUCE_DEVICE void store(const float (&acc)[4], const Work& work, Out* c, const Out* bias, Place first, int row,
+                          int column) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int r = row + lane % 4 * 2 + i % 2;
-    const int64_t j = column + lane / 4 + i / 2 * 8;
-    if (r >= work.m || j >= work.n) continue;
+    const int within = row + lane % 4 * 2 + i % 2, r = first.row + within;
+    const int64_t j = first.column + column + lane / 4 + i / 2 * 8;
+    if (within >= work.rows || j >= work.n) continue;
     c[work.transposed ? j * work.m + r : r * work.n + j] =
         round_to<Out>(with_bias(acc[i], bias, work.transposed ? r : j));
   }
@@ -96,17 +109,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (lane == 0) {
       RingPosition<kMostStages> position;
       for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
+        const Place place(work, tile);
         for (int step = 0; step < work.steps; ++step, position.next(work.stages)) {
           wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const tile_w = stages + position.stage * stage_bytes;
-          ptx::mbarrier_arrive_expect(full, w_bytes + S::kSlabs * work.m * kRowBytes);
+          ptx::mbarrier_arrive_expect(full, w_bytes + S::kSlabs * work.rows * kRowBytes);
 #pragma unroll
           for (int slab = 0; slab < S::kSlabs; ++slab) {  // past the end of k they are zeros
             const int k = (step * S::kSlabs + slab) * kDepth<T>;
-            ptx::load_box(tile_w + slab * slab_bytes_w, &map_w, {k, tile * work.columns, 0, 0}, full);
-            // Rows that x lacks are not asked for: whatever lies there reaches outputs that nobody stores.
-            ptx::load_box(tile_w + w_bytes + slab * kSlabBytesX, &map_x, {k, 0, 0, 0}, full);
+            ptx::load_box(tile_w + slab * slab_bytes_w, &map_w, {k, place.column, 0, 0}, full);
+            // Rows that a tile lacks are not asked for: whatever lies there reaches outputs that nobody stores.
+            ptx::load_box(tile_w + w_bytes + slab * kSlabBytesX, &map_x, {k, place.row, 0, 0}, full);
           }
         }
       }
@@ -212,12 +226,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         multiply_last(even);
       }
       if (work.steps > work.group_steps) add_to_total();
-      const int64_t first = int64_t(tile) * work.columns + column;
+      const Place first(work, tile);
 #pragma unroll
       for (int i = 0; i < kColumnFragments; ++i) {
 #pragma unroll
         for (int j = 0; j < kRowFragments; ++j) {
-          store(acc[i][j], work, c, bias, row + j * kFragmentRows, first + i * kFragmentColumns);
+          store(acc[i][j], work, c, bias, first, row + j * kFragmentRows, column + i * kFragmentColumns);
         }
       }
     }
@@ -234,12 +248,14 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   const int columns = static_cast<int>(transposed ? call.prepared.tile_m : call.prepared.tile_n);
   CUtensorMap map_w, map_x;
   cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, &map_w);
-  if (error == cudaSuccess) error = encode(x, kMapType<T>, kDepth<T>, static_cast<int>(p.m), &map_x);
-  if (error != cudaSuccess) return error;
   Work work;
+  work.row_tiles = static_cast<int>(S::kShape.row_tiles(p.m));
+  work.rows = static_cast<int>(ceil_div(p.m, work.row_tiles));
+  if (error == cudaSuccess) error = encode(x, kMapType<T>, kDepth<T>, work.rows, &map_x);
+  if (error != cudaSuccess) return error;
   work.n = p.n;
   work.transposed = transposed;
-  work.tiles = static_cast<int>(ceil_div(p.n, columns));
+  work.tiles = static_cast<int>(ceil_div(p.n, columns) * work.row_tiles);
   work.m = static_cast<int>(p.m);
   constexpr int kStageDepth = S::kSlabs * kDepth<T>;
   work.steps = static_cast<int>(ceil_div(p.k, kStageDepth));

@@ -28,8 +28,8 @@ LaunchShape launch_of(const TileShape& s) {
 }
 
 void set_tile(const TileShape& s, Prepared& out) {
-  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.cluster;
-  out.tile_n = s.transposed ? s.tile_m * s.cluster : s.tile_n;
+  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.below();
+  out.tile_n = s.transposed ? s.tile_m * s.below() : s.tile_n * s.beside;
   out.stages = s.stages;
 }
 
@@ -348,9 +348,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   std::swap(transposed.m, transposed.n);
   std::optional<few_rows::Index> few;
   if (!choice.apart) {
-    few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, chip);
+    few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, choice, chip);
     if (!few) {
-      few = few_rows::choose(transposed, r.dtype, view_of_b.boxes, view_of_a, true, chip);
+      few = few_rows::choose(transposed, r.dtype, view_of_b.boxes, view_of_a, true, choice, chip);
       out.few_columns = few.has_value();
     }
   }
@@ -395,7 +395,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     out.stages = few_rows::stages_of(s, columns);
     launch.kernel = s.name;
     launch.block = s.threads(columns);
-    launch.grid = std::min<int64_t>(ceil_div(shown.n, columns), chip.multiprocessors);
+    launch.grid = std::min<int64_t>(ceil_div(shown.n, columns) * s.row_tiles(shown.m), chip.multiprocessors);
     launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
   } else {
     out.shape = choice.index;
@@ -406,7 +406,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
                   size_of(result_dtype(r.dtype)) == 2 && p.n % 8 == 0 &&
                   reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
-    slots = chip.multiprocessors * s.blocks / s.cluster;
+    slots = clusters_of(s.cluster, chip.multiprocessors * s.blocks);
     launch.grid = std::min<int64_t>(tasks(), slots) * s.cluster;
   }
   // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.

@@ -20,13 +20,26 @@ struct TileShape {
   int blocks = 1;           // on a multiprocessor
   int cluster = 1;          // blocks that share what they read
   bool transposed = false;  // tiles of the transposed product: tile_m counts columns of C
+  int beside = 1;           // blocks of a cluster whose tiles lie beside each other; the others lie below
 
+  constexpr int below() const { return cluster / beside; }
   constexpr TileShape with_columns(int n) const {
     TileShape s = *this;
     s.tile_n = n;
     return s;
   }
+  constexpr TileShape with_beside(int blocks) const {
+    TileShape s = *this;
+    s.beside = blocks;
+    return s;
+  }
 };
+
+// Clusters of so many blocks, a block a multiprocessor, that a chip surely holds at once. Those of more than two lie in one of its groups
+// of multiprocessors, and what a group has beyond whole clusters stays idle (an H200 holds 30 of four, and 15 of eight).
+constexpr int clusters_of(int cluster, int multiprocessors) {
+  return (cluster > 2 ? multiprocessors * 7 / 8 : multiprocessors) / cluster;
+}
 
 // ---- one thread, a few outputs ----
 
@@ -235,9 +248,12 @@ enum Index {
   kWide176,
   kWide144,
   kMedium,
+  kMediumFour,
   kMedium96,
   kNarrow,
+  kNarrowTwo,
   kSquare,
+  kSquareEight,
   kStrip32,
   kStrip16,
   kRows32,
@@ -272,9 +288,12 @@ constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 128 x 176 tiles", 128, 176, 4, 1, 1),
     shape("multiply 128 x 144 tiles", 128, 144, 4, 2, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
+    shape("multiply 128 x 128 tiles", 128, 128, 6, 4, 1).with_beside(2),
     shape("multiply 128 x 96 tiles", 128, 96, 6, 1, 1),
     shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
+    shape("multiply 64 x 128 tiles", 64, 128, 8, 2, 1),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
+    shape("multiply 64 x 64 tiles", 64, 64, 12, 8, 1).with_beside(4),
     shape("multiply 64 x 32 tiles", 64, 32, 16, 1, 1),
     shape("multiply 64 x 16 tiles", 64, 16, 20, 1, 1),
     shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true),
@@ -307,10 +326,10 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
 
 }  // namespace specialized_f64
 
-// The kernel of `persistent` for few rows. Its tiles are as wide as fills the chip evenly.
+// The kernel of `persistent` for few rows, or few outputs. Its tiles are as wide, and as high, as fills the chip evenly.
 namespace few_rows {
 
-constexpr int kMostRows = 64;
+constexpr int kMostRows = 64;  // that are few
 constexpr int kMostStages = 32;
 constexpr int kRingBytes = 128 * 1024;  // of stages, a block: changes the time alone
 
@@ -320,7 +339,8 @@ struct Shape {
   int warp_rows, warp_columns;  // of C, a warp
   int slabs;                    // of 64 steps of k, a stage
 
-  constexpr int parts() const { return rows / warp_rows; }                   // warps that share columns
+  constexpr int parts() const { return rows / warp_rows; }  // warps that share columns
+  constexpr int64_t row_tiles(int64_t m) const { return ceil_div(m, rows); }
   constexpr int most_columns() const { return warp_columns * 8 / parts(); }  // a block
   // Of a block with so many columns.
   constexpr int threads(int columns) const { return (columns / warp_columns * parts() + 1) * 32; }

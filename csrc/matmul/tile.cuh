@@ -47,17 +47,18 @@ struct Tile {
   // The box of one of kParts parts of a tile: fewer lines, or of slabs fewer steps of k.
   template <int kParts>
   static constexpr int kPartOuter = kBoxOuter / kParts;
-  // Who calls: one thread in each of the kParts blocks of a cluster, for part `part` of the tile, which comes to all of them.
+  // Who calls: one thread in each of the kParts `blocks` of a cluster, a bit each, for part `part` of the tile, which comes to all of
+  // them.
   template <int kParts>
   TREDUCE_DEVICE static void load_part(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full,
-                                       int part) {
+                                       int part, uint16_t blocks = (1u << kParts) - 1) {
     static_assert(kPartOuter<kParts> * kParts == kBoxOuter && kPartOuter<kParts> % 8 == 0);
     const int first = part * kPartOuter<kParts>;
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const ptx::Coordinates at = kAlongK ? ptx::Coordinates{k, line + first, batch.y, batch.x}
                                           : ptx::Coordinates{line + i * 64, k + first, batch.y, batch.x};
-      ptx::load_box_multicast(tile + i * kBoxBytes + first * kRowBytes, map, at, full, (1u << kParts) - 1);
+      ptx::load_box_multicast(tile + i * kBoxBytes + first * kRowBytes, map, at, full, blocks);
     }
   }
 

@@ -18,7 +18,9 @@ template <int kIndex>
 struct Shape {
   static constexpr TileShape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
-  static constexpr int kCluster = kShape.cluster;  // blocks below each other that share their part of B
+  // Blocks below each other share their part of B, those beside each other their part of A.
+  static constexpr int kCluster = kShape.cluster, kBelow = kShape.below(), kBeside = kShape.beside;
+  static constexpr int kSharers = kBelow + kBeside - 1;  // this block among them
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
+  const int below = S::kBeside > 1 ? rank % S::kBelow : rank, beside = S::kBeside > 1 ? rank / S::kBelow : 0;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
   // Tasks: tiles, or groups of k of tiles.
@@ -61,14 +64,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
-    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kCluster, S::kTileN);
+    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kBelow, S::kTileN * S::kBeside);
   };
   const auto range_of = [&](int64_t task) {
     const int begin = static_cast<int>(group_of(task)) * groups.steps;
     return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
   };
 
-  begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
+  begin<S::kCluster, S::kConsumers, S::kStages, S::kSharers>(ring, map_a, map_b);
   ptx::wait_for_launch_before();
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
@@ -86,11 +89,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
-          TileA::load(tile_a, &map_a, place.row + rank * S::kTileM, step * kDepth<T>, batch_a, full);
-          if constexpr (S::kCluster > 1) {
-            TileB::template load_part<S::kCluster>(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full, rank);
+          const int row = place.row + below * S::kTileM, column = place.column + beside * S::kTileN;
+          const int k = step * kDepth<T>;
+          if constexpr (S::kBeside > 1) {
+            constexpr int kRow = ((1 << S::kCluster) - 1) / ((1 << S::kBelow) - 1);  // the blocks beside the first
+            TileA::template load_part<S::kBeside>(tile_a, &map_a, row, k, batch_a, full, beside, kRow << below);
           } else {
-            TileB::load(tile_b, &map_b, place.column, step * kDepth<T>, batch_b, full);
+            TileA::load(tile_a, &map_a, row, k, batch_a, full);
+          }
+          if constexpr (S::kBelow > 1) {
+            constexpr int kColumn = (1 << S::kBelow) - 1;
+            TileB::template load_part<S::kBelow>(tile_b, &map_b, column, k, batch_b, full, below,
+                                                 kColumn << beside * S::kBelow);
+          } else {
+            TileB::load(tile_b, &map_b, column, k, batch_b, full);
           }
         }
       }
@@ -106,6 +118,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     [[maybe_unused]] Acc<T> total[S::template kAddsGroups<Out> ? S::kInRegisters : 1] = {};
     char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
     int done = 0;  // steps of this task: one group of k after another
+    // Tells each block that fills this block's stages. Of those beside and below each other a lane has one.
+    const int lane = threadIdx.x % 32;
+    const int beyond = lane - S::kBelow, peer = lane < S::kBelow
+                                                    ? beside * S::kBelow + lane
+                                                    : (beyond < beside ? beyond : beyond + 1) * S::kBelow + below;
+    const auto release_stage = [&](uint32_t stage_empty) {
+      if constexpr (S::kBeside > 1) {
+        if (lane < S::kSharers) ptx::mbarrier_arrive_at(stage_empty, peer);
+      } else {
+        release<S::kCluster>(stage_empty);
+      }
+    };
     for (int64_t task = first; task < tasks;) {
       const int2 range = range_of(task);
       const int begin = range.x + done,
@@ -118,12 +142,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const uint32_t stage = position.stage * (S::kStageBytes >> 4);
         multiply_stage<TileA, TileB>(acc, first_a + stage, first_b + stage, consumer * 64, step - begin);
         ptx::wgmma_wait<1>();
-        if (last >= 0) release<S::kCluster>(empty + last * 8);
+        if (last >= 0) release_stage(empty + last * 8);
         last = position.stage;
       }
       ptx::wgmma_wait<0>();
       ptx::wgmma_touch(acc);
-      release<S::kCluster>(empty + last * 8);
+      release_stage(empty + last * 8);
       if constexpr (S::template kAddsGroups<Out>) {
         if (range.y - range.x > groups.steps) {
           if constexpr (S::kKept > 0) {
@@ -145,12 +169,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       task += stride;
 
       // ---- epilogue ----
-      const int row = place.row + rank * S::kTileM + consumer * 64;
+      const int row = place.row + below * S::kTileM + consumer * 64, column = place.column + beside * S::kTileN;
       if constexpr (S::kGroupsApart) {
         if (groups.apart > 1) {
           using Sum = GroupSum<T>;
           Sum* const to = static_cast<Sum*>(groups.sums) + group_of_k * groups.outputs;
-          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, place.column, grid.m, grid.n);
+          store_registers<Sum, S::kTileN>(acc, to + place.index * grid.m * grid.n, row, column, grid.m, grid.n);
           continue;
         }
       }
@@ -158,15 +182,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if constexpr (S::kTransposed) {
         add_bias_transposed(acc, bias, row, grid.m);
       } else {
-        add_bias(acc, bias, place.column, grid.n);
+        add_bias(acc, bias, column, grid.n);
       }
       if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
-        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, place.column, grid.m, grid.n,
+        store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, column, grid.m, grid.n,
                                      static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
-        store_transposed<Out, S::kTileN>(acc, matrix, row, place.column, grid.n, grid.m);
+        store_transposed<Out, S::kTileN>(acc, matrix, row, column, grid.n, grid.m);
       } else {
-        store_registers<Out, S::kTileN>(acc, matrix, row, place.column, grid.m, grid.n);
+        store_registers<Out, S::kTileN>(acc, matrix, row, column, grid.m, grid.n);
       }
     }
     ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
@@ -183,15 +207,15 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
   static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode_tiles<TileA>(a, &map_a);
+  cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::template kPartOuter<S::kBeside>, &map_a);
   if (error == cudaSuccess)
-    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::template kPartOuter<S::kCluster>, &map_b);
+    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::template kPartOuter<S::kBelow>, &map_b);
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
   Problem shown = p;
   if (S::kTransposed) std::swap(shown.m, shown.n);
-  const Grid grid = grid_of(shown, S::kTileM * S::kCluster, S::kTileN);
+  const Grid grid = grid_of(shown, S::kTileM * S::kBelow, S::kTileN * S::kBeside);
 
   CUtensorMap map_c = map_a;
   const bool boxes_c = call.prepared.boxes_c;

@@ -39,6 +39,8 @@ struct Tiling {
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr int kRegisters = kBlocks == 2 ? 216 : 232;  // of a consumer; what 40 a producer leave
   static_assert(kThreads == kConsumers + kWarpGroup);
+  // Small tiles have registers for the fragments of two stages: the loads of one do not wait for the multiplications of the other.
+  static constexpr int kSets = kSteps == 1 && (2 * kM + kN) * kFours <= 24 ? 2 : 1;
 };
 
 // An operand in shared memory, as the copy engine swizzles it. kAlongK: a row of 128 bytes is a line; else it is a step of k of 16
@@ -143,20 +145,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const char* const first_b = stages + OperandA::kBytes + warp_n * kRowBytes;
   const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
   RingPosition<S::kStages> position;
-  double from_a[kM][2 * kFours], from_b[kN][kFours];
-  const auto load_a = [&](int i, int stage, int step) {
+  double from_a[S::kSets][kM][2 * kFours], from_b[S::kSets][kN][kFours];
+  const auto load_a = [&](int set, int i, int stage, int step) {
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        from_a[i][four * 2 + half] = OperandA::load(first_a + stage, place_a, i * 2 + half, step * kFours + four);
+        from_a[set][i][four * 2 + half] = OperandA::load(first_a + stage, place_a, i * 2 + half, step * kFours + four);
       }
     }
   };
-  const auto load_b = [&](int j, int stage, int step) {
+  const auto load_b = [&](int set, int j, int stage, int step) {
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
-      from_b[j][four] = OperandB::load(first_b + stage, place_b, j, step * kFours + four);
+      from_b[set][j][four] = OperandB::load(first_b + stage, place_b, j, step * kFours + four);
     }
   };
   const auto wait_for_stage = [&] {
@@ -175,28 +177,42 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     double acc[kM][kN][4];
     int stage = wait_for_stage();
 #pragma unroll
-    for (int i = 0; i < kM; ++i) load_a(i, stage, 0);
+    for (int i = 0; i < kM; ++i) load_a(0, i, stage, 0);
 #pragma unroll
-    for (int j = 0; j < kN; ++j) load_b(j, stage, 0);
+    for (int j = 0; j < kN; ++j) load_b(0, j, stage, 0);
     if constexpr (kSteps == 1) release_stage();
-    // Multiplies a stage whose first fragments are there, and loads those of the next, if there is one.
-    const auto multiply_stage = [&](auto more) {
+    // Multiplies a stage whose first fragments are in `set`, and loads those of the next, if there is one, into the other set.
+    const auto multiply_stage = [&](auto set, auto more) {
+      constexpr int kOther = S::kSets - 1 - set;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const bool last = step == kSteps - 1, loads = !last || more;
         const int next = (step + 1) % kSteps;  // of the fragments that are loaded here
-        if (last && more) stage = wait_for_stage();
+        if (S::kSets == 1 && last && more) stage = wait_for_stage();
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
 #pragma unroll
           for (int j = 0; j < kN; ++j) {
-            ptx::multiply(acc[i][j], from_a[i], from_b[j]);
-            if (j == kN - 1 && loads) load_a(i, stage, next);
-            if (i == kM - 1 && loads) load_b(j, stage, next);
+            ptx::multiply(acc[i][j], from_a[set][i], from_b[set][j]);
+            if (S::kSets == 2 && i + j == 0 && more) stage = wait_for_stage();
+            if (j == kN - 1 && loads) load_a(kOther, i, stage, next);
+            if (i == kM - 1 && loads) load_b(kOther, j, stage, next);
           }
         }
         if (loads && next == kSteps - 1) release_stage();
       }
+    };
+    // The same of `count` stages, each of which has a next one; an even number leaves the fragments in the first set.
+    constexpr std::integral_constant<int, 0> kFirst;
+    constexpr std::integral_constant<int, S::kSets - 1> kSecond;
+    const auto multiply_stages = [&](int count) {
+      int left = count;
+#pragma unroll 1
+      for (; left >= S::kSets; left -= S::kSets) {
+        multiply_stage(kFirst, std::true_type{});
+        if constexpr (S::kSets == 2) multiply_stage(kSecond, std::true_type{});
+      }
+      return left;
     };
     // To C, or to the sums of groups that are apart. Of several groups in a task the first is stored, those that follow are added
     // where it lies, and the last is finished.
@@ -279,9 +295,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
       }
-#pragma unroll 1
-      for (int left = end - begin - (end == range.y ? 1 : 0); left > 0; --left) multiply_stage(std::true_type{});
-      if (end == range.y) multiply_stage(std::false_type{});
+      const int left = multiply_stages(end - begin - (end == range.y ? 1 : 0));
+      if (end == range.y) {
+        if (S::kSets == 1 || left == 0) {
+          multiply_stage(kFirst, std::false_type{});
+        } else {
+          multiply_stage(kFirst, std::true_type{});
+          multiply_stage(kSecond, std::false_type{});
+        }
+      }
       store(begin == range.x, end == range.y);
     }
   }
