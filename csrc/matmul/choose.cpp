@@ -204,7 +204,7 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
     double speed, alone;
   };
   constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
-                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.885, 0.75},
+                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.87, 0.6},
                                {kSquare32, 0.72, 0.54}};
   return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
     const Shape& shape = kShapes[s.index];
@@ -314,32 +314,33 @@ namespace persistent {
 
 namespace {
 
-// Shares of the tensor cores' speed that a shape reaches where rows of all matrices begin at lines of the L2; what is left of it for
-// each operand of which they do not, where most of the chip's blocks read at once, and if those of C do not; for elements of up to 16
-// bits, and of 32. A row that begins inside a line is two requests of the copy engine, so blocks that share operands lose least. Fitted
-// to 936 times of all shapes (NVIDIA H200, 2026-11-25: 78 products of 80 to 3112 rows, 16 bits and tfloat32): the shape so chosen takes
-// 1.013 of the fastest's time in the mean, 1.21 at most.
+// Shares of the tensor cores' speed that a shape reaches: where rows of both operands begin at lines of the L2, and what is left of it if
+// those of C do not; and where rows of an operand begin inside lines, with what is left of that for each such operand while most of the
+// chip's blocks read. Then a row is two requests of the copy engine, and blocks that share operands lose least; elsewhere they never are
+// the fastest, and have no share. For elements of up to 16 bits, and of 32. Measured on an NVIDIA H200, 2026-11-21 and 22: squares of 256
+// to 4096 and layers of 64 to 2048 rows, every shape. Rows inside lines: fitted to 500 times of all shapes, 2026-11-25; of 46 products of
+// 80 to 3112 rows the shape so chosen takes 1.02 of the fastest's time in the mean, 1.2 at most.
 struct Speed {
-  double aligned, skewed_operand, skewed_result;
+  double aligned, skewed_result, skewed, skewed_operand;
 };
 struct Cost {
   Index index;
   double besides;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 3800, {0.99, 0.92, 0.985}, {0.93, 0.945, 1}},
-                           {kLong, 3800, {0.96, 0.92, 0.985}, {0.9, 0.945, 1}},
-                           {kWide224, 1880, {0.96, 0.86, 0.96}, {0.94, 0.94, 1}},
-                           {kWide, 1880, {0.94, 0.85, 0.96}, {0.925, 0.94, 1}},
-                           {kWide176, 1670, {0.935, 0.845, 0.925}, {0.93, 0.93, 1}},
-                           {kWide144, 2260, {0.88, 0.9, 0.965}, {0.84, 0.925, 1}},
-                           {kMedium, 1360, {0.93, 0.81, 0.87}, {0.95, 0.895, 1}},
-                           {kMediumFour, 4060, {0.995, 0.965, 0.99}, {0.97, 0.945, 1}},
-                           {kMedium96, 750, {0.835, 0.76, 0.885}, {0.9, 0.835, 1}},
-                           {kNarrow, 560, {0.765, 0.745, 0.805}, {0.775, 0.805, 1}},
-                           {kNarrowTwo, 2280, {0.71, 0.88, 1}, {0.68, 0.885, 1}},
-                           {kSquare, 210, {0.52, 0.695, 0.975}, {0.515, 0.815, 1}},
-                           {kSquareEight, 1165, {0.43, 0.995, 0.995}, {0.43, 0.995, 1}}};
+constexpr Cost kCosts[] = {{kLarge, 2500, {1, 0.9, 0.93, 0.93}, {1, 0.945, 0.96, 0.915}},
+                           {kLong, 2500, {0.97, 0.9, 0.905, 0.93}, {0.97, 0.945, 0.93, 0.915}},
+                           {kWide224, 2500, {0.97, 0.92, 1, 0.83}, {0.99, 0.96, 1.01, 0.905}},
+                           {kWide, 2200, {0.97, 0.92, 0.98, 0.82}, {0.99, 0.96, 1.02, 0.89}},
+                           {kWide176, 2500, {0.96, 0.92, 0.955, 0.82}, {0.98, 0.96, 1.03, 0.885}},
+                           {kWide144, 2500, {0.93, 0.88, 0.855, 0.905}, {0.95, 0.88, 0.88, 0.91}},
+                           {kMedium, 2000, {0.94, 0.845, 0.85, 0.8}, {0.93, 0.8, 1.05, 0.855}},
+                           {kMediumFour, 4000, {0, 1, 0.985, 0.97}, {0, 1, 1.02, 0.915}},
+                           {kMedium96, 2000, {0.87, 0.83, 0.78, 0.77}, {0.85, 0.8, 1.05, 0.78}},
+                           {kNarrow, 1000, {0.77, 0.83, 0.6, 0.775}, {0.68, 0.87, 0.845, 0.78}},
+                           {kNarrowTwo, 2300, {0, 1, 0.69, 0.9}, {0, 1, 0.785, 0.82}},
+                           {kSquare, 700, {0.5, 0.83, 0.51, 0.715}, {0.47, 0.87, 0.72, 0.7}},
+                           {kSquareEight, 1200, {0, 1, 0.435, 1}, {0, 1, 0.435, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides. skewed: operands whose rows begin
@@ -354,8 +355,9 @@ double cycles(const Problem& p, const Cost& cost, int skewed, bool skewed_result
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
   const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
-  const double speed =
-      share.aligned * std::pow(share.skewed_operand, skewed * busy) * (skewed_result ? share.skewed_result : 1.0);
+  const double speed = skewed == 0 ? share.aligned * (skewed_result ? share.skewed_result : 1)
+                                   : share.skewed * std::pow(share.skewed_operand, skewed * busy);
+  if (speed == 0) return std::numeric_limits<double>::infinity();
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
@@ -412,7 +414,7 @@ namespace register_operand {
 // Clock cycles of a tile, roughly: the tensor cores', or what it reads of the L2; and what it costs besides. Measured on an NVIDIA
 // H200, 2026-11-22: 4096^3 in 349 us, where persistent takes 340 and the copy 41.
 Choice choose(const Problem& p, const Chip& chip) {
-  constexpr double kSpeed = 0.9, kBytes = 48, kBesides = 3000;
+  constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
   const auto cycles = [&](const Shape& s, bool apart) {
     const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
     const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
