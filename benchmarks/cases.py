@@ -589,6 +589,9 @@ MATMUL_GRID = (
             (400, 1536, 6144, "NT", "one round of tiles, and long to wait for"),
             (1600, 3108, 1600, "NT", "a layer of no round width"),
             (1000, 1000, 1000, "NN", "rows that begin inside cache lines"),
+            (1400, 1400, 1400, "NN", "the same, of more tiles"),
+            (3000, 3000, 3000, "NN", "the same, of several rounds of tiles"),
+            (128, 3000, 5000, "NT", "the same, of two tiles of rows"),
             (2049, 2047, 2051, "NN", "one row and some columns beyond the tiles"),
         )
     ),

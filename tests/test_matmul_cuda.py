@@ -461,6 +461,33 @@ def test_tiles_of_every_width_have_one_order(dtype, poisoned):
             assert_same_bits(product(left, right, wide), product(a, b, narrow), f"{(m, n, k)} {what}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_clusters_and_narrow_tiles_have_one_order(dtype, poisoned):
+    """Rows inside cache lines, for which blocks of a cluster fetch parts of what they share; and few outputs."""
+    shared, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(shared)
+    for m, n, k in (
+        (1000, 1000, 1000),
+        (1504, 1000, 3000),
+        (512, 3000, 1000),
+        (128, 3000, 5000),
+        (70, 2504, 1000),
+        (200, 1000, 3000),
+        (100, 500, 4000),
+        (300, 300, 3000),
+        (1400, 1400, 1400),
+    ):
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        expected = product(a, b, alone)
+        for what, left, right in layouts(a, b):
+            assert_same_bits(product(left, right, shared), expected, f"{(m, n, k)} {what}")
+        bias = random(n, dtype=dtype, seed=3)
+        found, expected = (torch.ops.treduce.linear(a, b.t().contiguous(), bias, v.name) for v in (shared, alone))
+        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+    a, b = random(3, 500, 1000, dtype=dtype), random(3, 1000, 1000, dtype=dtype, seed=1)
+    assert_same_bits(product(a, b, shared), product(a, b, alone), "a batch")
+
+
 LONG = tuple(v for v in ON_CORES if v.order in ("warp_group_long", "tensor_core_f64"))
 every_long = of_every_dtype(LONG)
 

@@ -248,14 +248,28 @@ def test_few_outputs_have_narrow_tiles(dtype):
         (48, 1024, 4096, (32, 16)),
         (100, 500, 4000, (32, 16)),
         (1024, 16, 4096, (16, 16)),
-        (2048, 40, 4096, (16, 64)),
+        (2048, 40, 4096, (32, 32)),
     ):
         p = plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent")
         assert p.tile == tile and "narrow" in main(p).kernel, (m, n, k)
-    for m, n in ((16, 14336), (64, 4096), (4096, 64), (300, 300)):
+    for m, n in ((16, 14336), (64, 4096), (4096, 64), (1024, 1024)):
         p = plan("linear", (m, 4096), (n, 4096), input_dtype=dtype, variant="persistent")
         assert "narrow" not in main(p).kernel, (m, n)
     assert "narrow" not in main(plan("matmul", (24, 512), (512, 2048), input_dtype=dtype, variant="persistent")).kernel
+
+
+def test_clusters_share_where_rows_begin_inside_cache_lines():
+    """They hold as many blocks as surely fit on the chip at once."""
+    for dtype in (torch.float16, torch.float32):
+        clusters = set()
+        for m, n, k in ((1000, 1000, 1000), (1504, 1000, 3000), (128, 3000, 5000)):
+            launch = main(plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent"))
+            clusters.add(launch.cluster)
+            assert launch.cluster == 1 or launch.grid[0] <= 132 * 7 // 8 or launch.cluster == 2, (m, n, k)
+            assert launch.grid[0] % launch.cluster == 0
+        assert clusters & {4, 8}, dtype
+    for m, n, k in ((1024, 1024, 1024), (1536, 1024, 3072), (128, 3072, 5120)):
+        assert main(plan("linear", (m, k), (n, k), input_dtype=torch.float16, variant="persistent")).cluster == 1
 
 
 def test_few_outputs_of_float64_are_small_tiles():
