@@ -18,7 +18,7 @@ CHIP = "H200"
 # Above these shares of a product's time, memory at its ceiling or a chain of multiplications explains it.
 MEMORY_SHARE, CHAIN_SHARE = 0.75, 0.4
 # The tensor cores wait for more than cache lines above this share of their peak.
-BUSY_SHARE = 0.5
+BUSY_SHARE = 0.6
 # Nanoseconds of a multiplication that waits for the one before (1.5 µs for 1000 steps of 16 bits; H200, 2026-11-25),
 # and the steps of k that it makes, by the bytes of what tensor cores multiply.
 MULTIPLICATION_NS = 24.0
@@ -135,7 +135,8 @@ def mechanism(row: Mapping[str, Any], plan: ProductPlan) -> str:
     if chain_us(plan, width) >= CHAIN_SHARE * us:
         return "chain"
     idle, short = filled(plan) < FULL, plan.problem[3] <= SHORT_K
-    if not (idle or short) and plan.arithmetic_us < BUSY_SHARE * us and inside_lines(row):
+    waits = width < 8 and not (short or (idle and us < FEW_US)) and plan.arithmetic_us < BUSY_SHARE * us
+    if waits and inside_lines(row):
         return "cache lines"
     if short or us < FEW_US:
         return "launch"

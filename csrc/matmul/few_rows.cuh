@@ -1,6 +1,7 @@
-// persistent for up to 64 rows: nearly all that is read is the other operand, the weights. The instruction is mma.sync of a warp, whose
-// 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where those of a warp group have 64. Each output is still
-// one chain of multiplications, 16 steps of k each (8 of tfloat32), in every group of k.
+// persistent for up to 64 rows, where nearly all that is read is the other operand, the weights; and for few outputs. The instruction is
+// mma.sync of a warp, whose 16 rows are columns of C: tiles may be as narrow as fills the chip evenly, where those of a warp group have
+// 64, and several may lie below each other. Each output is still one chain of multiplications, 16 steps of k each (8 of tfloat32), in
+// every group of k.
 //
 // Order:   on an H200 mma.sync.m16n8k16, and m16n8k8 of tfloat32, give the bits of wgmma, as many products at a time and p ascending, so
 //          this is of the order class of the rest of persistent. Tests compare the rows of small and large products.

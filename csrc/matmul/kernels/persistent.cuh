@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     [[maybe_unused]] Acc<T> total[S::template kAddsGroups<Out> ? S::kInRegisters : 1] = {};
     char* const own = stages + S::kStages * S::kStageBytes + consumer * S::kOwnBytes;
     int done = 0;  // steps of this task: one group of k after another
-    // Tells each block that fills this block's stages. Of those beside and below each other a lane has one.
+    // Tells each block that fills this block's stages: a lane tells one of those below each other, or of the others beside.
     const int lane = threadIdx.x % 32;
     const int beyond = lane - S::kBelow, peer = lane < S::kBelow
                                                     ? beside * S::kBelow + lane
