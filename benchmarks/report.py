@@ -553,9 +553,8 @@ def behind_products(results: Results) -> str:
     """Every product where torch is faster, with the counters that there are, of its kernel that takes longest."""
     counted: dict[tuple[str, ...], dict[str, str]] = {}
     for row in results.files.get("counters_products", {}).get("points", ()):
-        longest = counted.setdefault(counters.product_key(row), row)
-        if float(row["ns"]) > float(longest["ns"]):
-            counted[counters.product_key(row)] = row
+        key = counters.product_key(row)
+        counted[key] = max(counted.get(key, row), row, key=lambda kernel: float(kernel["ns"]))
     lines = []
     for point in products_behind.points(results.files):
         row, plan = point.row, point.plan

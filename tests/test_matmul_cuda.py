@@ -86,6 +86,19 @@ def assert_right(result, a, b, variant, what=""):
     assert checked, f"{what}: {checked.reason}"
 
 
+def assert_one_order(a, b, one, other):
+    """Two variants have the same bits, whatever the layout of the one's operands."""
+    expected = product(a, b, other)
+    for what, left, right in layouts(a, b):
+        assert_same_bits(product(left, right, one), expected, f"{(*a.shape, b.size(1))} {what}")
+
+
+def assert_same_with_bias(a, b, one, other):
+    bias = random(b.size(1), dtype=a.dtype, seed=3)
+    found, expected = (torch.ops.treduce.linear(a, b.t(), bias, v.name) for v in (one, other))
+    assert_same_bits(found, expected, f"{(*a.shape, b.size(1))}, with a bias")
+
+
 # Values.
 
 
@@ -396,9 +409,7 @@ def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
         a, b = random(m, k, dtype=dtype, seed=m), random(k, n, dtype=dtype, seed=1000 + n)
         for what, left, right in layouts(a, b) if m * n % 7 == 0 or k == 3 else (("N, N", a, b),):
             assert_same_bits(product(left, right, small), product(a, b, large), f"{(m, n, k)} {what}")
-        bias = random(n, dtype=dtype, seed=3)
-        found, expected = (torch.ops.treduce.linear(a, b.t(), bias, v.name) for v in (small, large))
-        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+        assert_same_with_bias(a, b, small, large)
     for size in (16, 7):
         a, b = random(500, 3, size, 20, dtype=dtype), random(3, 20, size, dtype=dtype, seed=1)
         assert_same_bits(product(a, b, small), product(a, b, large), f"a batch of {size}")
@@ -433,12 +444,8 @@ def test_float64_has_one_order(poisoned):
     for m, n, k in (*shapes, (700, 1100, 500), (1000, 3000, 40), (97, 101, 8300), (300, 300, 9000), (2000, 1800, 8200)):
         # Thirds: numbers of all 53 bits.
         a, b = random(m, k, dtype=torch.float64) / 3, random(k, n, dtype=torch.float64, seed=1) / 3
-        expected = product(a, b, copies)
-        for what, left, right in layouts(a, b):
-            assert_same_bits(product(left, right, boxes), expected, f"{(m, n, k)} {what}")
-        bias = random(n, dtype=torch.float64, seed=3)
-        found, expected = (torch.ops.treduce.linear(a, b.t(), bias, v.name) for v in (boxes, copies))
-        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+        assert_one_order(a, b, boxes, copies)
+        assert_same_with_bias(a, b, boxes, copies)
     a, b = random(5, 3, 70, 90, dtype=torch.float64), random(3, 90, 50, dtype=torch.float64, seed=1)
     assert_same_bits(product(a, b, boxes), product(a, b, copies), "a batch")
 
@@ -457,8 +464,7 @@ def test_tiles_of_every_width_have_one_order(dtype, poisoned):
         (600, 14335, 72),
     ):
         a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
-        for what, left, right in layouts(a, b):
-            assert_same_bits(product(left, right, wide), product(a, b, narrow), f"{(m, n, k)} {what}")
+        assert_one_order(a, b, wide, narrow)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -478,12 +484,8 @@ def test_clusters_and_narrow_tiles_have_one_order(dtype, poisoned):
         (1400, 1400, 1400),
     ):
         a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
-        expected = product(a, b, alone)
-        for what, left, right in layouts(a, b):
-            assert_same_bits(product(left, right, shared), expected, f"{(m, n, k)} {what}")
-        bias = random(n, dtype=dtype, seed=3)
-        found, expected = (torch.ops.treduce.linear(a, b.t().contiguous(), bias, v.name) for v in (shared, alone))
-        assert_same_bits(found, expected, f"{(m, n, k)}, with a bias")
+        assert_one_order(a, b, shared, alone)
+        assert_same_with_bias(a, b.t().contiguous().t(), shared, alone)
     a, b = random(3, 500, 1000, dtype=dtype), random(3, 1000, 1000, dtype=dtype, seed=1)
     assert_same_bits(product(a, b, shared), product(a, b, alone), "a batch")
 

@@ -248,7 +248,7 @@ double cycles(const Shape& s, const Problem& p, DType dtype, const Boxes& x, con
   const int columns = columns_of(s, p, chip);
   const int64_t down = s.row_tiles(p.m), tiles = ceil_div(p.n, columns) * down;
   const auto bytes = [](const Boxes& boxes, int64_t lines) {
-    return static_cast<double>(lines * 32) * (boxes.pitch * boxes.element_bytes % kCacheLine == 0 ? 1 : kSkewed);
+    return static_cast<double>(lines * 32) * (boxes.rows_inside_lines() ? kSkewed : 1);
   };
   const double copied = bytes(x, ceil_div(p.m, down)) + bytes(w, columns);
   const double all = copied * static_cast<double>(tiles) / chip.multiprocessors;  // the L2 has less for all at once
@@ -271,13 +271,15 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const
   if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
   const auto time = [&](Index index) { return cycles(kShapes[index], p, dtype, x, w.boxes, chip); };
   const auto narrow = [&] {
-    Index best = kNarrow32;
-    for (const Index index : {kNarrow16, kNarrow64}) best = time(index) < time(best) ? index : best;
-    return best;
+    constexpr Index kNarrow[] = {kNarrow32, kNarrow16, kNarrow64};
+    return cheapest(kNarrow, time);
   };
   if (p.m > kMostRows) {
     constexpr double kFaster = 0.9;
-    if (transposed || p.n <= kMostRows) return std::nullopt;
+    // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
+    constexpr int64_t kMostOutputs = 4 * kShapes[kNarrow64].rows * kShapes[kNarrow64].most_columns();
+    const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
+    if (transposed || p.n <= kMostRows || many) return std::nullopt;
     const Index best = narrow();
     return time(best) < kFaster * other.cycles ? std::optional(best) : std::nullopt;
   }
@@ -351,7 +353,7 @@ double cycles(const Problem& p, const Cost& cost, int skewed, bool skewed_result
   constexpr double kMost = 0.9;  // of the multiprocessors: from there on they wait for each other's requests
   const TileShape& s = kShapes[cost.index];
   const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
-  const int64_t tasks = tiles_of(p, s.tile_m * s.below(), s.tile_n * s.beside) * groups;
+  const int64_t tasks = tiles_of(p, s.cluster_m(), s.cluster_n()) * groups;
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
@@ -384,9 +386,8 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
     if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, 0};
   }
-  const auto skewed = [](int64_t pitch, size_t bytes) { return pitch * static_cast<int64_t>(bytes) % kCacheLine != 0; };
-  const int operands = skewed(a.pitch, size_of(dtype)) + skewed(b.pitch, size_of(dtype));
-  const bool result = skewed(p.n, size_of(result_dtype(dtype)));
+  const int operands = a.rows_inside_lines() + b.rows_inside_lines();
+  const bool result = inside_lines(p.n * static_cast<int64_t>(size_of(result_dtype(dtype))));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
@@ -471,7 +472,8 @@ Index fewest_rounds(const Problem& p, bool apart, const Chip& chip, const TileSh
   const int64_t groups = apart ? groups_of(p.k) : 1;
   const auto rounds = [&](Index i) {
     const TileShape& s = shapes[i];
-    return ceil_div(tiles_of(p, s.tile_m * s.cluster, s.tile_n) * groups, int64_t(chip.multiprocessors / s.cluster));
+    return ceil_div(tiles_of(p, s.cluster_m(), s.cluster_n()) * groups,
+                    int64_t(clusters_of(s.cluster, chip.multiprocessors)));
   };
   const auto time = [&](Index i) { return round[i] * static_cast<double>(rounds(i)); };
   Index best = narrow;

@@ -56,7 +56,7 @@ struct Ring {
 // The start of a kernel with a producer: prefetches the tensor maps and initialises the ring. A stage is released by each warp of
 // the kConsumers warp groups of kBlocks blocks of the cluster.
 // Who calls: every thread of the block. Synchronises the block, or the cluster.
-template <int kCluster, int kConsumers, int kStages, int kBlocks = kCluster>
+template <int kCluster, int kConsumers, int kBlocks = kCluster, int kStages>
 TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const CUtensorMap& map_b) {
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_a);

@@ -13,6 +13,8 @@ constexpr int64_t kBoxAlignment = 16;  // bytes: addresses and strides of a tens
 // not asks for a third more, and small tiles wait for the L2.
 constexpr int64_t kCacheLine = 128;
 constexpr int64_t kLongRow = 8 * kCacheLine;
+// Whether rows, one every so many bytes from an aligned address on, begin inside cache lines.
+constexpr bool inside_lines(int64_t pitch_bytes) { return pitch_bytes % kCacheLine != 0; }
 
 // One operand of C = A B, seen from the kernel: `lines` (rows of A, columns of B) of `depth` (k) elements each.
 struct Operand {
@@ -59,6 +61,8 @@ struct Boxes {
   bool along_k;  // the contiguous dimension is k
   int64_t inner, outer, pitch;
   int64_t batch_size[2], batch_pitch[2];
+
+  bool rows_inside_lines() const { return inside_lines(pitch * element_bytes); }
 };
 
 enum class Reading {

@@ -28,8 +28,8 @@ LaunchShape launch_of(const TileShape& s) {
 }
 
 void set_tile(const TileShape& s, Prepared& out) {
-  out.tile_m = s.transposed ? s.tile_n : s.tile_m * s.below();
-  out.tile_n = s.transposed ? s.tile_m * s.below() : s.tile_n * s.beside;
+  out.tile_m = s.transposed ? s.cluster_n() : s.cluster_m();
+  out.tile_n = s.transposed ? s.cluster_m() : s.cluster_n();
   out.stages = s.stages;
 }
 
@@ -175,7 +175,7 @@ void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = spl
 // The same of persistent blocks, which walk so many tasks, tiles of shape `s`.
 void add_walk(const TileShape& s, int64_t tasks, const Chip& chip, Prepared& out) {
   LaunchShape launch = launch_of(s);
-  launch.grid = std::min<int64_t>(tasks, chip.multiprocessors / s.cluster) * s.cluster;
+  launch.grid = std::min<int64_t>(tasks, clusters_of(s.cluster, chip.multiprocessors)) * s.cluster;
   launch.overlapping = out.launches.size() > 0;
   out.launches.add(launch);
 }
@@ -197,7 +197,7 @@ void add_parts(const Problem& p, const Chip& chip, Prepared& out) {
     };
     add_split_into_parts(blocks(out.split_a, operand_a(p, nullptr, 4)) + blocks(out.split_b, operand_b(p, nullptr, 4)),
                          chip, out);
-    add_walk(s, tiles_of(p, s.tile_m * s.cluster, s.tile_n) * (out.apart ? range.groups : 1), chip, out);
+    add_walk(s, tiles_of(p, s.cluster_m(), s.cluster_n()) * (out.apart ? range.groups : 1), chip, out);
   }
 }
 

@@ -23,6 +23,9 @@ struct TileShape {
   int beside = 1;           // blocks of a cluster whose tiles lie beside each other; the others lie below
 
   constexpr int below() const { return cluster / beside; }
+  // Outputs of a cluster.
+  constexpr int cluster_m() const { return tile_m * below(); }
+  constexpr int cluster_n() const { return tile_n * beside; }
   constexpr TileShape with_columns(int n) const {
     TileShape s = *this;
     s.tile_n = n;

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
   };
 
-  begin<S::kCluster, S::kConsumers, S::kStages, S::kSharers>(ring, map_a, map_b);
+  begin<S::kCluster, S::kConsumers, S::kSharers>(ring, map_a, map_b);
   ptx::wait_for_launch_before();
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----

@@ -202,18 +202,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         if (loads && next == kSteps - 1) release_stage();
       }
     };
-    // The same of `count` stages, each of which has a next one; an even number leaves the fragments in the first set.
     constexpr std::integral_constant<int, 0> kFirst;
     constexpr std::integral_constant<int, S::kSets - 1> kSecond;
-    const auto multiply_stages = [&](int count) {
-      int left = count;
-#pragma unroll 1
-      for (; left >= S::kSets; left -= S::kSets) {
-        multiply_stage(kFirst, std::true_type{});
-        if constexpr (S::kSets == 2) multiply_stage(kSecond, std::true_type{});
-      }
-      return left;
-    };
     // To C, or to the sums of groups that are apart. Of several groups in a task the first is stored, those that follow are added
     // where it lies, and the last is finished.
     const bool in_groups = range.y - range.x > groups.steps;
@@ -295,7 +285,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
       }
-      const int left = multiply_stages(end - begin - (end == range.y ? 1 : 0));
+      // A group has an even number of stages, so the next one's first fragments are in the first set.
+      int left = end - begin - (end == range.y ? 1 : 0);
+#pragma unroll 1
+      for (; left >= S::kSets; left -= S::kSets) {
+        multiply_stage(kFirst, std::true_type{});
+        if constexpr (S::kSets == 2) multiply_stage(kSecond, std::true_type{});
+      }
       if (end == range.y) {
         if (S::kSets == 1 || left == 0) {
           multiply_stage(kFirst, std::false_type{});
