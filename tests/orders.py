@@ -472,7 +472,7 @@ SEGMENT, GROUP = (
     64,
     2048,
 )  # steps of k that share a scale; that share a unit, whose segments are added one after another
-CLEAN, DENSE, FEW, ZERO = 1, 2, 4, 8
+CLEAN, DENSE, FEW, ZERO, SCALED, CLOSE = 1, 2, 4, 8, 32, 64
 LOWEST, HIGHEST = -45, 12  # exponents of scales, from that of the unit
 UNITS, LOWEST_SCALE = (-100, 113), -112
 SAMPLED = 16  # numbers of a group from which its unit is estimated
@@ -536,8 +536,11 @@ def split_lines(lines):
     present = np.minimum(SEGMENT, k - SEGMENT * np.arange(x.shape[1]))
     large = (np.abs(high) >= 32).sum(axis=2)
     dense = (2 * large > present) | zero
-    few = (large <= 2) & (zero | (wanted == exponent))
-    flags = np.where(wanted <= highest, clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO, 0)
+    close = (np.abs(high) >= 1 / 256).sum(axis=2) == present
+    scaled = zero | (wanted == exponent)
+    few = (large <= 2) & scaled
+    found = clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO | scaled * SCALED | close * CLOSE
+    flags = np.where(wanted <= highest, found, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
 
@@ -581,13 +584,25 @@ def ranges(lines):
     return np.select([most == 128, near, topped], [0, 2, 1], 0)
 
 
+def kinds(lines):
+    """What decides whether pairs suit outputs of these lines: CLEAN, DENSE, both, SCALED if neither, CLOSE; 0: none
+    do."""
+    flags = line_flags(lines)
+    few, close = (flags & (FEW | ZERO)) == FEW, (flags & CLOSE) != 0
+    known = flags & (CLEAN | DENSE)
+    suited = (flags & (CLEAN | SCALED)) != 0
+    return np.select([few, close, ~suited, known == 0], [0, CLOSE, 0, SCALED], known)
+
+
 def arithmetic(a, b, pairs=True):
     """How each output of a product is computed: by pairs (if they are allowed), by parts, by parts that are checked, or
     on the plain cores."""
     right = np.ascontiguousarray(b.T)
-    of_a, of_b = line_flags(a)[:, None], line_flags(right)[None, :]
-    selects = ((of_a & (FEW | ZERO)) == FEW) | ((of_b & (FEW | ZERO)) == FEW)
-    suffice = ((of_a & of_b & (CLEAN | DENSE)) != 0) & ~selects & pairs
+    of_a, of_b = kinds(a)[:, None], kinds(right)[None, :]
+    like_all = CLEAN | DENSE | SCALED
+    alike = (np.where(of_a == CLOSE, like_all, of_a) & np.where(of_b == CLOSE, like_all, of_b)) != 0
+    spread = (of_a == SCALED) & (of_b == SCALED)
+    suffice = alike & ~spread & pairs
     less = np.minimum(ranges(a)[:, None], ranges(right)[None, :])
     return np.select([suffice, less == 2, less == 1], [PAIRS, PARTS, CHECKED], PLAIN)
 

@@ -533,14 +533,15 @@ namespace split_rows {
 
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {
   // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide
-  // (NVIDIA H200, 2026-11-22). Blocks of few lines of X split W again, but fill the chip.
-  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5}, kStart[3] = {0, 4, 1.5};
-  const int64_t w_tiles = ceil_div(w_lines, int64_t(kLines)) * p.batches, segments = ceil_div(p.k, int64_t(kSegment));
+  // (NVIDIA H200, 2026-11-22; wide tiles 2026-11-25). Blocks of few lines of X split W again, but fill the chip.
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 2.8}, kStart[3] = {0, 4, 1.5};
+  const int64_t segments = ceil_div(p.k, int64_t(kSegment));
+  const auto w_tiles = [&](int index) { return ceil_div(w_lines, int64_t(kShapes[index].lines())) * p.batches; };
   const int64_t longest = std::min(segments, int64_t(kGroupSegments));
   const auto time = [&](int index, int parts) {
     const Shape& s = kShapes[index];
     // As if all groups of k were as long: short ones fill the gaps.
-    const int64_t blocks = ceil_div(w_tiles * segments * ceil_div(x_lines, int64_t(s.rows)) * parts, longest);
+    const int64_t blocks = ceil_div(w_tiles(index) * segments * ceil_div(x_lines, int64_t(s.rows)) * parts, longest);
     const int64_t rounds = ceil_div(blocks, int64_t(chip.multiprocessors) * s.blocks());
     const double length = static_cast<double>(longest) / parts;
     return kSegmentTime[index] * static_cast<double>(rounds) * (length + kStart[s.blocks()]);
@@ -549,10 +550,10 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
   const auto may_part = [&](int index) {
     constexpr int64_t kMostBytes = 8 << 20;
     static_assert(kShapes[k64].rows == kMostPartRows && kMostByNumbers == k64);
-    const int64_t outputs = w_tiles * kLines * round_up(x_lines, int64_t(kShapes[index].rows));
+    const int64_t outputs = w_tiles(index) * kLines * round_up(x_lines, int64_t(kShapes[index].rows));
     return segments > kGroupSegments && segments * outputs * 4 <= kMostBytes;
   };
-  int best = boxes ? k128 : kMostByNumbers;
+  int best = boxes ? kWide : kMostByNumbers;
   for (int index = best - 1; index >= 0; --index) {
     const int rows = kShapes[index].rows;
     const bool as_good = rows < kShapes[best].rows && x_lines <= rows;  // with less of X

@@ -16,6 +16,7 @@ struct SplitRegions {
   bool as_read = false, has_halves = false, has_parts = false;
   bool knows_codes = false;  // which codes its lines have becomes known as a set
   bool ordered = false;      // its parts lie in an order of their own
+  int together = 1;          // of few lines: those that a cluster splits
   // Offsets. Parts may lie where the halves were.
   int64_t halves = 0, scales = 0, units = 0, facts = 0, line_facts = 0, order = 0, parts = 0;
 };

@@ -139,7 +139,7 @@ void add_split(const Operand& o, const SplitNames& names, SplitRegions& to, Prep
   } else {
     to.splitting.blocks = 0;
   }
-  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + kLineWords));
+  to.line_facts = out.workspace.add(names.line_facts, sizeof(Facts) * (h.all_lines() + kLineWords + h.matrices));
   if (to.ordered) to.order = out.workspace.add(names.order, sizeof(uint32_t) * (2 * h.lines_padded + 1));
 }
 
@@ -493,9 +493,11 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     constexpr int64_t kLinesBegun = 4096;
     const Halves &w_shape = (of_a ? out.split_a : out.split_b).shape,
                  &x_shape = (of_a ? out.split_b : out.split_a).shape;
-    const split::LineBlocks lines = split::line_blocks_of(x_shape.segments());
+    SplitRegions& regions_x = of_a ? out.split_b : out.split_a;
+    const split::LineBlocks lines = split::line_blocks_of(x_shape, regions_x.splitting, chip.multiprocessors);
+    regions_x.together = lines.together;
     const int64_t clusters =
-        std::max(x_shape.matrices * x_shape.lines,
+        std::max(lines.clusters,
                  ceil_div(w_shape.all_lines(), kLinesBegun * lines.threads / split::kLineThreads * lines.blocks));
     add_blocks(of_a ? "split B" : "split A", clusters * lines.blocks, out, lines.threads, lines.blocks);
     const View& view = of_a ? out.view_a : out.view_b;
@@ -503,15 +505,15 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     const split_rows::Choice choice = split_rows::choose(p, w_lines, x_lines, view.reading == Reading::direct, chip);
     out.shape = choice.index;
     const split_rows::Shape& s = split_rows::kShapes[out.shape];
-    out.tile_m = of_a ? split_rows::kLines : s.rows;
-    out.tile_n = of_a ? s.rows : split_rows::kLines;
+    out.tile_m = of_a ? s.lines() : s.rows;
+    out.tile_n = of_a ? s.rows : s.lines();
     out.stages = s.stages;
     LaunchShape multiply;
     multiply.kernel = s.name;
     multiply.block = s.threads();
-    const int64_t tiles =
-        ceil_div(w_lines, int64_t(split_rows::kLines)) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
+    const int64_t tiles = ceil_div(w_lines, int64_t(s.lines())) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
     multiply.grid = tiles * out.groups * choice.group_parts;
+    if (choice.index == split_rows::kWide) multiply.grid = std::min<int64_t>(multiply.grid, chip.multiprocessors);
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.overlapping = true;
     out.small = x_lines <= split_warps::kRows && view.reading == Reading::direct && view.boxes.along_k;
@@ -541,6 +543,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.grid = tiles * out.groups;
+    if (choice.index == split_rows::kWide) multiply.grid = std::min<int64_t>(multiply.grid, chip.multiprocessors);
     out.launches.add(multiply);
   } else {
     add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);

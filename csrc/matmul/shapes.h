@@ -434,36 +434,38 @@ constexpr TileShape kShapes[kShapeCount] = {
 
 }  // namespace split_bf16
 
-// The kernel of `split_fp16` for few rows or columns of C.
+// The kernels of `split_fp16` for few rows or columns of C.
 namespace split_rows {
 
 // rows: lines of the operand with few (X); a block has 64 of the other (W). A warp group multiplies them, another copies, and teams of
 // warps split W. One team waits for itself most of the time: two take the segments in turn, or two blocks share a multiprocessor,
-// which hides their first copies and last stores too, if there are so many. Rings: `stages` of W as it is in memory, and so many
-// bytes of W split, and of X.
+// which hides their first copies and last stores too, if there are so many. kWide has no teams: two warp groups split 64 lines each and
+// multiply these. Rings: `stages` of W as it is in memory, and so many bytes of W split, and of X.
 constexpr int kLines = 64, kSetLines = 8;  // of W: of a block, and of a warp that splits them
 struct Shape {
   const char *name, *parts_name;  // of the second launch
   int rows, teams, stages, split_bytes, x_bytes;
 
-  static constexpr int kTeamWarps = kLines / kSetLines, kMultiplyWarps = 4, kCopyWarps = 4;
-  constexpr int blocks() const { return teams == 1 ? 2 : 1; }  // on a multiprocessor
-  constexpr int threads() const { return (kMultiplyWarps + teams * kTeamWarps + kCopyWarps) * 32; }
-  constexpr int bytes_w(int segment) const { return kLines * segment * 4; }
+  static constexpr int kTeamWarps = kLines / kSetLines, kMultiplyWarps = 4, kCopyWarps = 4, kWideGroups = 2;
+  constexpr int warp_groups() const { return teams == 0 ? kWideGroups : 1; }  // who multiply
+  constexpr int lines() const { return warp_groups() * kLines; }              // of W, a block
+  constexpr int blocks() const { return teams == 1 ? 2 : 1; }                 // on a multiprocessor
+  constexpr int threads() const { return (warp_groups() * kMultiplyWarps + teams * kTeamWarps + kCopyWarps) * 32; }
+  constexpr int bytes_w(int segment) const { return lines() * segment * 4; }
   constexpr int shared_bytes(int segment) const {
     return stages * bytes_w(segment) + split_bytes + x_bytes + hopper::kTileAlignment;
   }
 };
 constexpr int kMostStages = 8;  // of what is split
-enum Index { kTwo16, kTwo32, k16, k32, k64, k128, kShapeCount };
-constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W: registers do not suffice for more
+enum Index { kTwo16, kTwo32, k16, k32, k64, kWide, kShapeCount };
+constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W
 constexpr Shape kShapes[kShapeCount] = {
     {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 1, 2, 56 << 10, 16 << 10},
     {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 1, 2, 56 << 10, 21 << 10},
     {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 2, 4, 102 << 10, 44 << 10},
     {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 2, 4, 86 << 10, 63 << 10},
     {"multiply 64 x 64 tiles", "multiply parts, 64 x 64 tiles", 64, 2, 4, 82 << 10, 66 << 10},
-    {"multiply 64 x 128 tiles", "multiply parts, 64 x 128 tiles", 128, 2, 2, 82 << 10, 83 << 10}};
+    {"multiply 128 x 128 tiles", "multiply parts, 128 x 128 tiles", 128, 0, 3, 0, 102 << 10}};
 
 }  // namespace split_rows
 

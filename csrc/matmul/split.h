@@ -32,6 +32,9 @@ enum SegmentFlag : unsigned char {
   kZero = 8,   // all numbers are zero
   kDone =
       16,  // of lines that are split as they are read: their products with lines that no pairs suit are done, by parts
+  kScaled =
+      32,  // the scale is the one that the largest number asks for: numbers are off by at most 2^-50 of the largest
+  kClose = 64,  // all numbers are near the largest, and none is zero: their products hide the error of any scaled line
 };
 
 // What is known of a segment or a line, in one word: its flags, and the exponents of its largest magnitude and of its smallest
@@ -40,8 +43,9 @@ using Facts = uint32_t;
 TREDUCE_HOST_DEVICE constexpr Facts facts_of(unsigned flags, unsigned most, unsigned least) {
   return flags | most << 8 | least << 16;
 }
-constexpr Facts kNoFacts = facts_of(0xff, 0, 0xff);                    // of no segment
-constexpr Facts kPlainestFacts = facts_of(kClean | kDense, 127, 127);  // of lines nobody needs to know more of
+constexpr Facts kNoFacts = facts_of(0xff, 0, 0xff);  // of no segment
+// Of lines nobody needs to know more of: pairs suffice for all that they meet.
+constexpr Facts kPlainestFacts = facts_of(kClean | kDense | kScaled | kClose, 127, 127);
 
 TREDUCE_HOST_DEVICE Facts join(Facts a, Facts b) {
   const auto most = [](Facts x) { return x & 0xff00; };
@@ -57,12 +61,13 @@ TREDUCE_HOST_DEVICE int parts_exponent(Facts line) {
   return wanted < 126 ? wanted : 126;  // the exponent of a float32
 }
 
-// What decides how outputs of a line are computed: five bits.
+// What decides how outputs of a line are computed: five bits. The first three are its kind; 0: no pairs suit it.
 enum Code : unsigned {
   kCodeClean = 1,
   kCodeDense = 2,
-  kCodeSelects = 4,  // such as a row of the identity
-  kCodeRange = 8,    // how much of the line parts can hold, in the last two bits: see Range
+  kCodeSpread = 4,  // pairs suit it if it meets a close line, and only then
+  kCodeClose = 7,
+  kCodeRange = 8,  // how much of the line parts can hold, in the last two bits: see Range
   kCodes = 32,
 };
 
@@ -72,14 +77,24 @@ enum Range : unsigned {
   kRangeAll,
 };
 
+// Such as a row of the identity.
+TREDUCE_HOST_DEVICE bool selects(Facts line) { return (line & (kFew | kZero)) == kFew; }
+
+TREDUCE_HOST_DEVICE unsigned kind_of(Facts line) {
+  if (selects(line)) return 0;
+  if ((line & kClose) != 0) return kCodeClose;
+  if ((line & (kClean | kScaled)) == 0) return 0;
+  const unsigned kind = line & (kClean | kDense);
+  return kind == 0 ? unsigned(kCodeSpread) : kind;
+}
+
 TREDUCE_HOST_DEVICE unsigned code_of(Facts line) {
-  const unsigned selects = (line & (kFew | kZero)) == kFew ? kCodeSelects : 0u;
   const int most = static_cast<int>(line >> 8 & 0xff), least = static_cast<int>(line >> 16 & 0xff);
   const int exponent = parts_exponent(line), lowest = least > 0 ? least - 127 : -149;
   const bool near = least == 255 || lowest + exponent >= kPartsBottom;
   const bool topped = most > 0 && most - 127 + exponent == kPartsTop - 1;
   const unsigned range = most == 255 ? kRangeNothing : near ? kRangeAll : topped ? kRangeLargest : kRangeNothing;
-  return (line & (kClean | kDense)) | selects | range * kCodeRange;
+  return kind_of(line) | range * kCodeRange;
 }
 
 // How the output of a line of A and a line of B is computed: by pairs where that is as accurate as float32, else by parts; on the
@@ -90,7 +105,8 @@ enum class Arithmetic { pairs, parts, checked_parts, plain };
 
 // The answer depends on the codes of these two lines alone.
 TREDUCE_HOST_DEVICE Arithmetic arithmetic_of(unsigned a, unsigned b) {
-  if ((a & b & (kCodeClean | kCodeDense)) != 0 && ((a | b) & kCodeSelects) == 0) return Arithmetic::pairs;
+  // A kind in common; being spread does not suffice.
+  if ((a & b) % kCodeRange != 0 && (a | b) % kCodeRange != kCodeSpread) return Arithmetic::pairs;
   const unsigned range_a = a / kCodeRange, range_b = b / kCodeRange, less = range_a < range_b ? range_a : range_b;
   return less == kRangeAll ? Arithmetic::parts : less == kRangeLargest ? Arithmetic::checked_parts : Arithmetic::plain;
 }
@@ -106,15 +122,20 @@ TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {
   return exponent > 0 && exponent - 127 + kCertain >= largest;
 }
 
-// Lines for which pairs suffice whatever such line they meet: nearly all lines of most data.
+// Lines for which pairs suffice whatever such line they meet: nearly all lines of most data. A line is one if all its parts are.
 TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
-  return (line & (kClean | kDense)) == (kClean | kDense) && (line & (kFew | kZero)) != kFew;
+  return (line & (kClean | kDense)) == (kClean | kDense) && !selects(line);
+}
+
+// Whether pairs suffice for a line's outputs with others, of which is known whether all are close, and whether none is spread. All parts
+// of the line may be asked for themselves: what suffices for each of them for one of these reasons does for the line.
+TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line, bool all_close, bool none_spread) {
+  if (selects(line)) return false;
+  return all_close ? (line & kScaled) != 0 : none_spread && suits_pairs(line);
 }
 
 // Lines that have no output by pairs, whatever line they meet.
-TREDUCE_HOST_DEVICE bool never_pairs(Facts line) {
-  return (line & (kClean | kDense)) == 0 || (line & (kFew | kZero)) == kFew;
-}
+TREDUCE_HOST_DEVICE bool never_pairs(Facts line) { return kind_of(line) == 0; }
 
 // Whether a line's parts are those of its own unit, and their products too, if a group is taken in units of 2^unit instead. Its
 // products with numbers from kPartsBottom on are then normal float32, and none overflows.
@@ -150,11 +171,25 @@ struct Halves {
   TREDUCE_HOST_DEVICE int64_t all_lines() const { return matrices * lines_padded; }
 };
 
-// The words behind the facts of lines: which codes there are, as a set; and of lines that are split while another launch waits, how
-// many blocks are done, and that these may count themselves (see split_lines.cuh).
-enum LineWord { kWordOfCodes, kWordOfDone, kWordOfBegun, kLineWords };
+// The words behind the facts of lines: which codes there are, as a set; of lines that are split while another launch waits, how many
+// blocks are done, and that these may count themselves; the next task of a launch (split_wide.cuh); and of each matrix of few lines,
+// whether its parts are wanted (see split_lines.cuh).
+enum LineWord { kWordOfCodes, kWordOfDone, kWordOfBegun, kWordOfNext, kLineWords };
 
 constexpr int kParts = 3;
+
+// Pieces are halves or parts. Two accumulators add a segment's products of pieces: one those of the largest, another the rest, which
+// are these, in this order.
+struct PieceProduct {
+  int a, b;
+};
+template <int kPieces>
+constexpr int kRestProducts = kPieces == kParts ? 5 : 2;
+template <int kPieces>
+TREDUCE_HOST_DEVICE constexpr PieceProduct rest_product(int i) {
+  constexpr PieceProduct kOfHalves[] = {{0, 1}, {1, 0}}, kOfParts[] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
+  return kPieces == kParts ? kOfParts[i] : kOfHalves[i % 2];
+}
 
 // The groups of k whose parts lie in the workspace together.
 struct PartsRange {

@@ -4,6 +4,7 @@
 #include "split_both.cuh"
 #include "split_rows.cuh"
 #include "split_warps.cuh"
+#include "split_wide.cuh"
 
 namespace treduce::matmul::split_as_read {
 
@@ -15,8 +16,12 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
   if (of_a && call.prepared.split_b.as_read) return split_both::run(call, a, b, split_a, split_b, partials);
   const Operand &w = of_a ? a : b, &x = of_a ? b : a;
   const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
-  return split_rows::run(call, of_a, w, x, split_w, split_x, partials,
-                         [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); });
+  return split_rows::run(
+      call, of_a, w, x, split_w, split_x, partials,
+      [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); },
+      [&](const Boxes& boxes, bool first) {
+        return split_wide::run(call, of_a, boxes, w, x, split_w, split_x, partials, first);
+      });
 }
 
 }  // namespace treduce::matmul::split_as_read

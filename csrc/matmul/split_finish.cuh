@@ -124,6 +124,44 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
   }
 }
 
+// The same, where few outputs are to be computed so: a warp an output, a lane a segment of the group. At most kMostFew.
+constexpr int kMostFew = 64;
+__device__ __noinline__ inline void fix_few(const float* a, const float* b, float* c, const float* bias,
+                                            const Problem& p, int64_t first_row, int64_t first_column,
+                                            const Plain& plain, const bool* nothing) {
+  __shared__ unsigned short places[kMostFew];
+  __shared__ int count;
+  __syncthreads();
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < kFixTile * kFixTile; i += kThreads) {
+    const int row = i / kFixTile, column = i % kFixTile;
+    if (plain.has(row, column) && !nothing[row] && !nothing[kFixTile + column]) {
+      places[atomicAdd(&count, 1)] = static_cast<unsigned short>(i);
+    }
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x / 32; i < count; i += kThreads / 32) {
+    const int64_t row = first_row + places[i] / kFixTile, column = first_column + places[i] % kFixTile;
+    const float *const of_row = a + row * p.a_row, *const of_column = b + column * p.b_column;
+    float total = 0;
+    for (int64_t begin = 0; begin < p.k; begin += kGroup) {
+      const int64_t mine = begin + int64_t(lane) * kSegment, end = min(mine + kSegment, p.k);
+      float acc = 0;
+#pragma unroll 8
+      for (int64_t k = mine; k < end; ++k) {
+        acc = multiply_add(__ldg(of_row + k * p.a_column), __ldg(of_column + k * p.b_row), acc);
+      }
+      float group = 0;
+#pragma unroll
+      for (int segment = 0; segment < kGroupSegments; ++segment) group += __shfl_sync(~0u, acc, segment);
+      total += group;
+    }
+    if (lane == 0) c[row * p.n + column] = round_to<float>(with_bias(total, bias, column));
+  }
+}
+
 // Adds the groups of k of kRows rows of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are
 // aligned, with kLoads loads of a thread in flight together.
 template <int kRows>
@@ -176,12 +214,12 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
-// Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: there are outputs of other
+// Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: so many outputs are of other
 // lines.
 // Who calls: every thread of the block. Synchronises within.
 TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                         int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
-                        bool uncertain) {
+                        int uncertain) {
   const int rows = static_cast<int>(min(p.m - first_row, int64_t(kFixTile)));
   const int columns = static_cast<int>(min(p.n - first_column, int64_t(kFixTile)));
   const int i = threadIdx.x % kFixTile;
@@ -204,7 +242,11 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
       }
     }
   }
-  if (uncertain) fix_tile(a, b, c, bias, p, first_row, first_column, plain, nothing);
+  if (uncertain > kMostFew) {
+    fix_tile(a, b, c, bias, p, first_row, first_column, plain, nothing);
+  } else if (uncertain > 0) {
+    fix_few(a, b, c, bias, p, first_row, first_column, plain, nothing);
+  }
 }
 
 // codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known. shares: blocks that add the groups
@@ -217,6 +259,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
   __shared__ bool nothing[2 * kFixTile];
   __shared__ bool some_plain[kThreads / 32];
+  __shared__ int of_warp[kThreads / 32];
   __shared__ Plain plain;
   ptx::wait_for_launch_before();
   const bool no_more = codes_a != nullptr && !any_output(*codes_a, *codes_b, &at_last);  // in any tile
@@ -278,7 +321,8 @@ static __global__ void __launch_bounds__(kThreads, 2)
       constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
       const int column = threadIdx.x % kFixTile;
       const Facts of_column = facts[kFixTile + column];
-      bool some = false, uncertain = false;
+      bool some = false;
+      int uncertain = 0;
 #pragma unroll 1
       for (int first_row = threadIdx.x / kFixTile; first_row < kFixTile; first_row += kBatch * kDown) {
         float outputs[kBatch];
@@ -297,12 +341,17 @@ static __global__ void __launch_bounds__(kThreads, 2)
             mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);
           }
           some |= mine;
-          uncertain |= mine && !nothing[row] && !nothing[kFixTile + column];
+          uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
           const uint32_t votes = __ballot_sync(~0u, mine);
           if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
         }
       }
-      uncertain = __syncthreads_or(uncertain);
+      uncertain = __reduce_add_sync(~0u, uncertain);
+      __syncthreads();  // all have read the counts of the tile before
+      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = uncertain;
+      __syncthreads();
+      uncertain = 0;
+      for (const int more : of_warp) uncertain += more;
       if (__syncthreads_or(some) != 0) {
         const Offsets offsets = offsets_of(p, at.batch);
         fix(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row, at.column, plain, nothing, uncertain);

@@ -10,15 +10,23 @@ namespace treduce::matmul {
 namespace split {
 
 // Few lines are split by a cluster a line: with as many threads as it has segments for, up to kLineThreads and the largest cluster that
-// every chip takes.
+// every chip takes. Lines that are contiguous are split kTogether by a cluster, if these fill the chip: loads then bring what lies
+// side by side.
+constexpr int kTogether = 32 / kLanes;
 struct LineBlocks {
-  int threads, blocks;
+  int together, threads, blocks;
+  int64_t clusters;
 };
-inline LineBlocks line_blocks_of(int64_t segments) {
-  LineBlocks l = {64, 1};
-  while (l.threads < kLineThreads && l.threads < segments * kLanes) l.threads *= 2;
-  while (l.blocks < 8 && int64_t(l.blocks) * l.threads < segments * kLanes) l.blocks *= 2;
-  return l;
+inline LineBlocks line_blocks_of(const Halves& h, const Splitting& s, int multiprocessors) {
+  const auto blocks_of = [&](int together) {
+    LineBlocks l = {together, 64, 1, h.matrices * ceil_div(h.lines, int64_t(together))};
+    const int64_t threads = h.segments() * together * kLanes;
+    while (l.threads < kLineThreads && l.threads < threads) l.threads *= 2;
+    while (l.blocks < 8 && int64_t(l.blocks) * l.threads < threads) l.blocks *= 2;
+    return l;
+  };
+  const LineBlocks several = blocks_of(kTogether);
+  return s.along_lines && several.clusters * several.blocks >= multiprocessors ? several : blocks_of(1);
 }
 
 // Whether the parts of few lines take so much that a launch is worth it that writes them only if they are needed.

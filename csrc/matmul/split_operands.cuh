@@ -2,6 +2,8 @@
 // lines, split_lines.cuh: apart, because every file that includes a kernel compiles it.
 #pragma once
 
+#include <type_traits>
+
 #include "../primitives/shared.cuh"
 #include "rung.h"
 #include "split_launches.h"
@@ -137,10 +139,10 @@ struct IntoParts : Task {
   }
 };
 
-// The same of few lines, of those that pairs may suit.
+// The same of few lines, of those that pairs may suit, of matrices whose parts are wanted.
 struct IntoLateParts : IntoParts {
   TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t) const {
-    return !never_pairs(facts(matrix, line));
+    return to.codes[kLineWords - kWordOfCodes + matrix] != 0 && !never_pairs(facts(matrix, line));
   }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             const float*) const {
@@ -165,11 +167,18 @@ TREDUCE_DEVICE void read_numbers(const Task& s, const float* line, bool there, u
       x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
   } else {
+    const int64_t stride = s.from.depth_stride;
+    const float* at = line + (begin + place_of(0)) * stride;
+    const auto read = [&](auto whole) {
+      const int left = static_cast<int>(s.from.depth - begin) - place_of(0);
 #pragma unroll
-    for (int i = 0; i < kNumbers; ++i) {
-      const int64_t k = begin + place_of(i / kRun * kRun) + i % kRun;
-      x[i] = there && k < s.from.depth ? __ldg(line + k * s.from.depth_stride) : 0.0f;
-    }
+      for (int i = 0; i < kNumbers; ++i) {
+        const int ahead = i / kRun * kRun * kLanes + i % kRun;
+        x[i] = there && (whole || ahead < left) ? __ldg(at) : 0.0f;
+        at += i % kRun == kRun - 1 ? stride * (kRun * kLanes - kRun + 1) : stride;
+      }
+    };
+    begin + kSegment <= s.from.depth ? read(std::true_type{}) : read(std::false_type{});
   }
 }
 
@@ -212,11 +221,14 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   const int64_t stride_y = s.along_lines ? s.from.depth_stride : s.from.line_stride;
   const int64_t left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
   float numbers[kLoads];
+  const auto read = [&](auto whole) {
+    const float* at = from + x * stride_x + y * stride_y;
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
-    const bool present = x < left_x && y + i * kStep < left_y;
-    numbers[i] = present ? __ldg(from + x * stride_x + (y + i * kStep) * stride_y) : 0.0f;
-  }
+    for (int i = 0; i < kLoads; ++i, at += kStep * stride_y) {
+      numbers[i] = whole || (x < left_x && y + i * kStep < left_y) ? __ldg(at) : 0.0f;
+    }
+  };
+  left_x >= kSegment&& left_y >= kSegment ? read(std::true_type{}) : read(std::false_type{});
   float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
   const int pitch = s.along_lines ? kStep : kStep * kPitch;
 #pragma unroll
@@ -226,6 +238,17 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
 #pragma unroll
   for (int i = 0; i < kNumbers; ++i) of_team[i] = tile[own * kPitch + place_of(i / kRun * kRun) + i % kRun];
   s.write(of_team, there, matrix, line, segment, s.from.line(matrix, line));
+}
+
+// The matrices that a block splits lines of.
+struct SomeMatrices {
+  uint32_t first, last;
+};
+TREDUCE_DEVICE SomeMatrices matrices_of(const Task& s, uint32_t block) {
+  const uint32_t lines = static_cast<uint32_t>(s.to.shape.lines), segments = static_cast<uint32_t>(s.segments);
+  const uint32_t of_matrix = segments * (s.vectors ? lines : (lines + kSplitLines - 1) / kSplitLines);
+  const uint32_t at_once = s.vectors ? kTeams : 1, last = static_cast<uint32_t>(s.to.shape.matrices) - 1;
+  return {block * at_once / of_matrix, min((block * at_once + at_once - 1) / of_matrix, last)};
 }
 
 template <class Into>

@@ -14,8 +14,7 @@ using Pieces = uint32_t[kPieces][2][kNumbers / 2];
 // The same of a line of X, one of the instruction's columns.
 template <int kPieces>
 using PiecesX = uint32_t[kPieces][kNumbers / 2];
-// Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`, in the order of
-// split_rows.
+// Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`.
 template <class Piece, int kPieces, bool kOfA>
 TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const Pieces<kPieces>& w,
                                      const PiecesX<kPieces>& x) {
@@ -27,15 +26,11 @@ TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const P
       ptx::multiply(Piece{}, to, words, x[of_x][i], x[of_x][i + 1]);
     }
   };
-  // Pairs of pieces (of A, of B).
-  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
   multiply(high, 0, 0);
-  if constexpr (kPieces == kParts) {
 #pragma unroll
-    for (const auto& pair : kOfParts) multiply(rest, pair[0], pair[1]);
-  } else {
-#pragma unroll
-    for (const auto& pair : kPairs) multiply(rest, pair[0], pair[1]);
+  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
+    const PieceProduct pieces = rest_product<kPieces>(product);
+    multiply(rest, pieces.a, pieces.b);
   }
 }
 

@@ -85,8 +85,8 @@ TREDUCE_DEVICE int line_in_set(int i) { return i % 4 * 2 + i / 4; }
 TREDUCE_DEVICE int step_of(int i) { return i / 2 * 8 + threadIdx.x % split::kLanes * 2 + i % 2; }
 
 // Reads them from the float32 tile, which is boxes of swizzled 128-byte rows: along_k two boxes, each of 32 steps of k of all lines;
-// along_lines boxes of 32 lines and 64 steps of k.
-template <ReadW kRead>
+// along_lines boxes of 32 lines and 64 steps of k. kBoxLines: of a box along_k.
+template <ReadW kRead, int kBoxLines = kLines>
 TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) {
   const int q = threadIdx.x % 4;
   if constexpr (kRead == ReadW::along_k) {
@@ -96,7 +96,7 @@ TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) 
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float2 pair =
-          *reinterpret_cast<const float2*>(row + i / 4 * (kLines * kRowBytes) + (first ^ i % 4 * 2) * 16);
+          *reinterpret_cast<const float2*>(row + i / 4 * (kBoxLines * kRowBytes) + (first ^ i % 4 * 2) * 16);
       numbers[i * 2] = pair.x;
       numbers[i * 2 + 1] = pair.y;
     }
@@ -202,8 +202,9 @@ TREDUCE_DEVICE bool is_left(unsigned w, unsigned x) {
 template <int kRows>
 struct Mode {
   bool halves, parts;
-  bool all_held = true;                  // parts hold all numbers of X
-  uint32_t by_parts[(kRows + 31) / 32];  // lines that no pairs suit, a bit each
+  bool all_held = true;                       // parts hold all numbers of X
+  bool all_close = true, none_spread = true;  // of lines that are multiplied by halves
+  uint32_t by_parts[(kRows + 31) / 32];       // lines that no pairs suit, a bit each
 
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE static Mode of(const Facts* facts, int lines) {
@@ -215,6 +216,9 @@ struct Mode {
       const Facts known = line < lines ? facts[line] : kPlainestFacts;
       const bool finite = line < lines && all_finite(known);
       mode.all_held = mode.all_held && __all_sync(~0u, code_of(known) / kCodeRange == kRangeAll);
+      const unsigned kind = kind_of(known);
+      mode.all_close = mode.all_close && __all_sync(~0u, kind == 0 || kind == kCodeClose);
+      mode.none_spread = mode.none_spread && __all_sync(~0u, kind != kCodeSpread);
       mode.by_parts[i] = __ballot_sync(~0u, finite && never_pairs(known));
       mode.parts = mode.parts || mode.by_parts[i] != 0;
       mode.halves = mode.halves || __any_sync(~0u, finite && !never_pairs(known));
@@ -222,6 +226,8 @@ struct Mode {
     mode.halves = mode.halves || !mode.parts;
     return mode;
   }
+  // Whether that multiplies all outputs of such a line of W, of which a part is known.
+  TREDUCE_DEVICE bool suffices(Facts w) const { return !halves || pairs_suffice(w, all_close, none_spread); }
   // In the second launch all are.
   TREDUCE_DEVICE static Mode all_by_parts() {
     Mode mode;
@@ -239,10 +245,6 @@ template <class Piece, int kPieces, int kPart>
 TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart / 2], const char* w, int bytes_w,
                                   const char* x, int bytes_x, bool of_a) {
   using Lines = Tile<Piece, 8, true>;
-  // Pairs of pieces (of A, of B) in the order in which `rest` adds them.
-  constexpr int kPairs[][2] = {{0, 1}, {1, 0}}, kOfParts[][2] = {{1, 1}, {0, 2}, {2, 0}, {0, 1}, {1, 0}};
-  constexpr bool kThree = kPieces == kParts;
-  constexpr int kProducts = kThree ? 5 : 2;
   const auto multiply = [&](float (&to)[kPart / 2], int of_w, int of_x, int i, int accumulate) {
     ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w + of_w * bytes_w, 0, i),
                                                      Lines::lone_descriptor(x + of_x * bytes_x, 0, i), accumulate);
@@ -253,10 +255,9 @@ TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart 
   // Products of the largest pieces alternate with the first of the others: a multiplication waits for the one before it in the
   // same accumulator.
 #pragma unroll
-  for (int product = 0; product < kProducts; ++product) {
-    const int a = kThree ? kOfParts[product][0] : kPairs[product % 2][0];
-    const int b = kThree ? kOfParts[product][1] : kPairs[product % 2][1];
-    const int of_w = of_a ? a : b, of_x = of_a ? b : a;
+  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
+    const PieceProduct pieces = rest_product<kPieces>(product);
+    const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       multiply(rest, of_w, of_x, i, product + i > 0);
@@ -493,14 +494,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (lane % split::kLanes == 0 && exists) {
         const Facts known = extremes.facts(flags);
         const bool by_parts = !mode.parts || parts_hold(known, unit);
-        done = by_parts && (!mode.halves || suits_pairs(flags));
+        done = by_parts && mode.suffices(known);
         held = held && is_moderate(known);
         split::add_facts(task.facts_w(w) + mine, by_parts ? known : known & ~Facts(kDone));
       }
-      done = __all_sync(~0u, done);
-      held = __all_sync(~0u, held);
-      if (lane == 0 && !done) atomicOr(w.codes, ~0u);
-      if (lane == 0 && !held) atomicOr(x.codes, ~0u);
+      split::tell_left(w, x, task.matrix_x, done, held);
     }
     return;
   }
@@ -663,30 +661,22 @@ __global__ void __launch_bounds__(kAddThreads)
   }
 }
 
-template <class S, ReadW kRead>
-cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
-                         const Operand16& split_w, const Operand16& split_x, float* partials) {
+inline Work work_of(const Call& call, const Shape& shape, bool of_a, const Boxes& boxes, const Operand& w,
+                    const Operand& x, const Operand16& split_x, bool may_part) {
   const Problem& p = call.problem;
-  CUtensorMap map_w = {}, map_x, map_x_parts;
-  cudaError_t error = split::encode_parts(split_x, S::kRows, &map_x_parts);
-  if (error == cudaSuccess) error = split::encode_halves(split_x, S::kRows, &map_x);
-  if (error == cudaSuccess && kRead != ReadW::numbers) {
-    error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kRead == ReadW::along_k ? kLines : kSegment, &map_w);
-  }
-  if (error != cudaSuccess) return error;
   Work work;
   work.m = p.m;
   work.n = p.n;
   work.w_lines = w.lines;
   work.x_lines = static_cast<int>(x.lines);
   work.steps = static_cast<int>(split_x.shape.segments());
-  work.w_tiles = static_cast<int>(ceil_div(w.lines, int64_t(kLines)));
-  work.x_tiles = static_cast<int>(ceil_div(x.lines, int64_t(S::kRows)));
+  work.w_tiles = static_cast<int>(ceil_div(w.lines, int64_t(shape.lines())));
+  work.x_tiles = static_cast<int>(ceil_div(x.lines, int64_t(shape.rows)));
   work.batches = static_cast<int>(p.batches);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.outputs = p.batches * p.m * p.n;
   work.groups = static_cast<int>(call.prepared.groups);
-  work.group_parts = S::kFirst ? static_cast<int>(call.step(1).grid / call.step(-2).grid) : 1;
+  work.group_parts = may_part ? static_cast<int>(call.step(1).grid / call.step(-2).grid) : 1;
   const SplitRegions& regions_w = of_a ? call.prepared.split_a : call.prepared.split_b;
   work.segment_sums = call.region<float4>(regions_w.halves);
   work.group_units = call.region<int>(regions_w.units);
@@ -695,9 +685,23 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   work.x = split::matrices_of(x);
   work.source = split::source_of(w);
   work.of_a = of_a;
+  return work;
+}
+
+template <class S, ReadW kRead>
+cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
+                         const Operand16& split_w, const Operand16& split_x, float* partials) {
+  CUtensorMap map_w = {}, map_x, map_x_parts;
+  cudaError_t error = split::encode_parts(split_x, S::kRows, &map_x_parts);
+  if (error == cudaSuccess) error = split::encode_halves(split_x, S::kRows, &map_x);
+  if (error == cudaSuccess && kRead != ReadW::numbers) {
+    error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kRead == ReadW::along_k ? kLines : kSegment, &map_w);
+  }
+  if (error != cudaSuccess) return error;
+  const Work work = work_of(call, S::kShape, of_a, boxes, w, x, split_x, S::kFirst);
   const auto function = &kernel<S, kRead>;
   error = launch(function, call.step(S::kFirst ? 1 : -2), map_w, map_x, map_x_parts, split_x, split_w, work,
-                 static_cast<int>(p.k), partials != nullptr ? partials : static_cast<float*>(call.c),
+                 static_cast<int>(call.problem.k), partials != nullptr ? partials : static_cast<float*>(call.c),
                  partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
   if (error != cudaSuccess) return error;
   if constexpr (S::kMayPart) {
@@ -706,38 +710,40 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A. first(): launches the first pass, if not a kernel of this file.
-template <class First>
+// `of_a`: w is A. first(), rest(boxes): launch the passes, if not kernels of this file.
+template <class First, class Wide>
 cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
-                const Operand16& split_x, float* partials, First first) {
+                const Operand16& split_x, float* partials, First first, Wide wide) {
   const View& view = of_a ? call.prepared.view_a : call.prepared.view_b;
   Boxes boxes = view.boxes;
   boxes.data = w.data;
-  const auto run_tiling = [&](auto tiling) {
-    using S = decltype(tiling);
-    auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
-    if constexpr (S::kShapeIndex <= kMostByNumbers) {
+  const auto run_pass = [&](auto pass) {
+    if (call.prepared.shape == kWide) return wide(boxes, pass() == Pass::first);
+    return with_shape<kWide>(call, [&](auto index) {
+      using S = Tiling<index(), pass()>;
+      auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
       if (view.reading != Reading::direct) function = &launch_shape<S, ReadW::numbers>;
-    }
-    return function(call, boxes, of_a, w, x, split_w, split_x, partials);
+      return function(call, boxes, of_a, w, x, split_w, split_x, partials);
+    });
   };
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
   const bool late = split::parts_are_late(split_x.shape);
-  cudaError_t error = launch(
-      &split::split_lines, call.step(0), split::IntoHalves{split_all, call.prepared.small ? split_warps::kRows : 0},
-      split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster, late, call.prepared.small);
+  const int64_t scales = call.prepared.small            ? split_warps::kRows
+                         : call.prepared.shape == kWide ? kShapes[kWide].rows
+                                                        : 0;
+  cudaError_t error = launch(regions_x.together == 1 ? &split::split_lines<1> : &split::split_lines<split::kTogether>,
+                             call.step(0), split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr},
+                             split_w, call.step(0).cluster, late, call.prepared.small);
   if (error == cudaSuccess) {
-    error = call.prepared.small
-                ? first()
-                : with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::first>{}); });
+    error = call.prepared.small ? first() : run_pass(std::integral_constant<Pass, Pass::first>{});
   }
   if (error == cudaSuccess && late) {
     error = launch(&split::split_late_parts, call.step(-3), split::IntoLateParts{split_all, nullptr},
                    static_cast<const uint32_t*>(split_w.codes));
   }
   if (error != cudaSuccess) return error;
-  return with_shape<kShapeCount>(call, [&](auto index) { return run_tiling(Tiling<index(), Pass::rest>{}); });
+  return run_pass(std::integral_constant<Pass, Pass::rest>{});
 }
 
 }  // namespace treduce::matmul::split_rows

@@ -21,8 +21,9 @@ constexpr int kTop = 14;      // the exponent to which a segment's largest magni
 constexpr int kLowest = -45, kHighest = 12;
 // Units whose powers of two, and those of scales, are normal numbers.
 constexpr int kLowestUnit = -100, kHighestUnit = 113, kLowestScale = -112;
-constexpr int kSmall = -13;   // scaled magnitudes below 2^-13 keep fewer than 22 bits
-constexpr float kLarge = 32;  // scaled magnitudes from here on count as large
+constexpr int kSmall = -13;          // scaled magnitudes below 2^-13 keep fewer than 22 bits
+constexpr float kLarge = 32;         // scaled magnitudes from here on count as large
+constexpr float kNear = 1.0f / 256;  // and from here on as near the largest
 
 // 2^exponent, of a normal float32.
 TREDUCE_DEVICE float power_of_two(int exponent) { return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23); }
@@ -71,20 +72,37 @@ struct Extremes {
   }
 };
 
-// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets
-// the halves of these. A segment with an infinity, a NaN or too large a number has neither kClean nor kDense, and its halves mean
-// nothing. `unit`, `exponent`: of the group's unit, and of the segment's scale.
-// Who calls: all lanes of a warp.
-template <int kCount, int kLanes>
-TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int unit, uint32_t (&high)[kCount / 2],
-                                      uint32_t (&low)[kCount / 2], int& exponent, unsigned& flags) {
-  const Extremes extremes = Extremes::of<kLanes>(x);
-  const uint32_t most = extremes.most, least = extremes.least_nonzero;
-  const int wanted = exponent_for(most), highest = min(unit + kHighest, kHighestUnit);
-  exponent = most == 0 ? unit : max(max(unit + kLowest, kLowestScale), min(wanted, highest));
-  const float down = power_of_two(-exponent), far_down = power_of_two(kLowBits - exponent);
+// The exponent of a segment's scale, and the flags that it may have.
+struct SegmentScale {
+  int exponent;
+  unsigned flags;
+};
 
-  __half2 large = __float2half2_rn(0.0f);
+// Of a segment with such extremes. `unit`: the exponent of the group's unit. With an infinity, a NaN or too large a number it has neither
+// kClean nor kDense, and its halves mean nothing.
+TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
+  const bool zero = extremes.most == 0;
+  const int wanted = exponent_for(extremes.most), highest = min(unit + kHighest, kHighestUnit);
+  SegmentScale s;
+  s.exponent = zero ? unit : max(max(unit + kLowest, kLowestScale), min(wanted, highest));
+  const uint32_t bound = (static_cast<uint32_t>(s.exponent + kSmall + 127) << 24) - 1;
+  const unsigned clean = extremes.least_nonzero < bound ? 0 : kClean;
+  // If the exponent was limited, few numbers are large for that reason alone.
+  const unsigned scaled = zero || wanted == s.exponent ? kFew | kScaled : 0;
+  s.flags = wanted <= highest ? clean | kDense | kClose | scaled | (zero ? kZero : 0) : 0;
+  return s;
+}
+
+// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets the
+// halves of these. Returns its flags. Who calls: all lanes of a warp.
+template <int kCount, int kLanes>
+TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, const SegmentScale& s,
+                                      uint32_t (&high)[kCount / 2], uint32_t (&low)[kCount / 2]) {
+  const float down = power_of_two(-s.exponent), far_down = power_of_two(kLowBits - s.exponent);
+  // Counts large numbers and, times kNearOnes, near ones.
+  constexpr int kNearOnes = 128;
+  static_assert(kCount * (kNearOnes + 1) / 2 <= 2048 && kCount * kLanes < kNearOnes);  // float16 has such integers
+  __half2 found = __float2half2_rn(0.0f);
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const __half2 top = __floats2half2_rn(x[i * 2] * down, x[i * 2 + 1] * down);
@@ -92,19 +110,27 @@ TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int
     // Exact: the rest has fewer bits than the number.
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
-    large = __hadd2(large, __hge2(__habs2(top), __float2half2_rn(kLarge)));
+    found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge)));
+    found = __hfma2(__hge2(__habs2(top), __float2half2_rn(kNear)), __float2half2_rn(kNearOnes), found);
     memcpy(high + i, &top, 4);
     memcpy(low + i, &rest, 4);
   }
-  int count = static_cast<int>(__low2float(large) + __high2float(large));
+  int both = static_cast<int>(__low2float(found) + __high2float(found));
 #pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) count += __shfl_xor_sync(~0u, count, d);
-  const uint32_t bound = (static_cast<uint32_t>(exponent + kSmall + 127) << 24) - 1;
-  const bool zero = most == 0;
-  const int clean = least < bound ? 0 : kClean, dense = 2 * count > present || zero ? kDense : 0;
-  // If the exponent was limited, few numbers are large for that reason alone.
-  const int few = count <= 2 && (zero || wanted == exponent) ? kFew : 0;
-  flags = wanted <= highest ? clean | dense | few | (zero ? kZero : 0) : 0;
+  for (int d = kLanes / 2; d > 0; d /= 2) both += __shfl_xor_sync(~0u, both, d);
+  const int large = both % kNearOnes, near = both / kNearOnes;
+  const bool dense = 2 * large > present || (s.flags & kZero) != 0;
+  return s.flags & ~((dense ? 0u : kDense) | (near == present ? 0u : kClose) | (large <= 2 ? 0u : kFew));
+}
+
+// Both. `exponent`: of the segment's scale.
+template <int kCount, int kLanes>
+TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int unit, uint32_t (&high)[kCount / 2],
+                                      uint32_t (&low)[kCount / 2], int& exponent, unsigned& flags) {
+  const Extremes extremes = Extremes::of<kLanes>(x);
+  const SegmentScale s = scale_of(extremes, unit);
+  flags = halve_segment<kCount, kLanes>(x, present, s, high, low);
+  exponent = s.exponent;
   return extremes;
 }
 
@@ -155,13 +181,13 @@ TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], 
   return power_of_two(-down);
 }
 
-// A sum in the units a and b, as a number. Two factors: their product may be no float32 where the result is one.
-TREDUCE_DEVICE float from_units(float sum, float a, float b) {
-  const int exponent =
-      static_cast<int>(__float_as_uint(a) >> 23) + static_cast<int>(__float_as_uint(b) >> 23) - 2 * 127;
-  const int half = exponent >> 1;
-  return sum * power_of_two(half) * power_of_two(exponent - half);
+// A sum in units, of which these are the exponents, as a number. Two factors: their product may be no float32 where the result is one.
+TREDUCE_DEVICE float from_units(float sum, int a, int b) {
+  const int half = (a + b) >> 1;
+  return sum * power_of_two(half) * power_of_two(a + b - half);
 }
+TREDUCE_DEVICE int exponent_of(float power) { return static_cast<int>(__float_as_uint(power) >> 23) - 127; }
+TREDUCE_DEVICE float from_units(float sum, float a, float b) { return from_units(sum, exponent_of(a), exponent_of(b)); }
 
 // ---- parts ----
 

@@ -276,15 +276,12 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
       bool done = true, held = mode.all_held;
       if (lane < kLines && task.first + lane < work.w_lines) {
         const bool by_parts = !mode.parts || parts_hold(known, units[buffer][mine]);
-        done = by_parts && (!mode.halves || suits_pairs(known));
+        done = by_parts && mode.suffices(known);
         held = held && is_moderate(known);
         split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
                          by_parts ? known : known & ~Facts(kDone));
       }
-      done = __all_sync(~0u, done);
-      held = __all_sync(~0u, held);
-      if (lane == 0 && !done) atomicOr(w.codes, ~0u);
-      if (lane == 0 && !held) atomicOr(x.codes, ~0u);
+      split::tell_left(w, x, matrix_x, done, held);
     }
     // A thread an output: the sums of its segments, in their order.
     if (exists) {

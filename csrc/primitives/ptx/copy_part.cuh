@@ -5,13 +5,19 @@
 
 namespace treduce::ptx {
 
-// Copies the first `bytes` (0 to 16) of 16 bytes and fills the rest with zeros; reads nothing where `bytes` is 0. Both
-// addresses are multiples of 16. cp.async with a source size (sm_80 and later); it bypasses the L1.
+// Copies the first `bytes` (0 to kBytes, which is 4 or 16) of kBytes and fills the rest with zeros; reads nothing where `bytes` is 0.
+// Both addresses are multiples of kBytes. cp.async with a source size (sm_80 and later); copies of 16 bytes bypass the L1.
+template <int kBytes = 16>
 TREDUCE_DEVICE void copy_async_part(SharedAddress to, const void* global, int bytes) {
+  static_assert(kBytes == 4 || kBytes == 16);
 #ifdef TREDUCE_EMULATOR
-  emulator::copy_async(to, global, 16, bytes);
+  emulator::copy_async(to, global, kBytes, bytes);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  }
 #endif
 }
 

@@ -1,0 +1,790 @@
+// split_fp16 for 65 to 128 rows or columns of C (X) and very many of the other (W), as attention has them: as split_rows, but the warps
+// that multiply split W themselves, in the registers that a warp group multiplies from. So a block has twice the lines of W, reads X
+// half as often, and nothing that is split goes through shared memory. Two warp groups have 64 lines of W each and all of X: while
+// one splits and adds, the tensor cores are the other's. While the first half of X is multiplied the scales of W's next segment are
+// found, and while the second half is, its numbers are split.
+//
+// What lines of W leave to do is for a second launch, whose blocks gather such lines: few of them cost little, wherever they are.
+#pragma once
+
+#include "../primitives/ptx/copy_part.cuh"
+#include "../primitives/ptx/opaque.cuh"
+#include "split_pieces.cuh"
+#include "split_rows.cuh"
+
+namespace treduce::matmul::split_wide {
+
+using namespace hopper;
+using split::kNumbers;
+using split::Operand16;
+using split::Pieces;
+using split_rows::ReadW;
+
+constexpr const split_rows::Shape& kShape = split_rows::kShapes[split_rows::kWide];
+constexpr int kLines = kShape.lines(), kRows = kShape.rows, kThreads = kShape.threads(), kStages = kShape.stages;
+constexpr int kWarpGroups = kShape.kWideGroups, kBytesW = kShape.bytes_w(kSegment);
+constexpr int kWarps = kWarpGroups * 4, kWarpLines = kLines / kWarps;
+constexpr int kOutputs = kRows / 2;  // of a thread, of one line of W as of the other
+// Lines of X that are multiplied together, and by pairs and by parts in turn, which takes more registers.
+constexpr int kPart = 64, kPartOfBoth = 32;
+constexpr int kCopying = 24, kMultiplying = 240;
+static_assert(kWarpGroup * (kCopying + kWarpGroups * kMultiplying) <= 65536 && kLines == kWarpGroups * 64 &&
+              kRows == 2 * kPart);
+
+using Mode = split_rows::Mode<kRows>;
+
+struct Work : split_rows::Work {
+  int tasks;      // tiles of W, of all batches, times groups
+  bool one_each;  // what is found out about a line of W is one task's
+};
+
+// Lines of W by all lines of X, a group of k of one product of the batch.
+struct Task {
+  int first, batch, group, begin, end;  // the last two are segments
+  int2 batches;
+  int64_t matrix_w, matrix_x;
+
+  // Neighbours have the same lines of X; or where kSpread the same place in other products: what is gathered begins there.
+  template <bool kSpread = false>
+  TREDUCE_DEVICE static Task of(const Work& work, int index) {
+    const int others = kSpread ? work.tasks / work.w_tiles : work.w_tiles;
+    const int tile = kSpread ? index / others : index % others, rest = kSpread ? index % others : index / others;
+    return {work, tile, rest % work.batches, rest / work.batches};
+  }
+  TREDUCE_DEVICE Task(const Work& work, int tile, int batch_, int group_) {
+    first = tile * kLines;
+    batch = batch_;
+    group = group_;
+    begin = group * kGroupSegments;
+    end = min(work.steps, begin + kGroupSegments);
+    batches = {batch / work.inner_batches, batch % work.inner_batches};
+    matrix_w = work.w.of(batches.x, batches.y);
+    matrix_x = work.x.of(batches.x, batches.y);
+  }
+  TREDUCE_DEVICE const Facts* facts_x(const Operand16& x) const {
+    return x.line_facts + matrix_x * x.shape.lines_padded;
+  }
+};
+
+// X as it is multiplied: a ring of pieces, which are halves or parts of all lines in a segment. Which of them a segment has differs
+// from task to task. Beside the first half lie a scale for each line, and of a group's last segment a unit.
+constexpr int kSlots = 6, kPieceBytes = kRows * kRowBytes, kScaleBytes = kRows * 4;
+static_assert(kSlots >= 2 + kParts && kSlots * (kPieceBytes + 2 * kScaleBytes) <= kShape.x_bytes);
+
+// What a block's warps share.
+struct Shared {
+  Ring<kStages> w;  // W as it is in memory
+  Ring<kSlots> x;
+};
+
+// Of a segment, when they are there.
+template <int kPieces>
+struct PiecesOfX {
+  const char* piece[kPieces];
+  const char *scales, *units;
+};
+
+struct RingOfX {
+  Shared& shared;
+  char* tiles;
+  RingPosition<kSlots> position = {};
+
+  TREDUCE_DEVICE char* piece() const { return tiles + position.stage * kPieceBytes; }
+  TREDUCE_DEVICE char* scales() const { return tiles + kSlots * kPieceBytes + position.stage * 2 * kScaleBytes; }
+
+  // Copies a segment's pieces; scales and units where they are not null. Who calls: one thread.
+  template <class Piece, int kPieces>
+  TREDUCE_DEVICE void copy(const CUtensorMap& map, int step, int matrix, const float* scale, const float* unit) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i, position.next()) {
+      uint64_t* const full = shared.x.full + position.stage;
+      ptx::mbarrier_wait_long(shared.x.empty + position.stage, position.parity ^ 1);
+      ptx::fence_async_proxy();  // copies overtake loads that are under way
+      const bool scaled = i == 0 && scale != nullptr, with_units = i == 0 && unit != nullptr;
+      ptx::mbarrier_arrive_expect(full, kPieceBytes + (scaled ? kScaleBytes : 0) + (with_units ? kScaleBytes : 0));
+      Tile<Piece, kRows, true>::load(piece(), &map, 0, step * kSegment, {i, matrix}, full);
+      if (scaled) ptx::load_bytes(scales(), scale, kScaleBytes, full);
+      if (with_units) ptx::load_bytes(scales() + kScaleBytes, unit, kScaleBytes, full);
+    }
+  }
+  template <int kPieces>
+  TREDUCE_DEVICE PiecesOfX<kPieces> wait() const {
+    PiecesOfX<kPieces> segment;
+    segment.scales = scales();
+    segment.units = scales() + kScaleBytes;
+    RingOfX at = *this;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i, at.position.next()) {
+      ptx::mbarrier_wait(shared.x.full + at.position.stage, at.position.parity);
+      segment.piece[i] = at.piece();
+    }
+    return segment;
+  }
+  template <int kPieces>
+  TREDUCE_DEVICE void release() {
+    __syncwarp();  // every lane has read its scales
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i, position.next()) {
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared.x.empty + position.stage);
+    }
+  }
+};
+
+// Of a warp's sixteen lines a lane has this one, as row lane / 4 of the instruction, and the one eight further. The order is such that
+// lanes that read shared memory together touch every bank once.
+TREDUCE_DEVICE int own_line() { return split_rows::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
+
+// Splits this lane's numbers of line `l` of its two into parts.
+TREDUCE_DEVICE void split_into_parts(const float (&numbers)[kNumbers], float factor, int l, Pieces<kParts>& pieces) {
+#pragma unroll
+  for (int i = 0; i < kNumbers; i += 2) {
+    uint32_t both[kParts];
+    split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) pieces[part][l][i / 2] = both[part];
+  }
+}
+
+// Starts the multiplications of a segment of a warp group's lines of W, in registers, by 2 kSums lines of X from `first` on, in shared
+// memory: in the order of split_rows::start_segment.
+template <class Piece, bool kOfA, int kPieces, int kSums>
+TREDUCE_DEVICE void start_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w,
+                                  const PiecesOfX<kPieces>& x, int first) {
+  using Lines = Tile<Piece, 8, true>;
+  const auto multiply = [&](float (&to)[kSums], int of_w, int of_x, int i, int accumulate) {
+    const uint32_t words[4] = {w[of_w][0][i * 2], w[of_w][1][i * 2], w[of_w][0][i * 2 + 1], w[of_w][1][i * 2 + 1]};
+    ptx::WgmmaHeld<Piece, kSums * 2, false>::multiply(to, words, Lines::lone_descriptor(x.piece[of_x], first, i),
+                                                      accumulate);
+  };
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    ptx::wgmma_touch(w[piece][0]);
+    ptx::wgmma_touch(w[piece][1]);
+  }
+  ptx::wgmma_touch(high);
+  ptx::wgmma_touch(rest);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
+    const PieceProduct pieces = rest_product<kPieces>(product);
+    const int of_w = kOfA ? pieces.a : pieces.b, of_x = kOfA ? pieces.b : pieces.a;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      multiply(rest, of_w, of_x, i, product + i > 0);
+      if (product == 0) multiply(high, 0, 0, i, i > 0);
+    }
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_touch(high);
+  ptx::wgmma_touch(rest);
+}
+template <int kPieces, int kSums>
+TREDUCE_DEVICE void wait_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w) {
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_touch(high);
+  ptx::wgmma_touch(rest);
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    ptx::wgmma_touch(w[piece][0]);
+    ptx::wgmma_touch(w[piece][1]);
+  }
+}
+
+// Sets the pieces that are multiplied next. The compiler may not know that the numbers are the same: it would take their registers while
+// these are multiplied, and let no multiplication overlap the splitting (ptxas of CUDA 13.0 warns of it).
+TREDUCE_DEVICE void take(Pieces<2>& pieces, const Pieces<2>& next) {
+  const uint32_t zero = blockIdx.y;  // the grid has one dimension
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+#pragma unroll
+      for (int j = 0; j < kNumbers / 2; ++j) pieces[i][l][j] = next[i][l][j] ^ zero;
+    }
+  }
+}
+
+// Whether X has no scales to be added with: nearly always. Who calls: all lanes of a warp.
+TREDUCE_DEVICE bool are_one(const char* scales_x) {
+  const float4 four = reinterpret_cast<const float4*>(scales_x)[threadIdx.x % 32];
+  return __all_sync(~0u, four.x == 1.0f && four.y == 1.0f && four.z == 1.0f && four.w == 1.0f);
+}
+
+// Adds a segment's sums of pairs where X has no scales.
+template <int kSums>
+TREDUCE_DEVICE void add_pairs(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
+                              const float (&scale)[2]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) split::add_segment(acc[first / 2 + i], high[i], rest[i], scale[i / 2 % 2]);
+}
+// Adds a segment's sums of pairs, or of parts, of X's lines from `first` on, where wanted(i) is.
+template <int kSums, class Wanted>
+TREDUCE_DEVICE void add_pairs(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
+                              const float (&scale)[2], const char* scales_x, Wanted wanted) {
+  const float2* const of_x = reinterpret_cast<const float2*>(scales_x) + threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i) {
+    const float2 of_rows = of_x[first / 2 + i * 4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int at = first / 2 + i * 4 + j;
+      float sum = acc[at];
+      split::add_segment(sum, high[i * 4 + j], rest[i * 4 + j], scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+      if (wanted(at)) acc[at] = sum;
+    }
+  }
+}
+template <int kSums, class Wanted>
+TREDUCE_DEVICE void add_parts(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
+                              Wanted wanted) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    if (wanted(first / 2 + i)) split::add_parts(acc[first / 2 + i], high[i], rest[i]);
+  }
+}
+constexpr auto kAll = [](int) { return true; };
+
+// Brings sums from the units of two lines of W, of which these are the exponents, and of X's lines.
+TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], const char* units_x) {
+  const float2* const of_x = reinterpret_cast<const float2*>(units_x) + threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < kRows / 8; ++i) {
+    const float2 of_rows = of_x[i * 4];
+    const int exponents[2] = {split::exponent_of(of_rows.x), split::exponent_of(of_rows.y)};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) acc[i * 4 + j] = split::from_units(acc[i * 4 + j], unit[j / 2], exponents[j % 2]);
+  }
+}
+
+// Stores this lane's outputs of two lines of W, where wanted(which of the lines, row of X) is. `to`: the product. Lines from w_lines on
+// do not exist.
+template <bool kOfA, class Wanted>
+TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, const int64_t (&line)[2], int64_t w_lines,
+                          int x_lines, const float* bias, Wanted wanted) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+  float* at[2];
+#pragma unroll
+  for (int l = 0; l < 2; ++l) at[l] = to + (kOfA ? line[l] * n + first : first * n + line[l]);
+  const auto with_bias = [&](float sum, int l, int row) {
+    return bias == nullptr ? sum : canonical(sum + __ldg(bias + (kOfA ? row : line[l])));
+  };
+  const bool pairs = kOfA && aligned_pairs(to, n);
+#pragma unroll
+  for (int l = 0; l < 2; ++l) {
+    if (line[l] >= w_lines) continue;
+#pragma unroll
+    for (int i = 0; i < kRows / 8; ++i) {
+      const int row = i * 8 + first;
+      const float sum[2] = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
+      const bool want[2] = {row < x_lines && wanted(l, row), row + 1 < x_lines && wanted(l, row + 1)};
+      float* const here = at[l] + i * (kOfA ? 8 : 8 * n);
+      if (pairs && want[0] && want[1]) {
+        *reinterpret_cast<float2*>(here) = {with_bias(sum[0], l, row), with_bias(sum[1], l, row + 1)};
+      } else {
+        if (want[0]) here[0] = with_bias(sum[0], l, row);
+        if (want[1]) here[kOfA ? 1 : n] = with_bias(sum[1], l, row + 1);
+      }
+    }
+  }
+}
+
+// map_x: of the halves; map_x_parts: of the parts. kOfA: W is A; else the product is transposed.
+template <bool kOfA, ReadW kRead>
+__global__ void __launch_bounds__(kThreads, 1)
+    kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x,
+           TREDUCE_GRID_CONSTANT CUtensorMap map_x_parts, TREDUCE_GRID_CONSTANT Operand16 x,
+           TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, int depth, float* c, const float* bias) {
+#ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
+  __shared__ Shared shared;
+  char* const tiles = aligned_tiles(dynamic_shared<char>());
+  RingOfX ring_x{shared, tiles + kStages * kBytesW};
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_w);
+    ptx::prefetch_tensor_map(&map_x);
+    ptx::prefetch_tensor_map(&map_x_parts);
+    shared.w.init(kWarps);
+    shared.x.init(kWarps);
+  }
+  __syncthreads();
+  // A shuffle tells the compiler that this is the same in all lanes: descriptors are then in uniform registers.
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+
+  // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
+  if (warp >= kWarps) {
+    ptx::release_registers<kCopying>();
+    if (warp == kWarps && lane == 0) {
+      constexpr bool kAlongK = kRead == ReadW::along_k;
+      RingPosition<kStages> position;
+      for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
+        const auto task = Task::of(work, index);
+        const int2 batch_w = work.box_w.of(task.batches);
+        for (int step = task.begin; step < task.end; ++step, position.next()) {
+          ptx::mbarrier_wait_long(shared.w.empty + position.stage, position.parity ^ 1);
+          ptx::fence_async_proxy();  // copies overtake loads that are under way
+          uint64_t* const full = shared.w.full + position.stage;
+          char* const to = tiles + position.stage * kBytesW;
+          ptx::mbarrier_arrive_expect(full, kBytesW);
+          constexpr int kBoxes = kAlongK ? 2 : kLines / 32;
+#pragma unroll
+          for (int box = 0; box < kBoxes; ++box) {
+            const int inner = (kAlongK ? step * kSegment : task.first) + box * 32;
+            const int outer = kAlongK ? task.first : step * kSegment;
+            ptx::load_box(to + box * (kBytesW / kBoxes), &map_w, {inner, outer, batch_w.y, batch_w.x}, full);
+          }
+        }
+      }
+    } else if (warp == kWarps + 1) {
+      ptx::wait_for_launch_before();
+      for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
+        const auto task = Task::of(work, index);
+        const Mode mode = Mode::of(task.facts_x(x), work.x_lines);
+        const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded;
+        const float* const units = x.unit + (task.matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded;
+        const int matrix = static_cast<int>(task.matrix_x);
+        for (int step = task.begin; step < task.end && lane == 0; ++step, scale += x.shape.lines_padded) {
+          const float* const unit = step + 1 == task.end ? units : nullptr;
+          if (mode.halves) ring_x.copy<float16, 2>(map_x, step, matrix, scale, unit);
+          if (mode.parts) ring_x.copy<bfloat16, kParts>(map_x_parts, step, matrix, nullptr, unit);
+        }
+        __syncwarp();
+      }
+    }
+    return;
+  }
+
+  // ---- consumers: split a segment, multiply it, add its sums to the group's ----
+  ptx::take_registers<kMultiplying>();
+  const int own = warp * kWarpLines + own_line();  // of the block's lines
+  RingPosition<kStages> at_w;
+  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
+    const auto task = Task::of(work, index);
+    const auto read = [&](int l, float (&numbers)[kNumbers]) {
+      split_rows::read_line<kRead, kLines>(tiles + at_w.stage * kBytesW, own + l * 8, numbers);
+    };
+    const auto wait_w = [&] { ptx::mbarrier_wait(shared.w.full + at_w.stage, at_w.parity); };
+    const auto release_w = [&] {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(shared.w.empty + at_w.stage);
+      at_w.next();
+    };
+    // Units, from what has arrived: asked for apart, they would wait behind all that the ring asks for.
+    int unit[2];
+    wait_w();
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      float numbers[kNumbers];
+      read(l, numbers);
+      const float first[4] = {numbers[0], numbers[1], numbers[2], numbers[3]};
+      const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
+      unit[l] = split::unit_exponent(most);
+      if (__any_sync(~0u, most == 0)) {
+        const int64_t line = task.first + own + l * 8;
+        const bool exists = line < work.w_lines;
+        unit[l] = work.source.unit(
+            exists, work.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
+            task.begin);
+      }
+    }
+    ptx::wait_for_launch_before();
+    const Mode mode = Mode::of(task.facts_x(x), work.x_lines);
+    float acc[kOutputs] = {};
+    split::Extremes extremes[2];
+    unsigned flags[2] = {0xff, 0xff};
+    // real: not of the segment after the last, which is split to spare registers that a branch would take, and not multiplied.
+    const auto scale_line = [&](int l, bool real) {
+      float numbers[kNumbers];
+      read(l, numbers);
+      const auto found = split::Extremes::of<split::kLanes>(numbers);
+      if (real) extremes[l].join(found);
+      return split::scale_of(found, unit[l]);
+    };
+    const auto halve_line = [&](int l, int step, const split::SegmentScale& scaling, bool real, Pieces<2>& pieces) {
+      float numbers[kNumbers];
+      read(l, numbers);
+      const unsigned found = split::halve_segment<kNumbers, split::kLanes>(
+          numbers, min(kSegment, depth - step * kSegment), scaling, pieces[0][l], pieces[1][l]);
+      if (real) flags[l] &= found;
+    };
+    const auto set_scales = [&](const split::SegmentScale(&found)[2], float (&scale)[2]) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(found[l].exponent - unit[l]);
+    };
+    if (!mode.parts) {
+      split::SegmentScale found[2];
+      Pieces<2> pieces, next;
+      float scale[2];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) found[l] = scale_line(l, true);
+#pragma unroll
+      for (int l = 0; l < 2; ++l) halve_line(l, task.begin, found[l], true, pieces);
+      set_scales(found, scale);
+      release_w();
+#pragma unroll 1
+      for (int step = task.begin; step < task.end; ++step) {
+        const bool more = step + 1 < task.end;
+        const auto segment = ring_x.wait<2>();
+        float high[kPart / 2], rest[kPart / 2];
+        start_segment<float16, kOfA>(high, rest, pieces, segment, 0);
+        const bool plain = are_one(segment.scales);
+        const auto add = [&](int first) {
+          if (plain) {
+            add_pairs(acc, first, high, rest, scale);
+          } else {
+            add_pairs(acc, first, high, rest, scale, segment.scales, kAll);
+          }
+        };
+        if (more) wait_w();
+#pragma unroll
+        for (int l = 0; l < 2; ++l) found[l] = scale_line(l, more);
+        wait_segment(high, rest, pieces);
+        add(0);
+        start_segment<float16, kOfA>(high, rest, pieces, segment, kPart);
+        // Read again: registers are few.
+#pragma unroll
+        for (int l = 0; l < 2; ++l) halve_line(l, step + 1, found[l], more, next);
+        if (more) release_w();
+        wait_segment(high, rest, pieces);
+        add(kPart);
+        if (!more) from_units(acc, unit, segment.units);
+        ring_x.release<2>();
+        take(pieces, next);
+        set_scales(found, scale);
+      }
+    } else {
+      // Of this lane's outputs, those by parts: two bits for each eight lines of X.
+      uint32_t by_parts_here = 0;
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) {
+        by_parts_here |= (mode.by_parts[i / 4] >> (i % 4 * 8 + lane % 4 * 2) & 3) << i * 2;
+      }
+      const auto is_by_parts = [&](int i) { return (by_parts_here >> (i / 4 * 2 + i % 2) & 1) != 0; };
+#pragma unroll 1
+      for (int step = task.begin; step < task.end; ++step) {
+        if (step > task.begin) wait_w();
+        if (mode.halves) {
+          const auto segment = ring_x.wait<2>();
+          Pieces<2> pieces;
+          split::SegmentScale found[2];
+          float scale[2];
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            found[l] = scale_line(l, true);
+            halve_line(l, step, found[l], true, pieces);
+          }
+          set_scales(found, scale);
+#pragma unroll
+          for (int first = 0; first < kRows; first += kPartOfBoth) {
+            float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
+            start_segment<float16, kOfA>(high, rest, pieces, segment, first);
+            wait_segment(high, rest, pieces);
+            add_pairs(acc, first, high, rest, scale, segment.scales, [&](int i) { return !is_by_parts(i); });
+          }
+          ring_x.release<2>();
+        }
+        Pieces<kParts> pieces;
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          float numbers[kNumbers];
+          read(l, numbers);
+          if (!mode.halves) extremes[l].join(split::Extremes::of<split::kLanes>(numbers));
+          split_into_parts(numbers, split::power_of_two(-unit[l]), l, pieces);
+        }
+        release_w();
+        const auto segment = ring_x.wait<kParts>();
+#pragma unroll
+        for (int first = 0; first < kRows; first += kPartOfBoth) {
+          float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
+          start_segment<bfloat16, kOfA>(high, rest, pieces, segment, first);
+          wait_segment(high, rest, pieces);
+          add_parts(acc, first, high, rest, is_by_parts);
+        }
+        if (step + 1 == task.end) from_units(acc, unit, segment.units);
+        ring_x.release<kParts>();
+      }
+    }
+
+    const auto now = Task::of(work, ptx::kept(index));  // found out again: registers are few
+    // What is known of W now: whether the next launch has something to do, and the last one.
+    bool done = true, held = mode.all_held;
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const int64_t line = now.first + own + l * 8;
+      if (lane % split::kLanes != 0 || line >= work.w_lines) continue;
+      const Facts known = extremes[l].facts(flags[l]);
+      const bool by_parts = !mode.parts || parts_hold(known, unit[l]);
+      done = done && by_parts && mode.suffices(known);
+      held = held && is_moderate(known);
+      const Facts more = by_parts ? known : known & ~Facts(kDone);
+      Facts* const to = w.line_facts + now.matrix_w * w.shape.lines_padded + line;
+      if (work.one_each) {
+        *to = more;
+      } else {
+        split::add_facts(to, more);
+      }
+    }
+    split::tell_left(w, x, now.matrix_x, done, held);
+
+    const int64_t lines[2] = {now.first + own, now.first + own + 8};
+    store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
+                work.x_lines, bias, [](int, int) { return true; });
+  }
+#endif
+}
+
+// ---- the second launch ----
+
+// So many lines of W are looked through by each of the blocks that may have to multiply some of them.
+constexpr int kWindow = 4096, kWindowTiles = kWindow / kLines;
+
+// The lines of W that a block multiplies, and what it needs to know of them and of X's.
+struct Gathered {
+  int count[2], next[2];  // lines of this task and of the one before; and the task after each
+  int lines[kLines];
+  unsigned char w[kLines], x[kRows];  // as split_rows::BlockCodes
+  alignas(16) float units_x[kRows];
+  // Codes of a warp's lines of X: of those that pairs may suit, and others. And how many lines of W a warp has found, in two rounds.
+  uint32_t sets[kRows / 32][2];
+  int of_warp[2][kWarps];
+};
+
+// Waits for all threads that multiply.
+TREDUCE_DEVICE void sync_consumers() { named_barrier<kWarpGroups * kWarpGroup>(1); }
+
+// Finds the lines of W that have outputs left, from number `first` of them on, among those of the window. Returns how many.
+// Who calls: all threads that multiply; they synchronise afterwards.
+TREDUCE_DEVICE int gather(Gathered& to, const Operand16& w, const Operand16& x, const Work& work, const Task& task,
+                          int window, int first) {
+  constexpr int kThreads = kWarps * 32, kFour = 4;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const Facts* const facts = w.line_facts + task.matrix_w * w.shape.lines_padded;
+  const int begin = window * kWindow, end = static_cast<int>(min(work.w_lines, int64_t(begin) + kWindow));
+  // Four neighbouring lines a thread: there is room for some past the last.
+  const auto four_at = [&](int line) {
+    return line < end ? *reinterpret_cast<const uint4*>(facts + line) : uint4{0, 0, 0, 0};
+  };
+  uint4 four = four_at(begin + thread * kFour);
+  const Facts of_x = thread < work.x_lines ? task.facts_x(x)[thread] : kPlainestFacts;
+  sync_consumers();  // all that was gathered before has been read
+  if (thread < kRows) {
+    const bool never = never_pairs(of_x);
+    const uint32_t mine = thread < work.x_lines ? set_of(code_of(of_x)) : 0;
+    to.x[thread] = static_cast<unsigned char>(code_of(of_x) | (never ? split_rows::kBeside : 0));
+    to.units_x[thread] = split::power_of_two(-parts_exponent(of_x));
+    const uint32_t pairs = __reduce_or_sync(~0u, never ? 0 : mine), others = __reduce_or_sync(~0u, never ? mine : 0);
+    if (lane < 2) to.sets[warp][lane] = lane == 0 ? pairs : others;
+  }
+  sync_consumers();
+  uint32_t sets[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kRows / 32; ++i) sets[0] |= to.sets[i][0], sets[1] |= to.sets[i][1];
+  int found = 0;
+  for (int from = begin, round = 0; from < end && found < first + kLines; from += kThreads * kFour, round ^= 1) {
+    const int line = from + thread * kFour;
+    if (from > begin) four = four_at(line);
+    const Facts known[kFour] = {four.x, four.y, four.z, four.w};
+    bool left[kFour];
+    int before = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < kFour; ++i) {
+      const unsigned code = code_of(known[i]);
+      left[i] = line + i < end && (split::any_with(code, sets[0], &by_parts) ||
+                                   ((known[i] & kDone) == 0 && split::any_with(code, sets[1], &by_parts)));
+      const uint32_t votes = __ballot_sync(~0u, left[i]);
+      before += __popc(votes & ((1u << lane) - 1));
+      all += __popc(votes);
+    }
+    if (lane == 0) to.of_warp[round][warp] = all;
+    sync_consumers();
+    int at = found + before - first;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      const int more = to.of_warp[round][i];
+      if (i < warp) at += more;
+      found += more;
+    }
+#pragma unroll
+    for (int i = 0; i < kFour; ++i) {
+      if (!left[i]) continue;
+      if (at >= 0 && at < kLines) {
+        to.lines[at] = line + i;
+        to.w[at] = static_cast<unsigned char>(code_of(known[i]) | ((known[i] & kDone) != 0 ? split_rows::kBeside : 0));
+      }
+      ++at;
+    }
+  }
+  return max(0, min(found - first, kLines));
+}
+
+// Each warp has a ring of its own, of its lines of W: copies of these are asked for by the warp itself.
+constexpr int kBytesWarp = kBytesW / kWarps, kBoxBytesWarp = kBytesWarp / 2;
+
+// kVectors: k is contiguous in W, and 16 bytes are aligned.
+template <bool kOfA, bool kVectors>
+__global__ void __launch_bounds__(kThreads, 1)
+    kernel_rest(TREDUCE_GRID_CONSTANT CUtensorMap map_x_parts, TREDUCE_GRID_CONSTANT Operand16 x,
+                TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, int depth, float* c,
+                const float* bias) {
+#ifdef TREDUCE_SM90A
+  ptx::allow_launch_after();
+  __shared__ Shared shared;
+  __shared__ Gathered gathered;
+  char* const tiles = aligned_tiles(dynamic_shared<char>());
+  RingOfX ring_x{shared, tiles + kStages * kBytesW};
+  // The launch before has found out which lines need this one: of most data, none.
+  ptx::wait_for_launch_before();
+  if (*w.codes == 0) return;
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&map_x_parts);
+    shared.x.init(kWarps);
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  int turn = 0;  // of `count`
+  if (warp >= kWarps) {
+    ptx::release_registers<kCopying>();
+    for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
+      __syncthreads();  // its lines are gathered
+      next = gathered.next[turn];
+      if (warp > kWarps || lane != 0 || gathered.count[turn] == 0) continue;
+      const auto task = Task::of<true>(work, index);
+      for (int step = task.begin; step < task.end; ++step) {
+        ring_x.copy<bfloat16, kParts>(map_x_parts, step, static_cast<int>(task.matrix_x), nullptr, nullptr);
+      }
+    }
+    return;
+  }
+
+  ptx::take_registers<kMultiplying>();
+  const int own = warp * kWarpLines + own_line();  // of the block's lines
+  char* const ring = tiles + warp * kStages * kBytesWarp;
+  // Tasks are taken as blocks get free: most have no lines, and nobody knows which.
+  for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
+    const auto task = Task::of<true>(work, index);
+    const int tile = task.first / kLines;
+    if (threadIdx.x == 0) gathered.next[turn] = static_cast<int>(gridDim.x + atomicAdd(split::next_task(x), 1));
+    const int count = gather(gathered, w, x, work, task, tile / kWindowTiles, tile % kWindowTiles * kLines);
+    if (threadIdx.x == 0) gathered.count[turn] = count;
+    __syncthreads();
+    next = gathered.next[turn];
+    if (count == 0) continue;
+    const float* const matrix = work.source.line(static_cast<uint32_t>(task.matrix_w), 0);
+    // Where there is none, the first again: its outputs are not stored.
+    const auto line_at = [&](int place) { return int64_t(gathered.lines[place < count ? place : 0]); };
+    // This lane copies a chunk of every other line, or every other number of a line.
+    constexpr int kCopies = kVectors ? kWarpLines / 2 : 1;
+    const int first_k = kVectors ? lane % 16 * 4 : lane / kWarpLines;
+    const float* from[kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int place = warp * kWarpLines + (kVectors ? i * 2 + lane / 16 : lane % kWarpLines);
+      from[i] = matrix + line_at(place) * work.source.line_stride + first_k * work.source.depth_stride;
+    }
+    const auto fetch = [&](int step, int stage) {
+      if (step < task.end) {
+        char* const to = ring + stage * kBytesWarp;
+        // Swizzled as the copy engine does.
+        const auto place = [&](int line, int k) {
+          return ptx::shared_address(to + k / 32 * kBoxBytesWarp + line * kRowBytes + (k % 32 / 4 ^ line % 8) * 16 +
+                                     k % 4 * 4);
+        };
+        const int begin = step * kSegment;
+        if constexpr (kVectors) {
+          const int bytes = max(0, min(depth - begin - first_k, 4)) * 4;
+#pragma unroll
+          for (int i = 0; i < kCopies; ++i) {
+            ptx::copy_async_part<16>(place(i * 2 + lane / 16, first_k), bytes > 0 ? from[i] + begin : matrix, bytes);
+          }
+        } else {
+          const float* at = from[0] + begin * work.source.depth_stride;
+#pragma unroll 8
+          for (int i = 0; i < kSegment / 2; ++i, at += 2 * work.source.depth_stride) {
+            const int k = i * 2 + first_k;
+            const bool there = begin + k < depth;
+            ptx::copy_async_part<4>(place(lane % kWarpLines, k), there ? at : matrix, there ? 4 : 0);
+          }
+        }
+      }
+      ptx::commit_copies();
+    };
+    const bool some = warp / 4 * 64 < count;  // lines are this warp group's
+    for (int i = 0; i < kStages && some; ++i) fetch(task.begin + i, i);
+    int unit[2];
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      unit[l] = -parts_exponent(w.line_facts[task.matrix_w * w.shape.lines_padded + line_at(own + l * 8)]);
+    }
+    float acc[kOutputs] = {};
+    RingPosition<kStages> at_w;
+    if (!some) {
+      for (int step = task.begin; step < task.end; ++step) {
+        ring_x.wait<kParts>();
+        ring_x.release<kParts>();
+      }
+      continue;
+    }
+#pragma unroll 1
+    for (int step = task.begin; step < task.end; ++step, at_w.next()) {
+      ptx::wait_copies<kStages - 1>();
+      __syncwarp();
+      Pieces<kParts> pieces;
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        float numbers[kNumbers];
+        split_rows::read_line<ReadW::along_k, kWarpLines>(ring + at_w.stage * kBytesWarp, own % kWarpLines + l * 8,
+                                                          numbers);
+        split_into_parts(numbers, split::power_of_two(-unit[l]), l, pieces);
+      }
+      __syncwarp();
+      const auto segment = ring_x.wait<kParts>();
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        float high[kPart / 2], rest[kPart / 2];
+        start_segment<bfloat16, kOfA>(high, rest, pieces, segment, part * kPart);
+        if (part == 0) fetch(step + kStages, at_w.stage);
+        wait_segment(high, rest, pieces);
+        add_parts(acc, part * kPart, high, rest, kAll);
+      }
+      ring_x.release<kParts>();
+    }
+    from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x));
+    const int64_t lines[2] = {own < count ? line_at(own) : work.w_lines,
+                              own + 8 < count ? line_at(own + 8) : work.w_lines};
+    store<kOfA>(acc, c + task.group * work.outputs + task.batch * work.m * work.n, work.n, lines, work.w_lines,
+                work.x_lines, bias,
+                [&](int l, int row) { return split_rows::is_left(gathered.w[own + l * 8], gathered.x[row]); });
+  }
+#endif
+}
+
+// The first launch, or the second. Arguments as split_rows::run has them.
+inline cudaError_t run(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
+                       const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
+  const Problem& p = call.problem;
+  CUtensorMap map_w = {}, map_x = {}, map_x_parts;
+  cudaError_t error = split::encode_parts(split_x, kRows, &map_x_parts);
+  if (error == cudaSuccess && first) error = split::encode_halves(split_x, kRows, &map_x);
+  if (error == cudaSuccess && first) {
+    error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, boxes.along_k ? kLines : kSegment, &map_w);
+  }
+  if (error != cudaSuccess) return error;
+  Work work;
+  static_cast<split_rows::Work&>(work) = split_rows::work_of(call, kShape, of_a, boxes, w, x, split_x, false);
+  work.tasks = static_cast<int>(work.w_tiles * p.batches * work.groups);
+  work.one_each = work.groups == 1 && split_w.shape.matrices == p.batches;
+  float* const to = partials != nullptr ? partials : static_cast<float*>(call.c);
+  const float* const bias = partials != nullptr ? nullptr : static_cast<const float*>(call.bias);
+  const int depth = static_cast<int>(p.k);
+  const auto of = [&](auto is_a) {
+    constexpr bool kOfA = is_a();
+    if (first) {
+      const auto function = boxes.along_k ? &kernel<kOfA, ReadW::along_k> : &kernel<kOfA, ReadW::along_lines>;
+      return launch(function, call.step(1), map_w, map_x, map_x_parts, split_x, split_w, work, depth, to, bias);
+    }
+    const auto function = boxes.along_k ? &kernel_rest<kOfA, true> : &kernel_rest<kOfA, false>;
+    return launch(function, call.step(-2), map_x_parts, split_x, split_w, work, depth, to, bias);
+  };
+  return of_a ? of(std::true_type{}) : of(std::false_type{});
+}
+
+}  // namespace treduce::matmul::split_wide
