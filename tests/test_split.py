@@ -47,6 +47,11 @@ KERNELS = {
     "columns 64": (300, 50, (), "NN"),
     "columns 128": (129, 128, (), "NT"),
     "columns 128, A transposed": (260, 65, (), "TN"),
+    "wide rows": (128, 8700, (), "NN"),
+    "wide rows, B transposed": (70, 8650, (), "NT"),
+    "wide rows, batch": (127, 8300, (2,), "NT"),
+    "wide columns": (8700, 128, (), "NT"),
+    "wide columns, A transposed": (8650, 65, (), "TN"),
     "tiles": (257, 260, (), "NN"),
     "tiles, transposed": (300, 129, (), "TT"),
     "tiles, unaligned": (130, 131, (), "UU"),
@@ -790,7 +795,7 @@ def lines_of_every_kind(lines, k, g):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("k", [100, 2048, 4200])
-@pytest.mark.parametrize("lines", [260, 4300])  # so many that the chip is full, whatever the blocks
+@pytest.mark.parametrize("lines", [260, 16000])  # so many that the chip is full, whatever the blocks
 def test_few_lines_have_the_bits_of_many(lines, k, poison):
     """Few lines are multiplied by halves, by parts or both, whichever they need; the others are read in any layout."""
     poison()
