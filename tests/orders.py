@@ -472,7 +472,7 @@ SEGMENT, GROUP = (
     64,
     2048,
 )  # steps of k that share a scale; that share a unit, whose segments are added one after another
-CLEAN, DENSE, FEW, ZERO, SCALED, CLOSE = 1, 2, 4, 8, 32, 64
+CLEAN, DENSE, FEW, ZERO, MODERATE, CLOSE = 1, 2, 4, 8, 32, 64
 LOWEST, HIGHEST = -45, 12  # exponents of scales, from that of the unit
 UNITS, LOWEST_SCALE = (-100, 113), -112
 SAMPLED = 16  # numbers of a group from which its unit is estimated
@@ -532,14 +532,20 @@ def split_lines(lines):
     rest = (scaled.astype(np.float64) - high.astype(np.float64)) * 2**11
     low = rest.astype(np.float32).astype(np.float16)
     size = np.abs(x.astype(np.float64))
-    clean = ((size == 0) | (size >= np.ldexp(1.0, exponent - 13)[:, :, None])).all(axis=2)
+
+    def least_from(least):
+        """Whether all numbers but zeros are at least so large, scaled."""
+        return ((size == 0) | (size >= np.ldexp(1.0, exponent + least)[:, :, None])).all(axis=2)
+
+    clean = least_from(-13)
     present = np.minimum(SEGMENT, k - SEGMENT * np.arange(x.shape[1]))
     large = (np.abs(high) >= 32).sum(axis=2)
     dense = (2 * large > present) | zero
     close = (np.abs(high) >= 1 / 256).sum(axis=2) == present
     scaled = zero | (wanted == exponent)
     few = (large <= 2) & scaled
-    found = clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO | scaled * SCALED | close * CLOSE
+    moderate = scaled & least_from(-33) & (exponent >= -93)
+    found = clean * CLEAN | dense * DENSE | few * FEW | zero * ZERO | moderate * MODERATE | close * CLOSE
     flags = np.where(wanted <= highest, found, 0)
     return high, low, np.ldexp(np.float32(1), exponent).astype(np.float32), flags
 
@@ -585,13 +591,13 @@ def ranges(lines):
 
 
 def kinds(lines):
-    """What decides whether pairs suit outputs of these lines: CLEAN, DENSE, both, SCALED if neither, CLOSE; 0: none
+    """What decides whether pairs suit outputs of these lines: CLEAN, DENSE, both, MODERATE if neither, CLOSE; 0: none
     do."""
     flags = line_flags(lines)
     few, close = (flags & (FEW | ZERO)) == FEW, (flags & CLOSE) != 0
     known = flags & (CLEAN | DENSE)
-    suited = (flags & (CLEAN | SCALED)) != 0
-    return np.select([few, close, ~suited, known == 0], [0, CLOSE, 0, SCALED], known)
+    suited = (flags & (CLEAN | MODERATE)) != 0
+    return np.select([few, close, ~suited, known == 0], [0, CLOSE, 0, MODERATE], known)
 
 
 def arithmetic(a, b, pairs=True):
@@ -599,9 +605,9 @@ def arithmetic(a, b, pairs=True):
     on the plain cores."""
     right = np.ascontiguousarray(b.T)
     of_a, of_b = kinds(a)[:, None], kinds(right)[None, :]
-    like_all = CLEAN | DENSE | SCALED
+    like_all = CLEAN | DENSE | MODERATE
     alike = (np.where(of_a == CLOSE, like_all, of_a) & np.where(of_b == CLOSE, like_all, of_b)) != 0
-    spread = (of_a == SCALED) & (of_b == SCALED)
+    spread = (of_a == MODERATE) & (of_b == MODERATE)
     suffice = alike & ~spread & pairs
     less = np.minimum(ranges(a)[:, None], ranges(right)[None, :])
     return np.select([suffice, less == 2, less == 1], [PAIRS, PARTS, CHECKED], PLAIN)

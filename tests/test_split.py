@@ -12,7 +12,7 @@ import tables
 import torch
 from bits import assert_same_bits, same_bits
 from graphs import captured
-from orders import CLEAN, CLOSE, DENSE, FEW, SCALED, SEGMENT, ZERO
+from orders import CLEAN, CLOSE, DENSE, FEW, MODERATE, SEGMENT, ZERO
 from products import into_poison, product
 from tables import row
 
@@ -349,7 +349,7 @@ def test_flags_of_segments():
         return int(orders.line_flags(np.concatenate(parts, axis=1).astype(np.float32))[0])
 
     def of_line(*parts):
-        return all_of_line(*parts) & ~(SCALED | CLOSE)
+        return all_of_line(*parts) & ~(MODERATE | CLOSE)
 
     def flags(**at):
         x = ones.copy()
@@ -393,14 +393,14 @@ def test_flags_of_segments():
         assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
 
     # A line is close if no number of it is small, and scaled if no segment is too small for its group.
-    assert all_of_line(ones) == CLEAN | DENSE | SCALED | CLOSE
+    assert all_of_line(ones) == CLEAN | DENSE | MODERATE | CLOSE
     for least, found in ((0, 0), (2.0**-22, CLOSE), (2.0**-22 * (1 - 2.0**-11), 0), (-(2.0**-21), CLOSE)):
         segment = ones.copy()
         segment[0, 40] = least  # of numbers to 2^14
-        assert all_of_line(segment) & (SCALED | CLOSE) == SCALED | found
-        assert all_of_line(ones, segment[:, :41]) & (SCALED | CLOSE) == SCALED | found
-    for last, found in ((2.0**-42, SCALED), (2.0**-43, 0)):
-        assert all_of_line(ones, ones * last) & SCALED == found
+        assert all_of_line(segment) & (MODERATE | CLOSE) == MODERATE | found
+        assert all_of_line(ones, segment[:, :41]) & (MODERATE | CLOSE) == MODERATE | found
+    for last, found in ((2.0**-42, MODERATE), (2.0**-43, 0)):
+        assert all_of_line(ones, ones * last) & MODERATE == found
     assert all_of_line(np.full((1, 1), NAN)) == all_of_line(ones, np.full((1, 1), INF)) == 0
 
 
@@ -418,7 +418,7 @@ def test_kinds_of_lines():
         "not finite": ones * np.float32(INF),
         "not scaled": np.concatenate([ones, small * np.float32(2.0**-60)], axis=1),
     }
-    expected = (0, CLOSE, CLEAN, DENSE, CLEAN | DENSE, SCALED, 0, 0)
+    expected = (0, CLOSE, CLEAN, DENSE, CLEAN | DENSE, MODERATE, 0, 0)
     assert [int(orders.kinds(line.astype(np.float32))[0]) for line in lines.values()] == list(expected)
     by_pairs = {"close": "close clean dense both spread", "clean": "close clean both", "dense": "close dense both"}
     by_pairs |= {"both": "close clean dense both", "spread": "close"}

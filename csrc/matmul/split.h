@@ -32,9 +32,8 @@ enum SegmentFlag : unsigned char {
   kZero = 8,   // all numbers are zero
   kDone =
       16,  // of lines that are split as they are read: their products with lines that no pairs suit are done, by parts
-  kScaled =
-      32,  // the scale is the one that the largest number asks for: numbers are off by at most 2^-50 of the largest
-  kClose = 64,  // all numbers are near the largest, and none is zero: their products hide the error of any scaled line
+  kModerate = 32,  // the scale is what the largest number asks for, and all numbers but zeros are within 2^48 of it
+  kClose = 64,  // all numbers are near the largest, and none is zero: their products hide the errors of a moderate line
 };
 
 // What is known of a segment or a line, in one word: its flags, and the exponents of its largest magnitude and of its smallest
@@ -45,7 +44,7 @@ TREDUCE_HOST_DEVICE constexpr Facts facts_of(unsigned flags, unsigned most, unsi
 }
 constexpr Facts kNoFacts = facts_of(0xff, 0, 0xff);  // of no segment
 // Of lines nobody needs to know more of: pairs suffice for all that they meet.
-constexpr Facts kPlainestFacts = facts_of(kClean | kDense | kScaled | kClose, 127, 127);
+constexpr Facts kPlainestFacts = facts_of(kClean | kDense | kModerate | kClose, 127, 127);
 
 TREDUCE_HOST_DEVICE Facts join(Facts a, Facts b) {
   const auto most = [](Facts x) { return x & 0xff00; };
@@ -83,7 +82,7 @@ TREDUCE_HOST_DEVICE bool selects(Facts line) { return (line & (kFew | kZero)) ==
 TREDUCE_HOST_DEVICE unsigned kind_of(Facts line) {
   if (selects(line)) return 0;
   if ((line & kClose) != 0) return kCodeClose;
-  if ((line & (kClean | kScaled)) == 0) return 0;
+  if ((line & (kClean | kModerate)) == 0) return 0;
   const unsigned kind = line & (kClean | kDense);
   return kind == 0 ? unsigned(kCodeSpread) : kind;
 }
@@ -131,7 +130,7 @@ TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
 // of the line may be asked for themselves: what suffices for each of them for one of these reasons does for the line.
 TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line, bool all_close, bool none_spread) {
   if (selects(line)) return false;
-  return all_close ? (line & kScaled) != 0 : none_spread && suits_pairs(line);
+  return all_close ? (line & kModerate) != 0 : none_spread && suits_pairs(line);
 }
 
 // Lines that have no output by pairs, whatever line they meet.

@@ -22,6 +22,7 @@ constexpr int kLowest = -45, kHighest = 12;
 // Units whose powers of two, and those of scales, are normal numbers.
 constexpr int kLowestUnit = -100, kHighestUnit = 113, kLowestScale = -112;
 constexpr int kSmall = -13;          // scaled magnitudes below 2^-13 keep fewer than 22 bits
+constexpr int kLeast = -33;          // and below 2^-33 hardly any
 constexpr float kLarge = 32;         // scaled magnitudes from here on count as large
 constexpr float kNear = 1.0f / 256;  // and from here on as near the largest
 
@@ -85,10 +86,14 @@ TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
   const int wanted = exponent_for(extremes.most), highest = min(unit + kHighest, kHighestUnit);
   SegmentScale s;
   s.exponent = zero ? unit : max(max(unit + kLowest, kLowestScale), min(wanted, highest));
-  const uint32_t bound = (static_cast<uint32_t>(s.exponent + kSmall + 127) << 24) - 1;
-  const unsigned clean = extremes.least_nonzero < bound ? 0 : kClean;
+  // Whether all numbers but zeros are at least 2^least, scaled, which is a normal number.
+  const auto from = [&](int least) {
+    const int bound = s.exponent + least + 127;
+    return bound > 0 && extremes.least_nonzero >= (static_cast<uint32_t>(bound) << 24) - 1;
+  };
   // If the exponent was limited, few numbers are large for that reason alone.
-  const unsigned scaled = zero || wanted == s.exponent ? kFew | kScaled : 0;
+  const unsigned scaled = zero || wanted == s.exponent ? kFew | (from(kLeast) ? kModerate : 0u) : 0u;
+  const unsigned clean = from(kSmall) ? kClean : 0;
   s.flags = wanted <= highest ? clean | kDense | kClose | scaled | (zero ? kZero : 0) : 0;
   return s;
 }

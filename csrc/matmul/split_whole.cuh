@@ -49,45 +49,78 @@ static __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Orders the lines of both operands for their parts, if there are outputs by parts: a block an operand. Of one matrix each.
+// Orders the lines of both operands for their parts, if there are outputs by parts: those with most of them first, so that these
+// outputs lie in few tiles. A block an operand. Of one matrix each.
 static __global__ void __launch_bounds__(kOrderThreads)
     order_lines(TREDUCE_GRID_CONSTANT Operand16 a, TREDUCE_GRID_CONSTANT Operand16 b) {
   constexpr int kWarps = kOrderThreads / 32;
-  __shared__ uint32_t of_warp[kWarps];
+  static_assert(kCodes == 32 && kWarps <= 32);
+  // Lines of each code: of this operand and of the other; outputs by parts of such a line; where the next such line goes; and lines of
+  // each warp, in one round.
+  __shared__ uint32_t own[kCodes], others[kCodes], needed[kCodes], place[kCodes], of_warp[kWarps][kCodes];
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
   if (!any_output(*a.codes, *b.codes, &by_parts)) return;
   const Operand16 &o = blockIdx.x == 0 ? a : b, &other = blockIdx.x == 0 ? b : a;
   const uint32_t lines = static_cast<uint32_t>(o.shape.lines), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Which of the codes of its lines have outputs by parts, as a set.
-  const uint32_t wanted = __ballot_sync(~0u, any_with(lane, *other.codes, &by_parts));
-  const auto first = [&](uint32_t line) { return line < lines && (set_of(code_of(o.line_facts[line])) & wanted) != 0; };
-  uint32_t own = 0;
-  for (uint32_t line = threadIdx.x; line < lines; line += kOrderThreads) own += first(line);
-  own = __reduce_add_sync(~0u, own);
-  if (lane == 0) of_warp[warp] = own;
+  if (threadIdx.x < kCodes) own[lane] = others[lane] = 0;
   __syncthreads();
-  uint32_t count = 0;  // of the lines that come first
-  for (uint32_t w = 0; w < kWarps; ++w) count += of_warp[w];
-  if (threadIdx.x == 0) *o.reordered = count > 0 && count < lines;
-  uint32_t before = 0;  // of these, in the lines before
+  // The lanes of a warp whose lines have the same code.
+  const auto alike_of = [](bool there, unsigned code) {
+    return __match_any_sync(~0u, there ? code : unsigned(kCodes));
+  };
+  const auto count = [&](const Operand16& of, uint32_t* codes) {
+    const uint32_t all = static_cast<uint32_t>(of.shape.lines);
+    for (uint32_t begin = 0; begin < all; begin += kOrderThreads) {
+      const uint32_t line = begin + threadIdx.x;
+      const unsigned code = line < all ? code_of(of.line_facts[line]) : 0;
+      const uint32_t alike = alike_of(line < all, code);
+      if (line < all && lane == __ffs(alike) - 1) atomicAdd(codes + code, __popc(alike));
+    }
+  };
+  count(o, own);
+  count(other, others);
+  __syncthreads();
+  if (warp == 0) {
+    uint32_t outputs = 0;
+    for (unsigned code = 0; code < kCodes; ++code) {
+      if (by_parts(arithmetic_of(lane, code))) outputs += others[code];
+    }
+    needed[lane] = outputs;
+    __syncwarp();
+    uint32_t before = 0;
+    for (unsigned code = 0; code < kCodes; ++code) {
+      if (needed[code] > outputs || (needed[code] == outputs && code < lane)) before += own[code];
+    }
+    place[lane] = before;
+    const bool one_code = __all_sync(~0u, own[lane] == 0 || own[lane] == lines);
+    if (lane == 0) *o.reordered = !one_code;
+  }
   for (uint32_t begin = 0; begin < lines; begin += kOrderThreads) {
     const uint32_t line = begin + threadIdx.x;
-    const bool mine = first(line);
-    const uint32_t votes = __ballot_sync(~0u, mine);
+    const bool there = line < lines;
+    const unsigned code = there ? code_of(o.line_facts[line]) : 0;
+    const uint32_t alike = alike_of(there, code);
+    of_warp[warp][lane] = 0;
+    __syncwarp();
+    if (there && lane == __ffs(alike) - 1) of_warp[warp][code] = __popc(alike);
     __syncthreads();
-    if (lane == 0) of_warp[warp] = __popc(votes);
+    if (warp == 0) {
+      uint32_t next = place[lane];
+      for (int w = 0; w < kWarps; ++w) {
+        const uint32_t more = of_warp[w][lane];
+        of_warp[w][lane] = next;
+        next += more;
+      }
+      place[lane] = next;
+    }
     __syncthreads();
-    uint32_t rank = before + __popc(votes & ((1u << lane) - 1));
-    for (uint32_t w = 0; w < kWarps; ++w) {
-      rank += w < warp ? of_warp[w] : 0;
-      before += of_warp[w];
+    if (there) {
+      const uint32_t at = of_warp[warp][code] + __popc(alike & ((1u << lane) - 1));
+      o.place_of[line] = at;
+      o.line_at[at] = line;
     }
-    if (line < lines) {
-      const uint32_t place = mine ? rank : count + line - rank;
-      o.place_of[line] = place;
-      o.line_at[place] = line;
-    }
+    __syncwarp();
   }
 }
 
