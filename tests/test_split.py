@@ -186,8 +186,8 @@ def skewed(shape, g):
 
 
 def spread(shape, g):
-    """Neither clean nor dense: numbers over some forty binary orders, few of them large."""
-    return normal(shape, g) * (normal(shape, g) * 6).exp()
+    """Neither clean nor dense: numbers over some thirty binary orders, few of them large."""
+    return normal(shape, g) * (normal(shape, g) * 4.5).exp()
 
 
 def close(shape, g):

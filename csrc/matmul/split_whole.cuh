@@ -58,6 +58,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   // Lines of each code: of this operand and of the other; outputs by parts of such a line; where the next such line goes; and lines of
   // each warp, in one round.
   __shared__ uint32_t own[kCodes], others[kCodes], needed[kCodes], place[kCodes], of_warp[kWarps][kCodes];
+  __shared__ bool ordered;
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
   if (!any_output(*a.codes, *b.codes, &by_parts)) return;
@@ -92,14 +93,17 @@ static __global__ void __launch_bounds__(kOrderThreads)
     for (unsigned code = 0; code < kCodes; ++code) {
       if (needed[code] > outputs || (needed[code] == outputs && code < lane)) before += own[code];
     }
-    place[lane] = before;
-    const bool one_code = __all_sync(~0u, own[lane] == 0 || own[lane] == lines);
-    if (lane == 0) *o.reordered = !one_code;
+    // If all lines have as many, they stay where they are.
+    const bool has = own[lane] > 0;
+    const bool differ = __reduce_max_sync(~0u, has ? outputs : 0) > __reduce_min_sync(~0u, has ? outputs : ~0u);
+    place[lane] = differ ? before : 0;
+    if (lane == 0) *o.reordered = ordered = differ;
   }
+  __syncthreads();
   for (uint32_t begin = 0; begin < lines; begin += kOrderThreads) {
     const uint32_t line = begin + threadIdx.x;
     const bool there = line < lines;
-    const unsigned code = there ? code_of(o.line_facts[line]) : 0;
+    const unsigned code = there && ordered ? code_of(o.line_facts[line]) : 0;
     const uint32_t alike = alike_of(there, code);
     of_warp[warp][lane] = 0;
     __syncwarp();
