@@ -534,7 +534,7 @@ namespace split_rows {
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {
   // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide
   // (NVIDIA H200, 2026-11-22; wide tiles 2026-11-25). Blocks of few lines of X split W again, but fill the chip.
-  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 2.8}, kStart[3] = {0, 4, 1.5};
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5, 2.8}, kStart[3] = {0, 4, 1.5};
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
   const auto w_tiles = [&](int index) { return ceil_div(w_lines, int64_t(kShapes[index].lines())) * p.batches; };
   const int64_t longest = std::min(segments, int64_t(kGroupSegments));

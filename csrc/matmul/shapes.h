@@ -457,14 +457,15 @@ struct Shape {
   }
 };
 constexpr int kMostStages = 8;  // of what is split
-enum Index { kTwo16, kTwo32, k16, k32, k64, kWide, kShapeCount };
-constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W
+enum Index { kTwo16, kTwo32, k16, k32, k64, k128, kWide, kShapeCount };
+constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W: registers do not suffice for more
 constexpr Shape kShapes[kShapeCount] = {
     {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 1, 2, 56 << 10, 16 << 10},
     {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 1, 2, 56 << 10, 21 << 10},
     {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 2, 4, 102 << 10, 44 << 10},
     {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 2, 4, 86 << 10, 63 << 10},
     {"multiply 64 x 64 tiles", "multiply parts, 64 x 64 tiles", 64, 2, 4, 82 << 10, 66 << 10},
+    {"multiply 64 x 128 tiles", "multiply parts, 64 x 128 tiles", 128, 2, 2, 82 << 10, 83 << 10},
     {"multiply 128 x 128 tiles", "multiply parts, 128 x 128 tiles", 128, 0, 3, 0, 102 << 10}};
 
 }  // namespace split_rows

@@ -722,7 +722,9 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
     return with_shape<kWide>(call, [&](auto index) {
       using S = Tiling<index(), pass()>;
       auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
-      if (view.reading != Reading::direct) function = &launch_shape<S, ReadW::numbers>;
+      if constexpr (S::kShapeIndex <= kMostByNumbers) {
+        if (view.reading != Reading::direct) function = &launch_shape<S, ReadW::numbers>;
+      }
       return function(call, boxes, of_a, w, x, split_w, split_x, partials);
     });
   };
