@@ -124,6 +124,16 @@ def test_parts_of_long_lines_are_taken_where_they_are_needed():
         assert names[-2].startswith("multiply parts") and ("split into parts" in names) == late
 
 
+def test_wide_tiles_are_for_many_lines():
+    """Blocks walk them, a multiprocessor each, as many as there are; of fewer lines tiles are finer."""
+    for size, other, tile in (((256, 1024, 1024), 128, (128, 128)), ((4096, 4096), 128, (64, 128))):
+        p = plan("matmul", size, (*size[:-2], size[-1], other), variant="split_fp16")
+        assert p.tile == tile and main(p).grid[0] == (132 if tile == (128, 128) else 128)
+        assert p.launches[0].kernel == "split B" and p.launches[-2].kernel.startswith("multiply parts")
+    # Lines of B are contiguous, and split eight by a cluster.
+    assert plan("matmul", (256, 1024, 1024), (256, 1024, 128)).launches[0].grid == (256 * 128 // 8, 1)
+
+
 def test_both_operands_are_split_as_they_are_read():
     """Where outputs are few and k is long: by runs of segments that fill the chip, or by groups."""
     p = plan("matmul", (64, 65536), (65536, 64))

@@ -221,14 +221,15 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   const int64_t stride_y = s.along_lines ? s.from.depth_stride : s.from.line_stride;
   const int64_t left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
   float numbers[kLoads];
-  const auto read = [&](auto whole) {
+  const auto read = [&](auto all_there) {
     const float* at = from + x * stride_x + y * stride_y;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i, at += kStep * stride_y) {
-      numbers[i] = whole || (x < left_x && y + i * kStep < left_y) ? __ldg(at) : 0.0f;
+      numbers[i] = all_there || (x < left_x && y + i * kStep < left_y) ? __ldg(at) : 0.0f;
     }
   };
-  left_x >= kSegment&& left_y >= kSegment ? read(std::true_type{}) : read(std::false_type{});
+  const bool whole = left_x >= kSegment && left_y >= kSegment;
+  whole ? read(std::true_type{}) : read(std::false_type{});
   float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
   const int pitch = s.along_lines ? kStep : kStep * kPitch;
 #pragma unroll
