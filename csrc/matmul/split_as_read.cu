@@ -4,7 +4,7 @@
 #include "split_both.cuh"
 #include "split_rows.cuh"
 #include "split_warps.cuh"
-#include "split_wide.cuh"
+#include "split_wide.h"
 
 namespace treduce::matmul::split_as_read {
 

@@ -5,7 +5,7 @@
 // found, and while the second half is, its numbers are split.
 //
 // What lines of W leave to do is for a second launch, whose blocks gather such lines: few of them cost little, wherever they are.
-#pragma once
+#include "split_wide.h"
 
 #include "../primitives/ptx/copy_part.cuh"
 #include "../primitives/ptx/opaque.cuh"
@@ -757,9 +757,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// The first launch, or the second. Arguments as split_rows::run has them.
-inline cudaError_t run(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
-                       const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
+cudaError_t run(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
+                const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
   const Problem& p = call.problem;
   CUtensorMap map_w = {}, map_x = {}, map_x_parts;
   cudaError_t error = split::encode_parts(split_x, kRows, &map_x_parts);
