@@ -512,8 +512,9 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.kernel = s.name;
     multiply.block = s.threads();
     const int64_t tiles = ceil_div(w_lines, int64_t(s.lines())) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
-    multiply.grid = tiles * out.groups * choice.group_parts;
-    if (choice.index == split_rows::kWide) multiply.grid = std::min<int64_t>(multiply.grid, chip.multiprocessors);
+    // Blocks of wide tiles walk them.
+    const int64_t most = choice.index == split_rows::kWide ? chip.multiprocessors : INT64_MAX;
+    multiply.grid = std::min(tiles * out.groups * choice.group_parts, most);
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.overlapping = true;
     out.small = x_lines <= split_warps::kRows && view.reading == Reading::direct && view.boxes.along_k;
@@ -542,8 +543,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.kernel = s.parts_name;  // what the first leaves
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
-    multiply.grid = tiles * out.groups;
-    if (choice.index == split_rows::kWide) multiply.grid = std::min<int64_t>(multiply.grid, chip.multiprocessors);
+    multiply.grid = std::min(tiles * out.groups, most);
     out.launches.add(multiply);
   } else {
     add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);

@@ -146,7 +146,7 @@ TREDUCE_HOST_DEVICE bool parts_hold(Facts group, int unit) {
 }
 
 // Of a line with such numbers alone, parts hold all.
-TREDUCE_HOST_DEVICE bool is_moderate(Facts group) {
+TREDUCE_HOST_DEVICE bool is_held(Facts group) {
   constexpr int kLeast = -62, kMost = kLeast + kPartsTop - 1 - kPartsBottom - 1;
   const int most = static_cast<int>(group >> 8 & 0xff), least = static_cast<int>(group >> 16 & 0xff);
   return most - 127 <= kMost && least - 127 >= kLeast;

@@ -17,9 +17,6 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 // Who takes tasks as they come counts them here.
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
-// Of each matrix of few lines: whether its parts are wanted that split_lines left.
-TREDUCE_DEVICE uint32_t* parts_wanted(const Operand16& few) { return few.codes + kLineWords - kWordOfCodes; }
-
 // What a warp has found out about its lines of `many`: whether all their products with those of `few` are done, and whether parts hold
 // all numbers that they meet. If not, the next launches have something to do. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, bool done,

@@ -239,16 +239,9 @@ struct Mode {
   }
 };
 
-// Starts the multiplications of a segment of 64 lines of W by kPart lines of X. `w`, `x`: the first pieces of these lines; others lie
-// bytes_w and bytes_x apart. of_a: W is A.
-template <class Piece, int kPieces, int kPart>
-TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart / 2], const char* w, int bytes_w,
-                                  const char* x, int bytes_x, bool of_a) {
-  using Lines = Tile<Piece, 8, true>;
-  const auto multiply = [&](float (&to)[kPart / 2], int of_w, int of_x, int i, int accumulate) {
-    ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w + of_w * bytes_w, 0, i),
-                                                     Lines::lone_descriptor(x + of_x * bytes_x, 0, i), accumulate);
-  };
+// Starts the multiplications of a segment: multiply(to, piece of W, piece of X, which of four steps, accumulate). of_a: W is A.
+template <int kPieces, int kSums, class Multiply>
+TREDUCE_DEVICE void start_products(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
   ptx::wgmma_touch(high);
   ptx::wgmma_touch(rest);
   ptx::wgmma_fence();
@@ -267,6 +260,19 @@ TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart 
   ptx::wgmma_commit();
   ptx::wgmma_touch(high);
   ptx::wgmma_touch(rest);
+}
+
+// Starts those of 64 lines of W by kPart lines of X, both in shared memory. `w`, `x`: the first pieces of these lines; others lie
+// bytes_w and bytes_x apart.
+template <class Piece, int kPieces, int kPart>
+TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart / 2], const char* w, int bytes_w,
+                                  const char* x, int bytes_x, bool of_a) {
+  using Lines = Tile<Piece, 8, true>;
+  const auto multiply = [&](float (&to)[kPart / 2], int of_w, int of_x, int i, int accumulate) {
+    ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w + of_w * bytes_w, 0, i),
+                                                     Lines::lone_descriptor(x + of_x * bytes_x, 0, i), accumulate);
+  };
+  start_products<kPieces>(high, rest, of_a, multiply);
 }
 
 // Multiplies a segment of all lines of X, and calls add(first line, high, rest) of kPart lines after another.
@@ -465,15 +471,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         extremes.join(split::Extremes::of<split::kLanes>(numbers));
       }
       if (stage.by_parts) {
-        const float factor = split::power_of_two(-unit);
         uint32_t parts[kParts][8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          uint32_t both[kParts];
-          split::split_parts(numbers[i * 2] * factor, numbers[i * 2 + 1] * factor, both);
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) parts[part][i] = both[part];
-        }
+        split::split_all_parts(numbers, split::power_of_two(-unit),
+                               [&](int part, int i, uint32_t pair) { parts[part][i] = pair; });
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           store_pairs(pieces + stage.parts() + part * stage.kBytes, set, parts[part]);
@@ -495,7 +495,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const Facts known = extremes.facts(flags);
         const bool by_parts = !mode.parts || parts_hold(known, unit);
         done = by_parts && mode.suffices(known);
-        held = held && is_moderate(known);
+        held = held && is_held(known);
         split::add_facts(task.facts_w(w) + mine, by_parts ? known : known & ~Facts(kDone));
       }
       split::tell_left(w, x, task.matrix_x, done, held);
@@ -710,7 +710,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A. first(), rest(boxes): launch the passes, if not kernels of this file.
+// `of_a`: w is A. first() launches the first pass, wide(boxes of w, whether the first) either, where they are kernels of other files.
 template <class First, class Wide>
 cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
                 const Operand16& split_x, float* partials, First first, Wide wide) {

@@ -207,6 +207,18 @@ TREDUCE_DEVICE void split_parts(float x, float y, uint32_t (&parts)[kParts]) {
   }
 }
 
+// The same of all numbers that a lane has, times `factor`: put(part, i, its pair) of the `i`th two.
+template <int kCount, class Put>
+TREDUCE_DEVICE void split_all_parts(const float (&numbers)[kCount], float factor, Put put) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    uint32_t both[kParts];
+    split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) put(part, i / 2, both[part]);
+  }
+}
+
 // The sum of a segment, from both accumulators of the tensor core: products of the largest parts, and all others.
 TREDUCE_DEVICE void add_parts(float& acc, float high, float rest) { acc += high + rest; }
 

@@ -221,14 +221,8 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
             float numbers[kNumbers];
             read_line(l, numbers);
             if (!mode.halves) known[l] = join(known[l], split::Extremes::of<kQuad>(numbers).facts(0xff));
-            const float factor = split::power_of_two(-unit[l]);
-#pragma unroll
-            for (int i = 0; i < kNumbers; i += 2) {
-              uint32_t both[kParts];
-              split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
-#pragma unroll
-              for (int part = 0; part < kParts; ++part) pieces[part][l][i / 2] = both[part];
-            }
+            split::split_all_parts(numbers, split::power_of_two(-unit[l]),
+                                   [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
           }
           PiecesX<kParts> parts_x;
           read_x<kParts>(x.parts + of_x + step * kSegment, x.shape.matrices * x.shape.lines * x.shape.depth, parts_x);
@@ -277,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
       if (lane < kLines && task.first + lane < work.w_lines) {
         const bool by_parts = !mode.parts || parts_hold(known, units[buffer][mine]);
         done = by_parts && mode.suffices(known);
-        held = held && is_moderate(known);
+        held = held && is_held(known);
         split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
                          by_parts ? known : known & ~Facts(kDone));
       }

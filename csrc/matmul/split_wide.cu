@@ -134,19 +134,8 @@ struct RingOfX {
 // lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int own_line() { return split_rows::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
 
-// Splits this lane's numbers of line `l` of its two into parts.
-TREDUCE_DEVICE void split_into_parts(const float (&numbers)[kNumbers], float factor, int l, Pieces<kParts>& pieces) {
-#pragma unroll
-  for (int i = 0; i < kNumbers; i += 2) {
-    uint32_t both[kParts];
-    split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) pieces[part][l][i / 2] = both[part];
-  }
-}
-
 // Starts the multiplications of a segment of a warp group's lines of W, in registers, by 2 kSums lines of X from `first` on, in shared
-// memory: in the order of split_rows::start_segment.
+// memory.
 template <class Piece, bool kOfA, int kPieces, int kSums>
 TREDUCE_DEVICE void start_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w,
                                   const PiecesOfX<kPieces>& x, int first) {
@@ -161,22 +150,7 @@ TREDUCE_DEVICE void start_segment(float (&high)[kSums], float (&rest)[kSums], Pi
     ptx::wgmma_touch(w[piece][0]);
     ptx::wgmma_touch(w[piece][1]);
   }
-  ptx::wgmma_touch(high);
-  ptx::wgmma_touch(rest);
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
-    const PieceProduct pieces = rest_product<kPieces>(product);
-    const int of_w = kOfA ? pieces.a : pieces.b, of_x = kOfA ? pieces.b : pieces.a;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      multiply(rest, of_w, of_x, i, product + i > 0);
-      if (product == 0) multiply(high, 0, 0, i, i > 0);
-    }
-  }
-  ptx::wgmma_commit();
-  ptx::wgmma_touch(high);
-  ptx::wgmma_touch(rest);
+  split_rows::start_products<kPieces>(high, rest, kOfA, multiply);
 }
 template <int kPieces, int kSums>
 TREDUCE_DEVICE void wait_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w) {
@@ -488,7 +462,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           float numbers[kNumbers];
           read(l, numbers);
           if (!mode.halves) extremes[l].join(split::Extremes::of<split::kLanes>(numbers));
-          split_into_parts(numbers, split::power_of_two(-unit[l]), l, pieces);
+          split::split_all_parts(numbers, split::power_of_two(-unit[l]),
+                                 [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
         }
         release_w();
         const auto segment = ring_x.wait<kParts>();
@@ -514,7 +489,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Facts known = extremes[l].facts(flags[l]);
       const bool by_parts = !mode.parts || parts_hold(known, unit[l]);
       done = done && by_parts && mode.suffices(known);
-      held = held && is_moderate(known);
+      held = held && is_held(known);
       const Facts more = by_parts ? known : known & ~Facts(kDone);
       Facts* const to = w.line_facts + now.matrix_w * w.shape.lines_padded + line;
       if (work.one_each) {
@@ -640,7 +615,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
-  int turn = 0;  // of `count`
+  int turn = 0;  // of `count` and `next`
   if (warp >= kWarps) {
     ptx::release_registers<kCopying>();
     for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
@@ -733,7 +708,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         float numbers[kNumbers];
         split_rows::read_line<ReadW::along_k, kWarpLines>(ring + at_w.stage * kBytesWarp, own % kWarpLines + l * 8,
                                                           numbers);
-        split_into_parts(numbers, split::power_of_two(-unit[l]), l, pieces);
+        split::split_all_parts(numbers, split::power_of_two(-unit[l]),
+                               [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
       }
       __syncwarp();
       const auto segment = ring_x.wait<kParts>();

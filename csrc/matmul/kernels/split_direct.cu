@@ -271,14 +271,8 @@ struct Tile {
       known = join(known, extremes.facts(flags));
       if (threadIdx.x % 4 == 0) block.scales[segment * kLines + line] = split::power_of_two(exponent - unit);
     } else if constexpr (kWay == Way::parts) {
-      const float factor = split::power_of_two(parts_exponent(shared.lines[line]));
-#pragma unroll
-      for (int i = 0; i < kNumbers; i += 2) {
-        uint32_t both[kParts];
-        split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, both);
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) words[part][i / 2] = both[part];
-      }
+      split::split_all_parts(numbers, split::power_of_two(parts_exponent(shared.lines[line])),
+                             [&](int part, int i, uint32_t pair) { words[part][i] = pair; });
     } else {
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) words[i / 8][i % 8] = __float_as_uint(numbers[i]);
