@@ -29,6 +29,7 @@ import behind
 import cases
 import counters
 import grid
+import head_products
 import ladders
 import mode_calls as calls_in_the_mode
 import models as language_models
@@ -51,7 +52,7 @@ NOT_MEASURED = "*not measured yet*"
 
 
 class Results:
-    """The results files of one GPU, and of a CPU what the GPU's folder does not have."""
+    """The results files of one GPU; and of others, and a CPU, what its folder does not have."""
 
     def __init__(self, *folders: Path) -> None:
         self.files: dict[str, dict[str, Any]] = {}
@@ -395,6 +396,16 @@ def transformer(results: Results) -> str:
     picture = "![Speed-up over torch by product](images/transformer.svg)"
     parts = [picture, products, conditions(results, "transformer", what)]
     return "\n\n".join([*parts, "Whole steps:", steps, conditions(results, "transformer", of_steps)])
+
+
+def heads(results: Results) -> str:
+    """Products of attention's heads, by model."""
+    what = (
+        "Speed-up over torch's float32, timed alternately; values are multiplied by probabilities, a softmax of scores "
+        f"whose standard deviation is 3; {product_tables.NOISE}"
+    )
+    lines = table(*head_products.table(results.files["heads"]["heads"]), right_from=1)
+    return f"{lines}\n\n{conditions(results, 'heads', what)}"
 
 
 def transformer_step(results: Results) -> str:
@@ -1063,6 +1074,7 @@ TABLES: dict[str, tuple[str, Callable[[Results], str]]] = {
     "matmul_kinds": ("matmul_kinds", matmul_kinds),
     "transformer": ("transformer", transformer),
     "transformer_step": ("transformer", transformer_step),
+    "heads": ("heads", heads),
     "matmul_calls": ("matmul_calls", matmul_calls),
     "vector_add": ("vector_add", vector_add),
     "calls": ("calls", calls),
@@ -1340,7 +1352,8 @@ def main() -> int:
         print("no results yet: benchmarks/run.py makes them on a GPU")
         return 1 if args.check and stale else 0
     on_cpu = [path.parent for path in sorted((ROOT / "benchmarks" / "results").glob("cpu-*/cpu.json"))][:1]
-    results = Results(folder, *on_cpu)
+    others = [path for path in sorted((ROOT / "benchmarks" / "results").glob("*")) if not path.name.startswith("cpu")]
+    results = Results(folder, *others, *on_cpu)
     for path in [args.root / "README.md", *sorted((args.root / "docs").glob("*.md"))]:
         before = path.read_text()
         after = rewrite(before, results, path.name)

@@ -28,6 +28,7 @@ import accuracy as accuracies
 import attention as attentions
 import cases
 import grid as grids
+import head_products
 import many_gpus
 import mode_calls
 import models as language_models
@@ -364,6 +365,14 @@ def transformer(session: Session) -> dict[str, Any]:
     return transformer_products.measure(size, session.device, settings, session.step, session.save)
 
 
+def heads(session: Session) -> dict[str, Any]:
+    """The float32 products of attention's heads in shapes of known models, ours and torch's."""
+    chosen, settings = head_products.CASES, PRODUCTS_SETTINGS
+    if session.smoke:
+        chosen, settings = head_products.SMOKE, session.settings
+    return {"heads": head_products.measure(chosen, session.device, settings, session.step)}
+
+
 def matmul_calls(session: Session) -> dict[str, Any]:
     """The CPU time of a call of matmul and of linear in microseconds: ours and torch's alternately, in each of
     autograd's modes. The GPU is synchronised between samples, not within."""
@@ -626,6 +635,7 @@ SUITES = {
     "matmul_ladder": Suite(matmul_ladder, "cuda"), "matmul_grid": Suite(matmul_grid, "cuda"),
     "matmul_accuracy": Suite(matmul_accuracy, "cuda"), "matmul_calls": Suite(matmul_calls, "cuda"),
     "matmul_kinds": Suite(matmul_kinds, "cuda"), "transformer": Suite(transformer, "cuda"),
+    "heads": Suite(heads, "cuda"),
     "vector_add": Suite(vector_add, "cuda"), "calls": Suite(calls, "cuda"), "accuracy": Suite(accuracy, "both"),
     "cpu": Suite(cpu, "cpu"), "distributed": Suite(distributed, "gpus"),
     "models": Suite(models, "cuda"), "rows": Suite(row_operations, "cuda"), "attention": Suite(attention, "cuda"),

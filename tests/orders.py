@@ -644,8 +644,8 @@ def in_groups(units_a, units_b, segments, segment):
         for s in range(g * GROUP // SEGMENT, min((g + 1) * GROUP // SEGMENT, segments)):
             total = segment(s, total)
         exponent = units_a[:, g, None] + units_b[None, :, g]
-        half = exponent >> 1
-        for factor in (half, exponent - half):
+        first = np.where((exponent < -126) | (exponent > 127), exponent >> 1, exponent)
+        for factor in (first, exponent - first):
             total = total * np.ldexp(np.float32(1), factor).astype(np.float32)
         groups.append(total)
     return in_turn(np.stack(groups))

@@ -147,6 +147,10 @@ def blind(tool: str, rung: str, dtype: torch.dtype, m: int, n: int) -> bool:
     return {"initcheck": unwritten, "racecheck": passes_sums}.get(tool, False)
 
 
+# Where many lines meet few, other kernels multiply them.
+MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(30, 8700, 130)]}
+
+
 def products(failures: list[str], tool: str) -> int:
     count = 0
     capability = torch.cuda.get_device_capability()
@@ -159,7 +163,7 @@ def products(failures: list[str], tool: str) -> int:
             shapes += (
                 [] if variant.on_cpu else [(129, 70, 65), (64, 264, 200), (8, 300, 136), (16, 100, 72), (30, 264, 264)]
             )
-            shapes += [(60, 8700, 130)] if variant.name == "split_fp16" else []
+            shapes += MANY_LINES.get(variant.name, [])
             for m, n, k in shapes:
                 a, b = (torch.randn(2, m, k) * 5).to(dtype), (torch.randn(n, k) * 5).to(dtype).t()
                 there = a.cuda(), b.cuda()

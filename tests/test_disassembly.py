@@ -147,13 +147,14 @@ PIECES = {
     "split_rows": "split_fp16",
     "split_warps": "split_fp16",
     "split_wide": "split_fp16",
+    "split_held": "split_direct",
     "split": "split_fp16",
 }
 RUNGS += [("matmul", piece) for piece in PIECES]
 
 
 # Rung -> how many values its kernels may load from local memory: those that loops hardly need.
-LOADED_AGAIN = {"split_wide": 40, "split": 16}
+LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16}
 
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])

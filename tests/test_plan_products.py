@@ -118,6 +118,20 @@ def test_clusters_share_the_k_of_few_tiles():
             assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
 
 
+def test_lines_are_held_where_they_are_many_and_k_is_short():
+    """Of enough of them for the chip, by 17 to 128 of the other operand."""
+    for m, n, k, batch in ((197, 64, 197, 384), (64, 300, 200, 100), (100_000, 32, 256, 1), (256, 128, 128, 200)):
+        p = plan("matmul", (batch, m, k), (batch, k, n))
+        (launch,) = p.launches
+        tile, few = ((16, 64), n) if m >= n else ((64, 16), m)
+        assert (p.rung, p.tile, launch.cluster) == ("split_direct", tile, 1)
+        assert launch.kernel == f"multiply {tile[0]} x {tile[1]} tiles"
+        assert launch.grid[0] % (batch * -(-few // 64)) == 0 and p.workspace_bytes == 0
+        assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
+    for m, n, k, batch in ((197, 64, 197, 12), (100_000, 16, 256, 1), (100_000, 64, 640, 1), (40, 30, 200, 500)):
+        assert 64 not in plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct").tile
+
+
 def test_parts_of_long_lines_are_taken_where_they_are_needed():
     for k, late in ((65536, True), (8192, False)):
         names = [launch.kernel for launch in plan("matmul", (64, k), (k, 300), variant="split_fp16").launches]
@@ -126,9 +140,14 @@ def test_parts_of_long_lines_are_taken_where_they_are_needed():
 
 def test_wide_tiles_are_for_many_lines():
     """Blocks walk them, a multiprocessor each, as many as there are; of fewer lines tiles are finer."""
-    for size, other, tile in (((256, 1024, 1024), 128, (128, 128)), ((4096, 4096), 128, (64, 128))):
+    for size, other, tile, blocks in (
+        ((256, 1024, 1024), 128, (128, 128), 132),
+        ((4096, 4096), 128, (64, 128), 128),
+        ((96, 1024, 1024), 64, (128, 64), 132),
+        ((11008, 4096), 64, (64, 64), 344),
+    ):
         p = plan("matmul", size, (*size[:-2], size[-1], other), variant="split_fp16")
-        assert p.tile == tile and main(p).grid[0] == (132 if tile == (128, 128) else 128)
+        assert (p.tile, main(p).grid[0]) == (tile, blocks)
         assert p.launches[0].kernel == "split B" and p.launches[-2].kernel.startswith("multiply parts")
     # Lines of B are contiguous, and split eight by a cluster.
     assert plan("matmul", (256, 1024, 1024), (256, 1024, 128)).launches[0].grid == (256 * 128 // 8, 1)

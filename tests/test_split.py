@@ -52,6 +52,10 @@ KERNELS = {
     "wide rows, batch": (127, 8300, (2,), "NT"),
     "wide columns": (8700, 128, (), "NT"),
     "wide columns, A transposed": (8650, 65, (), "TN"),
+    "wide rows of 64": (64, 8700, (), "NN"),
+    "wide rows of 64, B transposed": (33, 8650, (), "NT"),
+    "wide columns of 64": (8700, 50, (), "NT"),
+    "wide columns of 64, A transposed": (8650, 64, (), "TN"),
     "tiles": (257, 260, (), "NN"),
     "tiles, transposed": (300, 129, (), "TT"),
     "tiles, unaligned": (130, 131, (), "UU"),
@@ -971,6 +975,12 @@ DIRECT_PRODUCTS = [
     (128, 120, 2112, ()),
     (33, 1000, 4100, ()),
     (100, 90, 13_000, ()),
+    # Lines that are held: by few of one operand, of many matrices or of one.
+    (20_000, 40, 300, ()),
+    (37, 18_000, 130, ()),
+    (17_003, 64, 512, ()),
+    (200, 100, 200, (45,)),
+    (31, 130, 129, (130,)),
 ]
 
 
@@ -981,7 +991,8 @@ def test_every_tile_of_small_products_is_tested():
     ]
     found = {(p.tile, p.launches[0].block[0]) for p in plans}
     tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
-    assert found == {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
+    several = {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
+    assert found == several | {((16, 64), 256), ((16, 64), 512), ((64, 16), 256)}
     assert {p.launches[0].cluster for p in plans} == {1, 2, 4, 8}
 
 

@@ -110,6 +110,11 @@ struct Choice {
 std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
 }  // namespace split_both
 
+namespace split_held {
+// Blocks that share the lines of W of a product; 0: another kernel is faster.
+int64_t choose(const Problem&, const Chip&);
+}  // namespace split_held
+
 namespace split_direct {
 struct Choice {
   Index index;

@@ -513,7 +513,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.block = s.threads();
     const int64_t tiles = ceil_div(w_lines, int64_t(s.lines())) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
     // Blocks of wide tiles walk them.
-    const int64_t most = choice.index == split_rows::kWide ? chip.multiprocessors : INT64_MAX;
+    const int64_t most = split_rows::is_wide(choice.index) ? chip.multiprocessors : INT64_MAX;
     multiply.grid = std::min(tiles * out.groups * choice.group_parts, most);
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.overlapping = true;
@@ -562,6 +562,17 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
   if (p.k == 0) return;
   out.groups = groups_of(p.k);
   out.split_a.as_read = out.split_b.as_read = true;
+  if (const int64_t shares = split_held::choose(p, chip)) {
+    const bool of_a = split_held::of_a_of(p);
+    const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n);
+    out.small = true;
+    out.tile_m = of_a ? split_held::kTile : split_held::kRows;
+    out.tile_n = of_a ? split_held::kRows : split_held::kTile;
+    add_blocks(of_a ? "multiply 16 x 64 tiles" : "multiply 64 x 16 tiles",
+               shares * p.batches * ceil_div(lines, int64_t(split_held::kRows)), out,
+               split_held::warps_of(segments, lines) * 32, /*cluster=*/1, split_held::shared_bytes(segments, lines));
+    return;
+  }
   const split_direct::Choice choice = split_direct::choose(p, chip);
   out.shape = choice.index;
   const split_direct::Shape& s = split_direct::kShapes[out.shape];

@@ -439,8 +439,8 @@ namespace split_rows {
 
 // rows: lines of the operand with few (X); a block has 64 of the other (W). A warp group multiplies them, another copies, and teams of
 // warps split W. One team waits for itself most of the time: two take the segments in turn, or two blocks share a multiprocessor,
-// which hides their first copies and last stores too, if there are so many. kWide has no teams: two warp groups split 64 lines each and
-// multiply these. Rings: `stages` of W as it is in memory, and so many bytes of W split, and of X.
+// which hides their first copies and last stores too, if there are so many. Wide tiles have no teams: two warp groups split 64 lines each
+// and multiply these, and blocks walk the tiles. Rings: `stages` of W as it is in memory, and so many bytes of W split, and of X.
 constexpr int kLines = 64, kSetLines = 8;  // of W: of a block, and of a warp that splits them
 struct Shape {
   const char *name, *parts_name;  // of the second launch
@@ -457,7 +457,8 @@ struct Shape {
   }
 };
 constexpr int kMostStages = 8;  // of what is split
-enum Index { kTwo16, kTwo32, k16, k32, k64, k128, kWide, kShapeCount };
+enum Index { kTwo16, kTwo32, k16, k32, k64, k128, kWide64, kWide128, kShapeCount };
+constexpr bool is_wide(int index) { return index >= kWide64; }
 constexpr Index kMostByNumbers = k64;  // where the copy engine cannot read W: registers do not suffice for more
 constexpr Shape kShapes[kShapeCount] = {
     {"multiply 64 x 16 tiles", "multiply parts, 64 x 16 tiles", 16, 1, 2, 56 << 10, 16 << 10},
@@ -466,6 +467,7 @@ constexpr Shape kShapes[kShapeCount] = {
     {"multiply 64 x 32 tiles", "multiply parts, 64 x 32 tiles", 32, 2, 4, 86 << 10, 63 << 10},
     {"multiply 64 x 64 tiles", "multiply parts, 64 x 64 tiles", 64, 2, 4, 82 << 10, 66 << 10},
     {"multiply 64 x 128 tiles", "multiply parts, 64 x 128 tiles", 128, 2, 2, 82 << 10, 83 << 10},
+    {"multiply 128 x 64 tiles", "multiply parts, 128 x 64 tiles", 64, 0, 4, 0, 70 << 10},
     {"multiply 128 x 128 tiles", "multiply parts, 128 x 128 tiles", 128, 0, 3, 0, 102 << 10}};
 
 }  // namespace split_rows

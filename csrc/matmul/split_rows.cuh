@@ -202,14 +202,15 @@ TREDUCE_DEVICE bool is_left(unsigned w, unsigned x) {
 template <int kRows>
 struct Mode {
   bool halves, parts;
-  bool all_held = true;                       // parts hold all numbers of X
-  bool all_close = true, none_spread = true;  // of lines that are multiplied by halves
-  uint32_t by_parts[(kRows + 31) / 32];       // lines that no pairs suit, a bit each
+  bool all_held;                         // parts hold all numbers of X
+  bool all_close, none_spread;           // of lines that are multiplied by halves
+  uint32_t by_parts[(kRows + 31) / 32];  // lines that no pairs suit, a bit each
 
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE static Mode of(const Facts* facts, int lines) {
     Mode mode;
     mode.halves = mode.parts = false;
+    mode.all_held = mode.all_close = mode.none_spread = true;
 #pragma unroll
     for (int i = 0; i < (kRows + 31) / 32; ++i) {
       const int line = i * 32 + static_cast<int>(threadIdx.x % 32);
@@ -232,7 +233,7 @@ struct Mode {
   TREDUCE_DEVICE static Mode all_by_parts() {
     Mode mode;
     mode.halves = false;
-    mode.parts = true;
+    mode.parts = mode.all_held = mode.all_close = mode.none_spread = true;
 #pragma unroll
     for (uint32_t& lines : mode.by_parts) lines = ~0u;
     return mode;
@@ -718,8 +719,8 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   Boxes boxes = view.boxes;
   boxes.data = w.data;
   const auto run_pass = [&](auto pass) {
-    if (call.prepared.shape == kWide) return wide(boxes, pass() == Pass::first);
-    return with_shape<kWide>(call, [&](auto index) {
+    if (is_wide(call.prepared.shape)) return wide(boxes, pass() == Pass::first);
+    return with_shape<kWide64>(call, [&](auto index) {
       using S = Tiling<index(), pass()>;
       auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
       if constexpr (S::kShapeIndex <= kMostByNumbers) {
@@ -732,7 +733,7 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
   const bool late = split::parts_are_late(split_x.shape);
   const int64_t scales = call.prepared.small            ? split_warps::kRows
-                         : call.prepared.shape == kWide ? kShapes[kWide].rows
+                         : is_wide(call.prepared.shape) ? kShapes[call.prepared.shape].rows
                                                         : 0;
   cudaError_t error = launch(regions_x.together == 1 ? &split::split_lines<1> : &split::split_lines<split::kTogether>,
                              call.step(0), split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr},

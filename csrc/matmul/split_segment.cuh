@@ -186,10 +186,10 @@ TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], 
   return power_of_two(-down);
 }
 
-// A sum in units, of which these are the exponents, as a number. Two factors: their product may be no float32 where the result is one.
+// A sum in units, of which these are the exponents, as a number: rounded once. In two steps where the power of two is no normal number.
 TREDUCE_DEVICE float from_units(float sum, int a, int b) {
-  const int half = (a + b) >> 1;
-  return sum * power_of_two(half) * power_of_two(a + b - half);
+  const int all = a + b, first = all < -126 || all > 127 ? all >> 1 : all;
+  return sum * power_of_two(first) * power_of_two(all - first);
 }
 TREDUCE_DEVICE int exponent_of(float power) { return static_cast<int>(__float_as_uint(power) >> 23) - 127; }
 TREDUCE_DEVICE float from_units(float sum, float a, float b) { return from_units(sum, exponent_of(a), exponent_of(b)); }

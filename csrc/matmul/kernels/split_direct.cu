@@ -17,6 +17,7 @@
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
 #include "../rung.h"
+#include "../split_held.h"
 #include "../split_launches.h"
 #include "../split_pieces.cuh"
 #include "../split_source.cuh"
@@ -581,6 +582,7 @@ __global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blo
 
 cudaError_t launch_one(const Call& call) {
   if (call.launch_count == 0) return hopper::clear(call);
+  if (call.prepared.small) return split_held::run(call);
   const Problem& p = call.problem;
   const Shape& shape = kShapes[call.prepared.shape];
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);

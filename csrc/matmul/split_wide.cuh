@@ -1,10 +1,12 @@
-// split_fp16 for 65 to 128 rows or columns of C (X) and very many of the other (W), as attention has them: as split_rows, but the warps
+// split_fp16 for up to 128 rows or columns of C (X) and very many of the other (W), as attention has them: as split_rows, but the warps
 // that multiply split W themselves, in the registers that a warp group multiplies from. So a block has twice the lines of W, reads X
 // half as often, and nothing that is split goes through shared memory. Two warp groups have 64 lines of W each and all of X: while
-// one splits and adds, the tensor cores are the other's. While the first half of X is multiplied the scales of W's next segment are
-// found, and while the second half is, its numbers are split.
+// one splits and adds, the tensor cores are the other's. While a segment is multiplied W's next one is split: of tiles of 128 lines of
+// X its scales are found while the first half is multiplied, and its numbers split while the second half is.
 //
 // What lines of W leave to do is for a second launch, whose blocks gather such lines: few of them cost little, wherever they are.
+#pragma once
+
 #include "split_wide.h"
 
 #include "../primitives/ptx/copy_part.cuh"
@@ -20,18 +22,27 @@ using split::Operand16;
 using split::Pieces;
 using split_rows::ReadW;
 
-constexpr const split_rows::Shape& kShape = split_rows::kShapes[split_rows::kWide];
-constexpr int kLines = kShape.lines(), kRows = kShape.rows, kThreads = kShape.threads(), kStages = kShape.stages;
-constexpr int kWarpGroups = kShape.kWideGroups, kBytesW = kShape.bytes_w(kSegment);
-constexpr int kWarps = kWarpGroups * 4, kWarpLines = kLines / kWarps;
-constexpr int kOutputs = kRows / 2;  // of a thread, of one line of W as of the other
+constexpr int kWarpGroups = split_rows::Shape::kWideGroups, kWarps = kWarpGroups * 4;
+constexpr int kLines = kWarpGroups * 64, kWarpLines = kLines / kWarps, kBytesW = kLines * kSegment * 4;
 // Lines of X that are multiplied together, and by pairs and by parts in turn, which takes more registers.
 constexpr int kPart = 64, kPartOfBoth = 32;
-constexpr int kCopying = 24, kMultiplying = 240;
-static_assert(kWarpGroup * (kCopying + kWarpGroups * kMultiplying) <= 65536 && kLines == kWarpGroups * 64 &&
-              kRows == 2 * kPart);
+constexpr int kThreads = (kWarpGroups + 1) * kWarpGroup, kCopying = 24, kMultiplying = 240;
+static_assert(kWarpGroup * (kCopying + kWarpGroups * kMultiplying) <= 65536);
 
-using Mode = split_rows::Mode<kRows>;
+// X as it is multiplied: a ring of pieces, which are halves or parts of all lines in a segment. Which of them a segment has differs
+// from task to task. Beside the first half lie a scale for each line, and of a group's last segment a unit.
+template <int kIndex>
+struct Tiling {
+  static constexpr split_rows::Shape kShape = split_rows::kShapes[kIndex];
+  static constexpr int kRows = kShape.rows, kStages = kShape.stages;
+  static constexpr int kOutputs = kRows / 2;  // of a thread, of one line of W as of the other
+  static constexpr int kPieceBytes = kRows * kRowBytes, kScaleBytes = kRows * 4;
+  static constexpr int kSlots = kShape.x_bytes / (kPieceBytes + 2 * kScaleBytes);
+  static constexpr int kModes = kSlots / 2 + 2;
+  static_assert(kSlots >= 2 + kParts && kRows % kPart == 0 && kRows <= 2 * kPart);
+  static_assert(kShape.lines() == kLines && kShape.threads() == kThreads);
+  using Mode = split_rows::Mode<kRows>;
+};
 
 struct Work : split_rows::Work {
   int tasks;      // tiles of W, of all batches, times groups
@@ -66,15 +77,13 @@ struct Task {
   }
 };
 
-// X as it is multiplied: a ring of pieces, which are halves or parts of all lines in a segment. Which of them a segment has differs
-// from task to task. Beside the first half lie a scale for each line, and of a group's last segment a unit.
-constexpr int kSlots = 6, kPieceBytes = kRows * kRowBytes, kScaleBytes = kRows * 4;
-static_assert(kSlots >= 2 + kParts && kSlots * (kPieceBytes + 2 * kScaleBytes) <= kShape.x_bytes);
-
 // What a block's warps share.
+template <class S>
 struct Shared {
-  Ring<kStages> w;  // W as it is in memory
-  Ring<kSlots> x;
+  Ring<S::kStages> w;  // W as it is in memory
+  Ring<S::kSlots> x;
+  // How X is multiplied in the tasks that its copies are for: who copies may be so many ahead, for each has two pieces or more.
+  typename S::Mode modes[S::kModes];
 };
 
 // Of a segment, when they are there.
@@ -84,13 +93,14 @@ struct PiecesOfX {
   const char *scales, *units;
 };
 
+template <class S>
 struct RingOfX {
-  Shared& shared;
+  Shared<S>& shared;
   char* tiles;
-  RingPosition<kSlots> position = {};
+  RingPosition<S::kSlots> position = {};
 
-  TREDUCE_DEVICE char* piece() const { return tiles + position.stage * kPieceBytes; }
-  TREDUCE_DEVICE char* scales() const { return tiles + kSlots * kPieceBytes + position.stage * 2 * kScaleBytes; }
+  TREDUCE_DEVICE char* piece() const { return tiles + position.stage * S::kPieceBytes; }
+  TREDUCE_DEVICE char* scales() const { return tiles + S::kSlots * S::kPieceBytes + position.stage * 2 * S::kScaleBytes; }
 
   // Copies a segment's pieces; scales and units where they are not null. Who calls: one thread.
   template <class Piece, int kPieces>
@@ -101,17 +111,19 @@ struct RingOfX {
       ptx::mbarrier_wait_long(shared.x.empty + position.stage, position.parity ^ 1);
       ptx::fence_async_proxy();  // copies overtake loads that are under way
       const bool scaled = i == 0 && scale != nullptr, with_units = i == 0 && unit != nullptr;
-      ptx::mbarrier_arrive_expect(full, kPieceBytes + (scaled ? kScaleBytes : 0) + (with_units ? kScaleBytes : 0));
-      Tile<Piece, kRows, true>::load(piece(), &map, 0, step * kSegment, {i, matrix}, full);
-      if (scaled) ptx::load_bytes(scales(), scale, kScaleBytes, full);
-      if (with_units) ptx::load_bytes(scales() + kScaleBytes, unit, kScaleBytes, full);
+      ptx::mbarrier_arrive_expect(full, S::kPieceBytes + (scaled ? S::kScaleBytes : 0) + (with_units ? S::kScaleBytes : 0));
+      Tile<Piece, S::kRows, true>::load(piece(), &map, 0, step * kSegment, {i, matrix}, full);
+      if (scaled) ptx::load_bytes(scales(), scale, S::kScaleBytes, full);
+      if (with_units) ptx::load_bytes(scales() + S::kScaleBytes, unit, S::kScaleBytes, full);
     }
   }
+  // Waits for the next piece, whichever it is.
+  TREDUCE_DEVICE void wait_any() const { ptx::mbarrier_wait(shared.x.full + position.stage, position.parity); }
   template <int kPieces>
   TREDUCE_DEVICE PiecesOfX<kPieces> wait() const {
     PiecesOfX<kPieces> segment;
     segment.scales = scales();
-    segment.units = scales() + kScaleBytes;
+    segment.units = scales() + S::kScaleBytes;
     RingOfX at = *this;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i, at.position.next()) {
@@ -179,20 +191,21 @@ TREDUCE_DEVICE void take(Pieces<2>& pieces, const Pieces<2>& next) {
 }
 
 // Whether X has no scales to be added with: nearly always. Who calls: all lanes of a warp.
+template <int kRows>
 TREDUCE_DEVICE bool are_one(const char* scales_x) {
-  const float4 four = reinterpret_cast<const float4*>(scales_x)[threadIdx.x % 32];
+  const float4 four = reinterpret_cast<const float4*>(scales_x)[threadIdx.x % (kRows / 4)];
   return __all_sync(~0u, four.x == 1.0f && four.y == 1.0f && four.z == 1.0f && four.w == 1.0f);
 }
 
 // Adds a segment's sums of pairs where X has no scales.
-template <int kSums>
+template <int kOutputs, int kSums>
 TREDUCE_DEVICE void add_pairs(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
                               const float (&scale)[2]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) split::add_segment(acc[first / 2 + i], high[i], rest[i], scale[i / 2 % 2]);
 }
 // Adds a segment's sums of pairs, or of parts, of X's lines from `first` on, where wanted(i) is.
-template <int kSums, class Wanted>
+template <int kOutputs, int kSums, class Wanted>
 TREDUCE_DEVICE void add_pairs(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
                               const float (&scale)[2], const char* scales_x, Wanted wanted) {
   const float2* const of_x = reinterpret_cast<const float2*>(scales_x) + threadIdx.x % 4;
@@ -208,7 +221,7 @@ TREDUCE_DEVICE void add_pairs(float (&acc)[kOutputs], int first, const float (&h
     }
   }
 }
-template <int kSums, class Wanted>
+template <int kOutputs, int kSums, class Wanted>
 TREDUCE_DEVICE void add_parts(float (&acc)[kOutputs], int first, const float (&high)[kSums], const float (&rest)[kSums],
                               Wanted wanted) {
 #pragma unroll
@@ -218,21 +231,48 @@ TREDUCE_DEVICE void add_parts(float (&acc)[kOutputs], int first, const float (&h
 }
 constexpr auto kAll = [](int) { return true; };
 
-// Brings sums from the units of two lines of W, of which these are the exponents, and of X's lines.
-TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], const char* units_x) {
-  const float2* const of_x = reinterpret_cast<const float2*>(units_x) + threadIdx.x % 4;
+// Brings sums from the units of two lines of W, of which these are the exponents, and of X's lines: as split::from_units, by one factor
+// where that is a normal number for all. Who calls: all lanes of a warp.
+template <int kOutputs>
+TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], const char* units_x, int x_lines) {
+  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
+  const int2* const of_x = reinterpret_cast<const int2*>(units_x) + threadIdx.x % 4;
+  // Powers of two, as bits.
+  constexpr int kOne = 127 << 23;
+  int least = kOne, most = kOne;
 #pragma unroll
-  for (int i = 0; i < kRows / 8; ++i) {
-    const float2 of_rows = of_x[i * 4];
-    const int exponents[2] = {split::exponent_of(of_rows.x), split::exponent_of(of_rows.y)};
+  for (int i = 0; i < kOutputs / 4; ++i) {
+    const int2 two = of_x[i * 4];
+    const int x = i * 8 + first < x_lines ? two.x : kOne, y = i * 8 + first + 1 < x_lines ? two.y : kOne;
+    least = min(least, min(x, y));
+    most = max(most, max(x, y));
+  }
+  const int lowest = (least >> 23) + min(unit[0], unit[1]), highest = (most >> 23) + max(unit[0], unit[1]);
+  if (__all_sync(~0u, lowest > 0 && highest < 255)) {
+#pragma unroll
+    for (int i = 0; i < kOutputs / 4; ++i) {
+      const int2 two = of_x[i * 4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) acc[i * 4 + j] *= __int_as_float((j % 2 == 0 ? two.x : two.y) + (unit[j / 2] << 23));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kOutputs / 4; ++i) {
+    const int2 two = of_x[i * 4];
+    const int exponents[2] = {(two.x >> 23) - 127, (two.y >> 23) - 127};
 #pragma unroll
     for (int j = 0; j < 4; ++j) acc[i * 4 + j] = split::from_units(acc[i * 4 + j], unit[j / 2], exponents[j % 2]);
   }
 }
 
+struct EveryOutput {
+  TREDUCE_DEVICE bool operator()(int, int) const { return true; }
+};
+
 // Stores this lane's outputs of two lines of W, where wanted(which of the lines, row of X) is. `to`: the product. Lines from w_lines on
 // do not exist.
-template <bool kOfA, class Wanted>
+template <bool kOfA, int kOutputs, class Wanted>
 TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, const int64_t (&line)[2], int64_t w_lines,
                           int x_lines, const float* bias, Wanted wanted) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
@@ -243,11 +283,32 @@ TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, co
     return bias == nullptr ? sum : canonical(sum + __ldg(bias + (kOfA ? row : line[l])));
   };
   const bool pairs = kOfA && aligned_pairs(to, n);
+  if constexpr (std::is_same_v<Wanted, EveryOutput>) {
+    // Most tiles.
+    if (x_lines == 2 * kOutputs && bias == nullptr && (pairs || !kOfA)) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        if (line[l] >= w_lines) continue;
+        float* here = at[l];
+#pragma unroll
+        for (int i = 0; i < kOutputs / 4; ++i, here += kOfA ? 8 : 8 * n) {
+          const float2 sums = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
+          if constexpr (kOfA) {
+            *reinterpret_cast<float2*>(here) = sums;
+          } else {
+            here[0] = sums.x;
+            here[n] = sums.y;
+          }
+        }
+      }
+      return;
+    }
+  }
 #pragma unroll
   for (int l = 0; l < 2; ++l) {
     if (line[l] >= w_lines) continue;
 #pragma unroll
-    for (int i = 0; i < kRows / 8; ++i) {
+    for (int i = 0; i < kOutputs / 4; ++i) {
       const int row = i * 8 + first;
       const float sum[2] = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
       const bool want[2] = {row < x_lines && wanted(l, row), row + 1 < x_lines && wanted(l, row + 1)};
@@ -263,16 +324,17 @@ TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, co
 }
 
 // map_x: of the halves; map_x_parts: of the parts. kOfA: W is A; else the product is transposed.
-template <bool kOfA, ReadW kRead>
+template <class S, bool kOfA, ReadW kRead>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT CUtensorMap map_x,
            TREDUCE_GRID_CONSTANT CUtensorMap map_x_parts, TREDUCE_GRID_CONSTANT Operand16 x,
            TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, int depth, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  __shared__ Shared shared;
+  constexpr int kStages = S::kStages, kRows = S::kRows;
+  __shared__ Shared<S> shared;
   char* const tiles = aligned_tiles(dynamic_shared<char>());
-  RingOfX ring_x{shared, tiles + kStages * kBytesW};
+  RingOfX<S> ring_x{shared, tiles + kStages * kBytesW};
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_w);
     ptx::prefetch_tensor_map(&map_x);
@@ -310,16 +372,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     } else if (warp == kWarps + 1) {
       ptx::wait_for_launch_before();
+      int turn = 0;
       for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
         const auto task = Task::of(work, index);
-        const Mode mode = Mode::of(task.facts_x(x), work.x_lines);
+        const auto mode = S::Mode::of(task.facts_x(x), work.x_lines);
+        if (lane == 0) shared.modes[turn] = mode;  // before the arrival at the first piece's barrier
+        turn = turn + 1 == S::kModes ? 0 : turn + 1;
         const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded;
         const float* const units = x.unit + (task.matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded;
         const int matrix = static_cast<int>(task.matrix_x);
         for (int step = task.begin; step < task.end && lane == 0; ++step, scale += x.shape.lines_padded) {
           const float* const unit = step + 1 == task.end ? units : nullptr;
-          if (mode.halves) ring_x.copy<float16, 2>(map_x, step, matrix, scale, unit);
-          if (mode.parts) ring_x.copy<bfloat16, kParts>(map_x_parts, step, matrix, nullptr, unit);
+          if (mode.halves) ring_x.template copy<float16, 2>(map_x, step, matrix, scale, unit);
+          if (mode.parts) ring_x.template copy<bfloat16, kParts>(map_x_parts, step, matrix, nullptr, unit);
         }
         __syncwarp();
       }
@@ -331,7 +396,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::take_registers<kMultiplying>();
   const int own = warp * kWarpLines + own_line();  // of the block's lines
   RingPosition<kStages> at_w;
-  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
+  int turn = 0;  // of modes
+  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, turn = turn + 1 == S::kModes ? 0 : turn + 1) {
     const auto task = Task::of(work, index);
     const auto read = [&](int l, float (&numbers)[kNumbers]) {
       split_rows::read_line<kRead, kLines>(tiles + at_w.stage * kBytesW, own + l * 8, numbers);
@@ -360,9 +426,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             task.begin);
       }
     }
-    ptx::wait_for_launch_before();
-    const Mode mode = Mode::of(task.facts_x(x), work.x_lines);
-    float acc[kOutputs] = {};
+    float acc[S::kOutputs] = {};
     split::Extremes extremes[2];
     unsigned flags[2] = {0xff, 0xff};
     // real: not of the segment after the last, which is split to spare registers that a branch would take, and not multiplied.
@@ -384,23 +448,27 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(found[l].exponent - unit[l]);
     };
+    // The first segment, before it is known how X is multiplied: nearly always by pairs alone.
+    split::SegmentScale found[2];
+    Pieces<2> pieces;
+#pragma unroll
+    for (int l = 0; l < 2; ++l) found[l] = scale_line(l, true);
+#pragma unroll
+    for (int l = 0; l < 2; ++l) halve_line(l, task.begin, found[l], true, pieces);
+    ring_x.wait_any();
+    const auto mode = shared.modes[turn];
     if (!mode.parts) {
-      split::SegmentScale found[2];
-      Pieces<2> pieces, next;
+      Pieces<2> next;
       float scale[2];
-#pragma unroll
-      for (int l = 0; l < 2; ++l) found[l] = scale_line(l, true);
-#pragma unroll
-      for (int l = 0; l < 2; ++l) halve_line(l, task.begin, found[l], true, pieces);
       set_scales(found, scale);
       release_w();
 #pragma unroll 1
       for (int step = task.begin; step < task.end; ++step) {
         const bool more = step + 1 < task.end;
-        const auto segment = ring_x.wait<2>();
+        const auto segment = ring_x.template wait<2>();
         float high[kPart / 2], rest[kPart / 2];
         start_segment<float16, kOfA>(high, rest, pieces, segment, 0);
-        const bool plain = are_one(segment.scales);
+        const bool plain = are_one<kRows>(segment.scales);
         const auto add = [&](int first) {
           if (plain) {
             add_pairs(acc, first, high, rest, scale);
@@ -411,17 +479,19 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (more) wait_w();
 #pragma unroll
         for (int l = 0; l < 2; ++l) found[l] = scale_line(l, more);
-        wait_segment(high, rest, pieces);
-        add(0);
-        start_segment<float16, kOfA>(high, rest, pieces, segment, kPart);
+        if constexpr (kRows > kPart) {
+          wait_segment(high, rest, pieces);
+          add(0);
+          start_segment<float16, kOfA>(high, rest, pieces, segment, kPart);
+        }
         // Read again: registers are few.
 #pragma unroll
         for (int l = 0; l < 2; ++l) halve_line(l, step + 1, found[l], more, next);
         if (more) release_w();
         wait_segment(high, rest, pieces);
-        add(kPart);
-        if (!more) from_units(acc, unit, segment.units);
-        ring_x.release<2>();
+        add(kRows - kPart);
+        if (!more) from_units(acc, unit, segment.units, work.x_lines);
+        ring_x.template release<2>();
         take(pieces, next);
         set_scales(found, scale);
       }
@@ -437,9 +507,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int step = task.begin; step < task.end; ++step) {
         if (step > task.begin) wait_w();
         if (mode.halves) {
-          const auto segment = ring_x.wait<2>();
-          Pieces<2> pieces;
-          split::SegmentScale found[2];
+          const auto segment = ring_x.template wait<2>();
           float scale[2];
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
@@ -454,7 +522,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             wait_segment(high, rest, pieces);
             add_pairs(acc, first, high, rest, scale, segment.scales, [&](int i) { return !is_by_parts(i); });
           }
-          ring_x.release<2>();
+          ring_x.template release<2>();
         }
         Pieces<kParts> pieces;
 #pragma unroll
@@ -466,7 +534,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                  [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
         }
         release_w();
-        const auto segment = ring_x.wait<kParts>();
+        const auto segment = ring_x.template wait<kParts>();
 #pragma unroll
         for (int first = 0; first < kRows; first += kPartOfBoth) {
           float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
@@ -474,8 +542,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           wait_segment(high, rest, pieces);
           add_parts(acc, first, high, rest, is_by_parts);
         }
-        if (step + 1 == task.end) from_units(acc, unit, segment.units);
-        ring_x.release<kParts>();
+        if (step + 1 == task.end) from_units(acc, unit, segment.units, work.x_lines);
+        ring_x.template release<kParts>();
       }
     }
 
@@ -502,7 +570,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     const int64_t lines[2] = {now.first + own, now.first + own + 8};
     store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
-                work.x_lines, bias, [](int, int) { return true; });
+                work.x_lines, bias, EveryOutput{});
   }
 #endif
 }
@@ -513,6 +581,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kWindow = 4096, kWindowTiles = kWindow / kLines;
 
 // The lines of W that a block multiplies, and what it needs to know of them and of X's.
+template <int kRows>
 struct Gathered {
   int count[2], next[2];  // lines of this task and of the one before; and the task after each
   int lines[kLines];
@@ -528,7 +597,8 @@ TREDUCE_DEVICE void sync_consumers() { named_barrier<kWarpGroups * kWarpGroup>(1
 
 // Finds the lines of W that have outputs left, from number `first` of them on, among those of the window. Returns how many.
 // Who calls: all threads that multiply; they synchronise afterwards.
-TREDUCE_DEVICE int gather(Gathered& to, const Operand16& w, const Operand16& x, const Work& work, const Task& task,
+template <int kRows>
+TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand16& x, const Work& work, const Task& task,
                           int window, int first) {
   constexpr int kThreads = kWarps * 32, kFour = 4;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -595,17 +665,18 @@ TREDUCE_DEVICE int gather(Gathered& to, const Operand16& w, const Operand16& x, 
 constexpr int kBytesWarp = kBytesW / kWarps, kBoxBytesWarp = kBytesWarp / 2;
 
 // kVectors: k is contiguous in W, and 16 bytes are aligned.
-template <bool kOfA, bool kVectors>
+template <class S, bool kOfA, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel_rest(TREDUCE_GRID_CONSTANT CUtensorMap map_x_parts, TREDUCE_GRID_CONSTANT Operand16 x,
                 TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, int depth, float* c,
                 const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  __shared__ Shared shared;
-  __shared__ Gathered gathered;
+  constexpr int kStages = S::kStages, kRows = S::kRows;
+  __shared__ Shared<S> shared;
+  __shared__ Gathered<kRows> gathered;
   char* const tiles = aligned_tiles(dynamic_shared<char>());
-  RingOfX ring_x{shared, tiles + kStages * kBytesW};
+  RingOfX<S> ring_x{shared, tiles + kStages * kBytesW};
   // The launch before has found out which lines need this one: of most data, none.
   ptx::wait_for_launch_before();
   if (*w.codes == 0) return;
@@ -624,7 +695,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (warp > kWarps || lane != 0 || gathered.count[turn] == 0) continue;
       const auto task = Task::of<true>(work, index);
       for (int step = task.begin; step < task.end; ++step) {
-        ring_x.copy<bfloat16, kParts>(map_x_parts, step, static_cast<int>(task.matrix_x), nullptr, nullptr);
+        ring_x.template copy<bfloat16, kParts>(map_x_parts, step, static_cast<int>(task.matrix_x), nullptr, nullptr);
       }
     }
     return;
@@ -689,12 +760,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int l = 0; l < 2; ++l) {
       unit[l] = -parts_exponent(w.line_facts[task.matrix_w * w.shape.lines_padded + line_at(own + l * 8)]);
     }
-    float acc[kOutputs] = {};
+    float acc[S::kOutputs] = {};
     RingPosition<kStages> at_w;
     if (!some) {
       for (int step = task.begin; step < task.end; ++step) {
-        ring_x.wait<kParts>();
-        ring_x.release<kParts>();
+        ring_x.template wait<kParts>();
+        ring_x.template release<kParts>();
       }
       continue;
     }
@@ -712,18 +783,18 @@ __global__ void __launch_bounds__(kThreads, 1)
                                [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
       }
       __syncwarp();
-      const auto segment = ring_x.wait<kParts>();
+      const auto segment = ring_x.template wait<kParts>();
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < kRows / kPart; ++part) {
         float high[kPart / 2], rest[kPart / 2];
         start_segment<bfloat16, kOfA>(high, rest, pieces, segment, part * kPart);
         if (part == 0) fetch(step + kStages, at_w.stage);
         wait_segment(high, rest, pieces);
         add_parts(acc, part * kPart, high, rest, kAll);
       }
-      ring_x.release<kParts>();
+      ring_x.template release<kParts>();
     }
-    from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x));
+    from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x), work.x_lines);
     const int64_t lines[2] = {own < count ? line_at(own) : work.w_lines,
                               own + 8 < count ? line_at(own + 8) : work.w_lines};
     store<kOfA>(acc, c + task.group * work.outputs + task.batch * work.m * work.n, work.n, lines, work.w_lines,
@@ -733,18 +804,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-cudaError_t run(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
+template <int kIndex>
+cudaError_t run_shape(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
                 const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
+  using S = Tiling<kIndex>;
   const Problem& p = call.problem;
   CUtensorMap map_w = {}, map_x = {}, map_x_parts;
-  cudaError_t error = split::encode_parts(split_x, kRows, &map_x_parts);
-  if (error == cudaSuccess && first) error = split::encode_halves(split_x, kRows, &map_x);
+  cudaError_t error = split::encode_parts(split_x, S::kRows, &map_x_parts);
+  if (error == cudaSuccess && first) error = split::encode_halves(split_x, S::kRows, &map_x);
   if (error == cudaSuccess && first) {
     error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, boxes.along_k ? kLines : kSegment, &map_w);
   }
   if (error != cudaSuccess) return error;
   Work work;
-  static_cast<split_rows::Work&>(work) = split_rows::work_of(call, kShape, of_a, boxes, w, x, split_x, false);
+  static_cast<split_rows::Work&>(work) = split_rows::work_of(call, S::kShape, of_a, boxes, w, x, split_x, false);
   work.tasks = static_cast<int>(work.w_tiles * p.batches * work.groups);
   work.one_each = work.groups == 1 && split_w.shape.matrices == p.batches;
   float* const to = partials != nullptr ? partials : static_cast<float*>(call.c);
@@ -753,10 +826,10 @@ cudaError_t run(const Call& call, bool of_a, const Boxes& boxes, const Operand& 
   const auto of = [&](auto is_a) {
     constexpr bool kOfA = is_a();
     if (first) {
-      const auto function = boxes.along_k ? &kernel<kOfA, ReadW::along_k> : &kernel<kOfA, ReadW::along_lines>;
+      const auto function = boxes.along_k ? &kernel<S, kOfA, ReadW::along_k> : &kernel<S, kOfA, ReadW::along_lines>;
       return launch(function, call.step(1), map_w, map_x, map_x_parts, split_x, split_w, work, depth, to, bias);
     }
-    const auto function = boxes.along_k ? &kernel_rest<kOfA, true> : &kernel_rest<kOfA, false>;
+    const auto function = boxes.along_k ? &kernel_rest<S, kOfA, true> : &kernel_rest<S, kOfA, false>;
     return launch(function, call.step(-2), map_x_parts, split_x, split_w, work, depth, to, bias);
   };
   return of_a ? of(std::true_type{}) : of(std::false_type{});

@@ -1,0 +1,89 @@
+"""Times the float32 products of attention's heads as models have them, forward and backward, beside torch: matrices that are small,
+many, and rarely multiples of a tile."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import products
+import torch
+from torch import Tensor
+
+from torch_reduce import bench
+
+
+class Heads(NamedTuple):
+    """Heads of all sequences of a batch, with tokens that ask and that answer, and the width of a head."""
+
+    model: str
+    heads: int
+    queries: int
+    keys: int
+    width: int
+
+
+CASES = (
+    Heads("ViT-B/16, an image", 12, 197, 197, 64),
+    Heads("ViT-B/16, 32 images", 384, 197, 197, 64),
+    Heads("ViT-H/14, 4 images", 64, 257, 257, 80),
+    Heads("BERT-base, 16 x 128 tokens", 192, 128, 128, 64),
+    Heads("BERT-base, 16 x 512 tokens", 192, 512, 512, 64),
+    Heads("CLIP's text, 64 x 77 tokens", 768, 77, 77, 64),
+    Heads("GPT-2, 8 x 1,024 tokens", 96, 1024, 1024, 64),
+    Heads("Whisper, 30 s", 20, 1500, 1500, 64),
+    Heads("heads of 128, 300 tokens", 32, 300, 300, 128),
+    Heads("Stable Diffusion, a picture by its text", 16, 4096, 77, 40),
+)
+SMOKE = (Heads("small", 3, 20, 17, 8),)
+# As a step has them: the operands' layouts, too.
+NAMES = ("scores", "values", "gradient of probabilities", "gradient of values", "gradient of queries", "gradient of keys")
+
+
+def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
+    """Those of each product. Probabilities are a softmax of scores whose standard deviation is 3."""
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(case.heads, *size, generator=generator, device=generator.device)
+
+    query, key, value = normal(case.queries, case.width), normal(case.keys, case.width), normal(case.keys, case.width)
+    of_scores, of_values = normal(case.queries, case.keys), normal(case.queries, case.width)
+    probabilities = torch.softmax(3 * normal(case.queries, case.keys), -1)
+    return dict(
+        zip(
+            NAMES,
+            (
+                (query, key.mT),
+                (probabilities, value),
+                (of_values, value.mT),
+                (probabilities.mT, of_values),
+                (of_scores, key),
+                (of_scores.mT, query),
+            ),
+            strict=True,
+        )
+    )
+
+
+def measure(
+    cases: Sequence[Heads], device: torch.device, settings: bench.Settings, step: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """A row a product: times of `auto` and of torch in microseconds (median and quartiles), and the speed-up."""
+    rows = []
+    for case in cases:
+        for name, (a, b) in operands(case, torch.Generator(device).manual_seed(0)).items():
+            step(f"{case.model}, {name}")
+            with torch.no_grad(), products.precision("float32"):
+                rows.append({**case._asdict(), "name": name, **products.beside_torch(a, b, device, settings)})
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines: a model, its sizes, and each product's speed-up."""
+    head = ["model", "heads", "queries x keys x width", *NAMES]
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        found = {row["name"]: row for row in rows if row["model"] == model}
+        one = next(iter(found.values()))
+        sizes = f"{one['queries']:,} x {one['keys']:,} x {one['width']}"
+        x = [f"{found[name]['x'][0]:.2f}" for name in NAMES]
+        lines.append([model, f"{one['heads']:,}", sizes, *x])
+    return head, lines

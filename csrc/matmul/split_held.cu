@@ -1,0 +1,558 @@
+// split_direct where one operand has up to 64 lines (X), the other many (W), and k is short, as attention's products with values have
+// it: a block splits X into shared memory once, and then its warps walk W, each 16 lines at a time, which they split in the registers
+// that they multiply from. So W is read and split once, nothing of it goes through shared memory, and warps wait for each other only
+// where pairs do not suit all outputs. What they do not suit the block computes as well: by parts, and on the plain cores.
+#include "split_held.h"
+
+#include "../primitives/ptx/atomic.cuh"
+#include "hopper.cuh"
+#include "split_launches.h"
+#include "split_pieces.cuh"
+#include "split_source.cuh"
+
+namespace treduce::matmul::split_held {
+
+using split::kNumbers;
+using split::Pieces;
+using split::PiecesX;
+
+struct Side {
+  split::Source source;
+  split::Matrices matrices;
+  int lines;
+  bool vectors;  // four steps of k are one aligned load
+};
+
+struct Work {
+  Side w, x;
+  int64_t n, matrix_outputs;
+  int depth, steps, tiles_w, tiles_x, shares, inner_batches, pieces_bytes;
+};
+
+// Of a line that begins with zeros. Who calls: all lanes of a warp.
+__device__ __noinline__ int late_unit(const split::Source& source, const float* line) {
+  return source.unit(true, line, 0);
+}
+
+// A lane's numbers of a line. A team of four lanes has a line; a lane four of every 16 steps of k, which are neighbours.
+struct Line {
+  const char* data;  // from the lane's first number on
+
+  TREDUCE_DEVICE Line(const Side& side, int64_t matrix, int line)
+      : data(reinterpret_cast<const char*>(side.source.line(static_cast<uint32_t>(matrix), line) +
+                                           threadIdx.x % split::kLanes * 4 * side.source.depth_stride)) {}
+
+  // The first four.
+  TREDUCE_DEVICE void read_first(const Side& side, float (&to)[4]) const {
+    const int left = static_cast<int>(side.source.depth) - static_cast<int>(threadIdx.x % split::kLanes) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      to[i] = i < left ? __ldg(reinterpret_cast<const float*>(data + i * side.source.depth_stride * 4)) : 0.0f;
+    }
+  }
+  // Those of a segment; zeros past the end of k. kVectors: side.vectors, where it is known: numbers that two branches have read are moved,
+  // which waits for them.
+  template <bool kVectors>
+  TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
+    const int64_t step = side.source.depth_stride * 4;
+    const int begin = segment * kSegment;
+    const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % split::kLanes) * 4;
+    const char* const from = data + begin * step;
+    if constexpr (kVectors) {
+#pragma unroll
+      for (int i = 0; i < kNumbers; i += 4) {
+        const float4 four = i * 4 < left ? __ldg(reinterpret_cast<const float4*>(from + i * 16)) : float4{};
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+      }
+    } else {
+      const char* at[4] = {from, from + step, from + 2 * step, from + 3 * step};
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) {
+        to[i] = i / 4 * 16 + i % 4 < left ? __ldg(reinterpret_cast<const float*>(at[i % 4])) : 0.0f;
+        at[i % 4] += 16 * step;
+      }
+    }
+  }
+};
+
+// The exponent of the unit, from a lane's first numbers. Who calls: all lanes of a warp.
+TREDUCE_DEVICE int unit_of(const Side& side, const Line& line, const float (&first)[4]) {
+  const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
+  if (__any_sync(~0u, most == 0)) {
+    const int64_t before = threadIdx.x % split::kLanes * 4 * side.source.depth_stride;
+    return late_unit(side.source, reinterpret_cast<const float*>(line.data) - before);
+  }
+  return split::unit_exponent(most);
+}
+
+struct Shared {
+  Facts lines[kRows];  // of X
+  int units[kRows];    // exponents
+};
+
+// kOfA: W is A; else the product is transposed. kVectors: of W, see Line.
+template <bool kOfA, bool kVectors>
+struct Block {
+  const Work& work;
+  Shared& shared;
+  uint4* pieces;  // of X: [segment][octet][16 bytes of a lane][lane]
+  float* scales;  // and [segment][line]
+  Facts* facts;   // and [segment][line]
+  int64_t matrix_w, matrix_x;
+  int first_x, octets;  // of X
+  float* c;
+  const float* bias;
+
+  TREDUCE_DEVICE static int warps() { return static_cast<int>(blockDim.x) / 32; }
+
+  // ---- X, in shared memory: octets from `first` on, and segments ----
+
+  template <int kPieces>
+  TREDUCE_DEVICE uint4* piece(int place) const {
+    return pieces + place * (kPieces * 2 * 32) + threadIdx.x % 32;
+  }
+  template <int kPieces>
+  TREDUCE_DEVICE void write(int place, const uint32_t (&words)[kPieces][kNumbers / 2]) const {
+    uint4* const to = piece<kPieces>(place);
+#pragma unroll
+    for (int quad = 0; quad < kPieces * 2; ++quad) {
+      const uint32_t* const four = words[quad / 2] + quad % 2 * 4;
+      to[quad * 32] = make_uint4(four[0], four[1], four[2], four[3]);
+    }
+  }
+  template <int kPieces>
+  TREDUCE_DEVICE void read(int place, PiecesX<kPieces>& words) const {
+    const uint4* const from = piece<kPieces>(place);
+#pragma unroll
+    for (int quad = 0; quad < kPieces * 2; ++quad) {
+      const uint4 four = from[quad * 32];
+      uint32_t* const to = words[quad / 2] + quad % 2 * 4;
+      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+    }
+  }
+  TREDUCE_DEVICE int line_of_octet(int octet) const { return octet * 8 + static_cast<int>(threadIdx.x % 32 / 4); }
+  // Past the last line the last.
+  TREDUCE_DEVICE Line line_x(int octet) const {
+    return {work.x, matrix_x, min(first_x + line_of_octet(octet), work.x.lines - 1)};
+  }
+  TREDUCE_DEVICE int present(int segment) const { return min(kSegment, work.depth - segment * kSegment); }
+
+  // Into halves, and finds out what is to be known of the lines. Who calls: all threads of the block.
+  TREDUCE_DEVICE void split_halves() const {
+    for (int job = threadIdx.x / 32; job < octets * work.steps; job += warps()) {
+      const int octet = job % octets, segment = job / octets, line = line_of_octet(octet);
+      const Line from = line_x(octet);
+      float first[4], numbers[kNumbers];
+      from.read_first(work.x, first);
+      work.x.vectors ? from.template read<true>(work.x, segment, numbers) : from.template read<false>(work.x, segment, numbers);
+      const int unit = unit_of(work.x, from, first);
+      uint32_t words[2][kNumbers / 2];
+      int exponent;
+      unsigned flags;
+      const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
+          numbers, present(segment), unit, words[0], words[1], exponent, flags);
+      write<2>(job, words);
+      if (threadIdx.x % split::kLanes != 0) continue;
+      scales[segment * kRows + line] = split::power_of_two(exponent - unit);
+      facts[segment * kRows + line] = extremes.facts(flags);
+      if (segment == 0) shared.units[line] = unit;
+    }
+    __syncthreads();
+    if (threadIdx.x < kRows) {
+      Facts known = kNoFacts;
+      for (int i = 0; i < work.steps; ++i) known = join(known, facts[i * kRows + threadIdx.x]);
+      shared.lines[threadIdx.x] = first_x + static_cast<int>(threadIdx.x) < work.x.lines ? known : kPlainestFacts;
+    }
+    __syncthreads();
+  }
+
+  // ---- a warp's 16 lines of W ----
+
+  // What is known of this lane's two lines.
+  struct Lines {
+    int first;
+    Facts known[2];
+    TREDUCE_DEVICE Facts of(int o) const { return o < 2 ? known[0] : known[1]; }
+  };
+  TREDUCE_DEVICE int line_w(int first, int l) const { return first + static_cast<int>(threadIdx.x % 32 / 4) + l * 8; }
+  TREDUCE_DEVICE Line from_w(int first, int l) const {
+    return {work.w, matrix_w, min(line_w(first, l), work.w.lines - 1)};
+  }
+  // Of X, of the tile.
+  TREDUCE_DEVICE static int column(int octet, int o) { return octet * 8 + threadIdx.x % 4 * 2 + o % 2; }
+
+  TREDUCE_DEVICE Arithmetic arithmetic(const Lines& lines, int octet, int o) const {
+    return arithmetic_of(code_of(lines.of(o)), code_of(shared.lines[column(octet, o)]));
+  }
+  TREDUCE_DEVICE bool exists(const Lines& lines, int octet, int o) const {
+    return line_w(lines.first, o / 2) < work.w.lines && first_x + column(octet, o) < work.x.lines;
+  }
+  TREDUCE_DEVICE float* place_of(const Lines& lines, int octet, int o) const {
+    const int64_t of_w = line_w(lines.first, o / 2), of_x = first_x + column(octet, o);
+    return c + (kOfA ? of_w * work.n + of_x : of_x * work.n + of_w);
+  }
+  TREDUCE_DEVICE float with_bias(float sum, const Lines& lines, int octet, int o) const {
+    if (bias == nullptr) return sum;
+    return canonical(sum + __ldg(bias + (kOfA ? first_x + column(octet, o) : line_w(lines.first, o / 2))));
+  }
+
+  // Asks the L2 for a segment of a tile; of its next one where it has no more.
+  TREDUCE_DEVICE void prefetch(int first, int segment) const {
+    if (segment >= work.steps) {
+      segment -= work.steps;
+      first += warps() * kTile;
+    }
+    const int64_t step = work.w.source.depth_stride;
+    const int lane = threadIdx.x % 32, line = step == 1 ? first + lane / 2 : first;
+    if (segment >= work.steps || line >= work.w.lines) return;
+    const float* const from = work.w.source.line(static_cast<uint32_t>(matrix_w), line);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int k = segment * kSegment + (step == 1 ? lane % 2 * 32 + i * 31 : i * 32 + lane);
+      if (k < work.depth) ptx::prefetch_l2(from + k * step);
+    }
+  }
+
+  // By pairs. What is found out about W: Lines.
+  TREDUCE_DEVICE void multiply_pairs(Lines& lines, float (&acc)[kOctets][4]) const {
+    const Line from[2] = {from_w(lines.first, 0), from_w(lines.first, 1)};
+    float next[2][kNumbers];
+    int unit[2];
+#pragma unroll
+    for (int l = 0; l < 2; ++l) from[l].template read<kVectors>(work.w, 0, next[l]);
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
+      unit[l] = unit_of(work.w, from[l], first);
+      lines.known[l] = kNoFacts;
+    }
+#pragma unroll 1
+    for (int segment = 0; segment < work.steps; ++segment) {
+      prefetch(lines.first, segment + 2);
+      Pieces<2> w;
+      float scale[2];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        int exponent;
+        unsigned flags;
+        const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
+            next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
+        lines.known[l] = join(lines.known[l], extremes.facts(flags));
+        scale[l] = split::power_of_two(exponent - unit[l]);
+        if (segment + 1 < work.steps) from[l].template read<kVectors>(work.w, segment + 1, next[l]);
+      }
+      const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * kRows) + threadIdx.x % 4;
+#pragma unroll
+      for (int octet = 0; octet < kOctets; ++octet) {
+        if (octet >= octets) break;
+        PiecesX<2> x;
+        read<2>(segment * octets + octet, x);
+        const float2 of_x = scales_x[octet * 4];
+        float high[4] = {}, rest[4] = {};
+        split::multiply_segment<float16, 2, kOfA>(high, rest, w, x);
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          split::add_segment(acc[octet][o], high[o], rest[o], scale[o / 2] * (o % 2 == 0 ? of_x.x : of_x.y));
+        }
+      }
+    }
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      if (octet >= octets) break;
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        acc[octet][o] = split::from_units(acc[octet][o], unit[o / 2], shared.units[column(octet, o)]);
+      }
+    }
+  }
+
+  // Stores all outputs of an octet, where all exist and there is no bias.
+  TREDUCE_DEVICE void store_all(const float (&sums)[4], const Lines& lines, int octet) const {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      float* const at = place_of(lines, octet, l * 2);
+      if constexpr (kOfA) {
+        *reinterpret_cast<float2*>(at) = {sums[l * 2], sums[l * 2 + 1]};
+      } else {
+        at[0] = sums[l * 2];
+        at[work.n] = sums[l * 2 + 1];
+      }
+    }
+  }
+  // Stores the outputs of an octet that are `wanted`.
+  template <class Wanted>
+  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool pairs, Wanted wanted) const {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const int o = l * 2;
+      const bool want[2] = {exists(lines, octet, o) && wanted(o), exists(lines, octet, o + 1) && wanted(o + 1)};
+      float* const at = place_of(lines, octet, o);
+      const float2 both = {with_bias(sums[o], lines, octet, o), with_bias(sums[o + 1], lines, octet, o + 1)};
+      if (pairs && want[0] && want[1]) {
+        *reinterpret_cast<float2*>(at) = both;
+      } else {
+        if (want[0]) at[0] = both.x;
+        if (want[1]) at[kOfA ? 1 : work.n] = both.y;
+      }
+    }
+  }
+
+  // ---- what pairs do not suit ----
+
+  // Found out again, for few tiles have such outputs.
+  TREDUCE_DEVICE void find_facts(Lines& lines) const {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const Line from = from_w(lines.first, l);
+      float first[4];
+      from.read_first(work.w, first);
+      const int unit = unit_of(work.w, from, first);
+      lines.known[l] = kNoFacts;
+#pragma unroll 1
+      for (int segment = 0; segment < work.steps; ++segment) {
+        float numbers[kNumbers];
+        from.template read<kVectors>(work.w, segment, numbers);
+        uint32_t words[2][kNumbers / 2];
+        int exponent;
+        unsigned flags;
+        const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
+            numbers, present(segment), unit, words[0], words[1], exponent, flags);
+        lines.known[l] = join(lines.known[l], extremes.facts(flags));
+      }
+    }
+  }
+
+  // Octets of X whose parts fit at a time, all segments; and no more than sums do.
+  static constexpr int kMostAtOnce = 4;
+  TREDUCE_DEVICE int at_once() const {
+    return min(kMostAtOnce, work.pieces_bytes / (kParts * 2 * 32 * int(sizeof(uint4))) / work.steps);
+  }
+
+  // Splits octets of X into parts. Who calls: all threads of the block.
+  TREDUCE_DEVICE void split_parts(int first, int count) const {
+    __syncthreads();
+    for (int job = threadIdx.x / 32; job < count * work.steps; job += warps()) {
+      const int octet = first + job % count;
+      float numbers[kNumbers];
+      line_x(octet).template read<false>(work.x, job / count, numbers);
+      uint32_t words[kParts][kNumbers / 2];
+      split::split_all_parts(numbers, split::power_of_two(parts_exponent(shared.lines[line_of_octet(octet)])),
+                             [&](int part, int i, uint32_t pair) { words[part][i] = pair; });
+      write<kParts>(job, words);
+    }
+    __syncthreads();
+  }
+
+  // A tile's outputs by parts, of these octets.
+  TREDUCE_DEVICE void compute_parts(const Lines& lines, int first, int count, bool pairs) const {
+    float acc[kMostAtOnce][4] = {};
+#pragma unroll 1
+    for (int segment = 0; segment < work.steps; ++segment) {
+      Pieces<kParts> w;
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        float numbers[kNumbers];
+        from_w(lines.first, l).template read<kVectors>(work.w, segment, numbers);
+        split::split_all_parts(numbers, split::power_of_two(parts_exponent(lines.known[l])),
+                               [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
+      }
+#pragma unroll
+      for (int i = 0; i < kMostAtOnce; ++i) {
+        if (i >= count) break;
+        PiecesX<kParts> x;
+        read<kParts>(segment * count + i, x);
+        float high[4] = {}, rest[4] = {};
+        split::multiply_segment<bfloat16, kParts, kOfA>(high, rest, w, x);
+#pragma unroll
+        for (int o = 0; o < 4; ++o) split::add_parts(acc[i][o], high[o], rest[o]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      if (i >= count) break;
+      const int octet = first + i;
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        acc[i][o] = split::from_units(acc[i][o], -parts_exponent(lines.known[o / 2]),
+                                      -parts_exponent(shared.lines[column(octet, o)]));
+      }
+      store(acc[i], lines, octet, pairs, [&](int o) { return by_parts(arithmetic(lines, octet, o)); });
+    }
+  }
+
+  // An output on the plain cores. Of finite lines a lane has a segment; else only products that are not finite count.
+  // Who calls: all lanes of a warp, with the same lines.
+  TREDUCE_DEVICE float plain_output(int of_w, int of_x, bool finite) const {
+    const float* const w = work.w.source.line(static_cast<uint32_t>(matrix_w), of_w);
+    const float* const x = work.x.source.line(static_cast<uint32_t>(matrix_x), first_x + of_x);
+    const int64_t step_w = work.w.source.depth_stride, step_x = work.x.source.depth_stride;
+    const int lane = threadIdx.x % 32;
+    if (!finite) {
+      unsigned found = 0;
+      for (int k = lane; k < work.depth; k += 32) {
+        const float a = __ldg(w + k * step_w), b = __ldg(x + k * step_x), product = a * b;
+        if (split::is_finite(a) && split::is_finite(b)) continue;
+        found |= product != product ? split::kNaN : product > 0 ? split::kPlusInfinity : split::kMinusInfinity;
+      }
+      return split::sum_of(__reduce_or_sync(~0u, found));
+    }
+    float acc = 0, sum = 0;
+    const int end = min((lane + 1) * kSegment, work.depth);
+#pragma unroll 4
+    for (int k = lane * kSegment; k < end; ++k) acc = multiply_add(__ldg(w + k * step_w), __ldg(x + k * step_x), acc);
+    for (int segment = 0; segment < work.steps; ++segment) sum += __shfl_sync(~0u, acc, segment);
+    return sum;
+  }
+
+  // Who calls: all lanes of a warp.
+  TREDUCE_DEVICE void compute_plain(const Lines& lines) const {
+#pragma unroll 1
+    for (int i = 0; i < octets * 4; ++i) {
+      const int octet = i / 4, o = i % 4;
+      const Arithmetic way = arithmetic(lines, octet, o);
+      const bool mine = exists(lines, octet, o) &&
+                        (way == Arithmetic::plain ||
+                         (way == Arithmetic::checked_parts &&
+                          !is_certain(__float_as_uint(*place_of(lines, octet, o)), lines.of(o),
+                                      shared.lines[column(octet, o)])));
+      const bool finite = all_finite(lines.of(o)) && all_finite(shared.lines[column(octet, o)]);
+      for (uint32_t some = __ballot_sync(~0u, mine); some != 0; some &= some - 1) {
+        const int lane = __ffs(some) - 1;
+        const float sum = plain_output(__shfl_sync(~0u, line_w(lines.first, o / 2), lane),
+                                       __shfl_sync(~0u, column(octet, o), lane), __shfl_sync(~0u, finite, lane));
+        if (static_cast<int>(threadIdx.x % 32) == lane) {
+          *place_of(lines, octet, o) = with_bias(canonical(sum), lines, octet, o);
+        }
+      }
+    }
+  }
+
+  // ---- all of a block ----
+
+  TREDUCE_DEVICE void compute() {
+    const int share = blockIdx.x % work.shares;
+    int index = blockIdx.x / work.shares;
+    first_x = index % work.tiles_x * kRows;
+    octets = ceil_div(min(work.x.lines - first_x, kRows), 8);
+    index /= work.tiles_x;
+    const int2 batch = {index / work.inner_batches, index % work.inner_batches};
+    matrix_w = work.w.matrices.of(batch.x, batch.y);
+    matrix_x = work.x.matrices.of(batch.x, batch.y);
+    c += index * work.matrix_outputs;
+    const int begin = static_cast<int>(int64_t(work.tiles_w) * share / work.shares);
+    const int end = static_cast<int>(int64_t(work.tiles_w) * (share + 1) / work.shares);
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
+    const bool pairs = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
+    split_halves();
+    // Of X, what decides for most lines of W.
+    bool all_close = true, none_spread = true, none_never = true;
+    for (int i = threadIdx.x % 32; i < kRows; i += 32) {
+      const unsigned kind = kind_of(shared.lines[i]);
+      if (i >= octets * 8) continue;
+      all_close = all_close && kind == kCodeClose;
+      none_spread = none_spread && kind != kCodeSpread;
+      none_never = none_never && kind != 0;
+    }
+    all_close = __all_sync(~0u, all_close);
+    none_spread = __all_sync(~0u, none_spread);
+    none_never = __all_sync(~0u, none_never);
+
+    const bool whole_x = bias == nullptr && (pairs || !kOfA) && first_x + octets * 8 <= work.x.lines;
+    uint64_t some_left = 0;  // of this warp's tiles; a bit for each, the last for all beyond
+    prefetch((begin + warp) * kTile, 1);
+    for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
+      Lines lines = {tile * kTile, {}};
+      float acc[kOctets][4] = {};
+      multiply_pairs(lines, acc);
+      const bool left = __any_sync(~0u, !none_never || !pairs_suffice(lines.known[0], all_close, none_spread) ||
+                                            !pairs_suffice(lines.known[1], all_close, none_spread));
+      const bool whole = whole_x && !left && lines.first + kTile <= work.w.lines;
+      if (left) some_left |= uint64_t(1) << min(i, 63);
+#pragma unroll
+      for (int octet = 0; octet < kOctets; ++octet) {
+        if (octet >= octets) break;
+        if (whole) {
+          store_all(acc[octet], lines, octet);
+        } else {
+          store(acc[octet], lines, octet, pairs, [&](int o) { return !left || by_pairs(arithmetic(lines, octet, o)); });
+        }
+      }
+    }
+    if (__syncthreads_or(some_left != 0) == 0) return;
+    // Rare.
+    const auto for_each_left = [&](auto body) {
+#pragma unroll 1
+      for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
+        if ((some_left >> min(i, 63) & 1) == 0) continue;
+        Lines lines = {tile * kTile, {}};
+        find_facts(lines);
+        body(lines);
+      }
+    };
+    const auto has = [&](const Lines& lines, auto which) {
+      bool found = false;
+      for (int i = 0; i < octets * 4; ++i) {
+        found = found || (exists(lines, i / 4, i % 4) && which(arithmetic(lines, i / 4, i % 4)));
+      }
+      return __any_sync(~0u, found);
+    };
+    bool parts = false, plain = false;
+    for_each_left([&](const Lines& lines) {
+      parts = parts || has(lines, &by_parts);
+      plain = plain || has(lines, &at_last);
+    });
+    if (__syncthreads_or(parts)) {
+      const int most = at_once();
+#pragma unroll 1
+      for (int first = 0; first < octets; first += most) {
+        const int count = min(most, octets - first);
+        split_parts(first, count);
+        if (parts) for_each_left([&](const Lines& lines) { compute_parts(lines, first, count, pairs); });
+      }
+    }
+    if (plain) for_each_left([&](const Lines& lines) { compute_plain(lines); });
+  }
+};
+
+template <bool kOfA, bool kVectors>
+__global__ void __launch_bounds__(kMostWarps * 32, 1)
+    kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
+#ifdef TREDUCE_SM90A
+  Shared* const shared = dynamic_shared<Shared>();
+  uint4* const pieces = reinterpret_cast<uint4*>(shared + 1);
+  float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(pieces) + work.pieces_bytes);
+  Block<kOfA, kVectors> block{
+      work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), 0, 0, 0, 0, c, bias};
+  block.compute();
+#endif
+}
+
+cudaError_t run(const Call& call) {
+  const Problem& p = call.problem;
+  const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
+  const bool of_a = of_a_of(p);
+  const auto side = [](const Operand& o) {
+    return Side{split::source_of(o), split::matrices_of(o), static_cast<int>(o.lines),
+                splitting_of(o, halves_of(o)).vectors};
+  };
+  Work work;
+  work.w = side(of_a ? a : b);
+  work.x = side(of_a ? b : a);
+  work.n = p.n;
+  work.matrix_outputs = p.m * p.n;
+  work.depth = static_cast<int>(p.k);
+  work.steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
+  work.tiles_w = static_cast<int>(ceil_div(int64_t(work.w.lines), int64_t(kTile)));
+  work.tiles_x = static_cast<int>(ceil_div(int64_t(work.x.lines), int64_t(kRows)));
+  const Launch launched = call.step(0);
+  work.shares = static_cast<int>(launched.grid / (p.batches * work.tiles_x));
+  work.inner_batches = static_cast<int>(inner_batches_of(p));
+  work.pieces_bytes = pieces_bytes(work.steps, work.x.lines);
+  const auto start = [&](auto function) {
+    return launch(function, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  };
+  if (work.w.vectors) return of_a ? start(&kernel<true, true>) : start(&kernel<false, true>);
+  return of_a ? start(&kernel<true, false>) : start(&kernel<false, false>);
+}
+
+}  // namespace treduce::matmul::split_held
