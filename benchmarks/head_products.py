@@ -1,5 +1,5 @@
-"""Times the float32 products of attention's heads as models have them, forward and backward, beside torch: matrices that are small,
-many, and rarely multiples of a tile."""
+"""Times the float32 products of attention's heads as models have them, forward and backward, beside torch: matrices
+that are small, many, and rarely multiples of a tile."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +35,14 @@ CASES = (
 )
 SMOKE = (Heads("small", 3, 20, 17, 8),)
 # As a step has them: the operands' layouts, too.
-NAMES = ("scores", "values", "gradient of probabilities", "gradient of values", "gradient of queries", "gradient of keys")
+NAMES = (
+    "scores",
+    "values",
+    "gradient of probabilities",
+    "gradient of values",
+    "gradient of queries",
+    "gradient of keys",
+)
 
 
 def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:

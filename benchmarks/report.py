@@ -402,7 +402,7 @@ def heads(results: Results) -> str:
     """Products of attention's heads, by model."""
     what = (
         "Speed-up over torch's float32, timed alternately; values are multiplied by probabilities, a softmax of scores "
-        f"whose standard deviation is 3; {product_tables.NOISE}"
+        "whose standard deviation is 3"
     )
     lines = table(*head_products.table(results.files["heads"]["heads"]), right_from=1)
     return f"{lines}\n\n{conditions(results, 'heads', what)}"

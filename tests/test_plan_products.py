@@ -118,18 +118,24 @@ def test_clusters_share_the_k_of_few_tiles():
             assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
 
 
-def test_lines_are_held_where_they_are_many_and_k_is_short():
-    """Of enough of them for the chip, by 17 to 128 of the other operand."""
-    for m, n, k, batch in ((197, 64, 197, 384), (64, 300, 200, 100), (100_000, 32, 256, 1), (256, 128, 128, 200)):
-        p = plan("matmul", (batch, m, k), (batch, k, n))
+def test_lines_are_held_where_they_are_many_and_rows_are_not_aligned():
+    """Of short k; of enough of them for the chip, by 17 to 128 of the other operand."""
+    for m, n, k, batch in ((197, 64, 197, 384), (64, 301, 200, 100), (100_000, 32, 255, 1), (255, 128, 127, 200)):
+        p = plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct")
         (launch,) = p.launches
         tile, few = ((16, 64), n) if m >= n else ((64, 16), m)
-        assert (p.rung, p.tile, launch.cluster) == ("split_direct", tile, 1)
+        assert (p.tile, launch.cluster, p.workspace_bytes) == (tile, 1, 0)
         assert launch.kernel == f"multiply {tile[0]} x {tile[1]} tiles"
-        assert launch.grid[0] % (batch * -(-few // 64)) == 0 and p.workspace_bytes == 0
-        assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
-    for m, n, k, batch in ((197, 64, 197, 12), (100_000, 16, 256, 1), (100_000, 64, 640, 1), (40, 30, 200, 500)):
-        assert 64 not in plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct").tile
+        assert launch.grid[0] % (batch * -(-few // 64)) == 0 and launch.shared_bytes * 2 <= 226 << 10
+        assert plan("matmul", (batch, m, k), (batch, k, n)).rung == ("split_direct" if k > 127 else "pipelined")
+    for m, n, k, batch in (
+        (197, 64, 197, 12),
+        (100_000, 16, 255, 1),
+        (100_000, 64, 385, 1),
+        (40, 30, 199, 500),
+        (256, 64, 256, 100),
+    ):
+        assert plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct").tile not in ((16, 64), (64, 16))
 
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():

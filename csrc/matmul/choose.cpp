@@ -535,7 +535,8 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
   // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide; and
   // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; wide tiles H100, 2026-11-25).
   // Blocks of few lines of X split W again, but fill the chip.
-  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5, 1.9, 2.8}, kStart[3] = {0, 4, 1.5}, kWideTile = 1.5, kWideBlock = 2.5;
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5, 1.9, 2.8}, kStart[3] = {0, 4, 1.5},
+                   kWideTile = 1.5, kWideBlock = 2.5;
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
   const auto w_tiles = [&](int index) { return ceil_div(w_lines, int64_t(kShapes[index].lines())) * p.batches; };
   const int64_t longest = std::min(segments, int64_t(kGroupSegments));
@@ -545,8 +546,7 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
     const int64_t blocks = ceil_div(w_tiles(index) * segments * ceil_div(x_lines, int64_t(s.rows)) * parts, longest);
     const int64_t rounds = ceil_div(blocks, int64_t(chip.multiprocessors) * s.blocks());
     const double length = static_cast<double>(longest) / parts, start = is_wide(index) ? kWideTile : kStart[s.blocks()];
-    return kSegmentTime[index] *
-           (static_cast<double>(rounds) * (length + start) + (is_wide(index) ? kWideBlock : 0));
+    return kSegmentTime[index] * (static_cast<double>(rounds) * (length + start) + (is_wide(index) ? kWideBlock : 0));
   };
   // Whether groups may have several blocks: the sums of all segments are written and read.
   const auto may_part = [&](int index) {
@@ -607,25 +607,28 @@ namespace split_held {
 
 int64_t choose(const Problem& p, const Chip& chip) {
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  // Where it is faster, found with 60 products of batches on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is split twice;
-  // split_rows has wide tiles for more), with lines of W for all warps of a block, and blocks for the chip.
-  constexpr int64_t kFewest = 2 * 8 + 1, kMostSegments = 8, kMostSplitTwice = 5, kManySegments = 6, kRounds = 3;
+  // Where it is faster, found with 60 products of batches on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is split
+  // twice), with lines of W for all warps of a block, and blocks for the chip. Where the copy engine can read W others are as fast, and
+  // much faster with lines that pairs do not suit.
+  constexpr int64_t kFewest = 2 * 8 + 1, kMostSegments = 6, kMostSplitTwice = 5;
+  const bool of_a = of_a_of(p);
+  const int64_t step = of_a ? p.a_column : p.b_row, pitch = step == 1 ? (of_a ? p.a_row : p.b_column) : step;
   if (lines < kFewest || lines > 2 * kRows || segments > (lines > kRows ? kMostSplitTwice : kMostSegments)) return 0;
-  const int64_t warps = warps_of(segments, lines), places = int64_t(chip.multiprocessors) * (kMostWarps / warps);
-  const int64_t tiles = ceil_div(std::max(p.m, p.n), int64_t(kTile));
-  const int64_t matrices = p.batches * ceil_div(lines, int64_t(kRows)), all = matrices * tiles;
-  if (shared_bytes(segments, lines) > chip.shared_bytes() || tiles < warps * 3 / 4 || all < places * warps / 2) return 0;
-  if (segments > kManySegments && all > kRounds * places * warps) return 0;
+  const int64_t places = int64_t(chip.multiprocessors) * kBlocks, tiles = ceil_div(std::max(p.m, p.n), int64_t(kTile));
+  const int64_t matrices = p.batches * ceil_div(lines, int64_t(kRows));
+  if (pitch % 4 == 0 || tiles < kWarps * 3 / 4 || matrices * tiles < places * kWarps / 2) return 0;
   // What a block takes to begin, and for a round of its warps' tiles, beside each other.
   constexpr double kBegin = 8, kRound = 3, kSegmentTime = 4.3;
   int64_t best = 1;
   double least = std::numeric_limits<double>::infinity();
-  const int64_t most = ceil_div(tiles, warps);
+  const int64_t most = ceil_div(tiles, int64_t(kWarps));
   const auto try_shares = [&](int64_t shares) {
     shares = std::clamp<int64_t>(shares, 1, most);
-    const int64_t waves = ceil_div(matrices * shares, places), rounds = ceil_div(ceil_div(tiles, shares), warps);
-    const double time = static_cast<double>(waves) *
-                        (kBegin + static_cast<double>(rounds) * (kRound + kSegmentTime * static_cast<double>(segments)));
+    const int64_t waves = ceil_div(matrices * shares, places),
+                  rounds = ceil_div(ceil_div(tiles, shares), int64_t(kWarps));
+    const double time =
+        static_cast<double>(waves) *
+        (kBegin + static_cast<double>(rounds) * (kRound + kSegmentTime * static_cast<double>(segments)));
     if (time < least) least = time, best = shares;
   };
   for (int64_t shares = 1; shares <= 4; ++shares) try_shares(shares);

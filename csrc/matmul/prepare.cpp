@@ -569,8 +569,8 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     out.tile_m = of_a ? split_held::kTile : split_held::kRows;
     out.tile_n = of_a ? split_held::kRows : split_held::kTile;
     add_blocks(of_a ? "multiply 16 x 64 tiles" : "multiply 64 x 16 tiles",
-               shares * p.batches * ceil_div(lines, int64_t(split_held::kRows)), out,
-               split_held::warps_of(segments, lines) * 32, /*cluster=*/1, split_held::shared_bytes(segments, lines));
+               shares * p.batches * ceil_div(lines, int64_t(split_held::kRows)), out, split_held::kThreads,
+               /*cluster=*/1, split_held::shared_bytes(segments, lines));
     return;
   }
   const split_direct::Choice choice = split_direct::choose(p, chip);

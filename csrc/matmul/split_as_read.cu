@@ -21,7 +21,8 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
       [&] { return split_warps::run(call, of_a, w, x, split_w, split_x, partials); },
       [&](const Boxes& boxes, bool first) {
         const bool few = call.prepared.shape == split_rows::kWide64;
-        const auto run = few ? &split_wide::run_shape<split_rows::kWide64> : &split_wide::run_shape<split_rows::kWide128>;
+        const auto run =
+            few ? &split_wide::run_shape<split_rows::kWide64> : &split_wide::run_shape<split_rows::kWide128>;
         return run(call, of_a, boxes, w, x, split_w, split_x, partials, first);
       });
 }

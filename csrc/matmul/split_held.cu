@@ -1,7 +1,8 @@
-// split_direct where one operand has up to 64 lines (X), the other many (W), and k is short, as attention's products with values have
-// it: a block splits X into shared memory once, and then its warps walk W, each 16 lines at a time, which they split in the registers
-// that they multiply from. So W is read and split once, nothing of it goes through shared memory, and warps wait for each other only
-// where pairs do not suit all outputs. What they do not suit the block computes as well: by parts, and on the plain cores.
+// split_direct where one operand has few lines (X), the other many (W) in rows that the copy engine cannot read, and k is short, as
+// attention over an odd number of tokens has them: a block splits X into shared memory once, and then its warps walk W, each 16 lines at
+// a time, which they split in the registers that they multiply from. So W is read and split once, nothing of it goes through shared
+// memory, and warps wait for each other only where pairs do not suit all outputs. What they do not suit the block computes as well: by
+// parts, and on the plain cores.
 #include "split_held.h"
 
 #include "../primitives/ptx/atomic.cuh"
@@ -50,8 +51,7 @@ struct Line {
       to[i] = i < left ? __ldg(reinterpret_cast<const float*>(data + i * side.source.depth_stride * 4)) : 0.0f;
     }
   }
-  // Those of a segment; zeros past the end of k. kVectors: side.vectors, where it is known: numbers that two branches have read are moved,
-  // which waits for them.
+  // Those of a segment; zeros past the end of k. kVectors: whether four steps of k are one aligned load.
   template <bool kVectors>
   TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
     const int64_t step = side.source.depth_stride * 4;
@@ -90,8 +90,8 @@ struct Shared {
   int units[kRows];    // exponents
 };
 
-// kOfA: W is A; else the product is transposed. kVectors: of W, see Line.
-template <bool kOfA, bool kVectors>
+// kOfA: W is A; else the product is transposed.
+template <bool kOfA>
 struct Block {
   const Work& work;
   Shared& shared;
@@ -144,7 +144,8 @@ struct Block {
       const Line from = line_x(octet);
       float first[4], numbers[kNumbers];
       from.read_first(work.x, first);
-      work.x.vectors ? from.template read<true>(work.x, segment, numbers) : from.template read<false>(work.x, segment, numbers);
+      work.x.vectors ? from.template read<true>(work.x, segment, numbers)
+                     : from.template read<false>(work.x, segment, numbers);
       const int unit = unit_of(work.x, from, first);
       uint32_t words[2][kNumbers / 2];
       int exponent;
@@ -219,7 +220,7 @@ struct Block {
     float next[2][kNumbers];
     int unit[2];
 #pragma unroll
-    for (int l = 0; l < 2; ++l) from[l].template read<kVectors>(work.w, 0, next[l]);
+    for (int l = 0; l < 2; ++l) from[l].template read<false>(work.w, 0, next[l]);
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
@@ -239,7 +240,7 @@ struct Block {
             next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
         lines.known[l] = join(lines.known[l], extremes.facts(flags));
         scale[l] = split::power_of_two(exponent - unit[l]);
-        if (segment + 1 < work.steps) from[l].template read<kVectors>(work.w, segment + 1, next[l]);
+        if (segment + 1 < work.steps) from[l].template read<false>(work.w, segment + 1, next[l]);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * kRows) + threadIdx.x % 4;
 #pragma unroll
@@ -311,7 +312,7 @@ struct Block {
 #pragma unroll 1
       for (int segment = 0; segment < work.steps; ++segment) {
         float numbers[kNumbers];
-        from.template read<kVectors>(work.w, segment, numbers);
+        from.template read<false>(work.w, segment, numbers);
         uint32_t words[2][kNumbers / 2];
         int exponent;
         unsigned flags;
@@ -352,7 +353,7 @@ struct Block {
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
         float numbers[kNumbers];
-        from_w(lines.first, l).template read<kVectors>(work.w, segment, numbers);
+        from_w(lines.first, l).template read<false>(work.w, segment, numbers);
         split::split_all_parts(numbers, split::power_of_two(parts_exponent(lines.known[l])),
                                [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
       }
@@ -411,10 +412,9 @@ struct Block {
       const int octet = i / 4, o = i % 4;
       const Arithmetic way = arithmetic(lines, octet, o);
       const bool mine = exists(lines, octet, o) &&
-                        (way == Arithmetic::plain ||
-                         (way == Arithmetic::checked_parts &&
-                          !is_certain(__float_as_uint(*place_of(lines, octet, o)), lines.of(o),
-                                      shared.lines[column(octet, o)])));
+                        (way == Arithmetic::plain || (way == Arithmetic::checked_parts &&
+                                                      !is_certain(__float_as_uint(*place_of(lines, octet, o)),
+                                                                  lines.of(o), shared.lines[column(octet, o)])));
       const bool finite = all_finite(lines.of(o)) && all_finite(shared.lines[column(octet, o)]);
       for (uint32_t some = __ballot_sync(~0u, mine); some != 0; some &= some - 1) {
         const int lane = __ffs(some) - 1;
@@ -514,15 +514,15 @@ struct Block {
   }
 };
 
-template <bool kOfA, bool kVectors>
-__global__ void __launch_bounds__(kMostWarps * 32, 1)
+template <bool kOfA>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   Shared* const shared = dynamic_shared<Shared>();
   uint4* const pieces = reinterpret_cast<uint4*>(shared + 1);
   float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(pieces) + work.pieces_bytes);
-  Block<kOfA, kVectors> block{
-      work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), 0, 0, 0, 0, c, bias};
+  Block<kOfA> block{work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), 0, 0,
+                    0,    0,       c,      bias};
   block.compute();
 #endif
 }
@@ -548,11 +548,8 @@ cudaError_t run(const Call& call) {
   work.shares = static_cast<int>(launched.grid / (p.batches * work.tiles_x));
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.pieces_bytes = pieces_bytes(work.steps, work.x.lines);
-  const auto start = [&](auto function) {
-    return launch(function, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
-  };
-  if (work.w.vectors) return of_a ? start(&kernel<true, true>) : start(&kernel<false, true>);
-  return of_a ? start(&kernel<true, false>) : start(&kernel<false, false>);
+  return launch(of_a ? &kernel<true> : &kernel<false>, launched, work, static_cast<float*>(call.c),
+                static_cast<const float*>(call.bias));
 }
 
 }  // namespace treduce::matmul::split_held

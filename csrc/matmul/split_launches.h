@@ -154,11 +154,12 @@ constexpr Shape kShapes[kShapeCount] = {
 
 }  // namespace split_direct
 
-// Of split_direct, too: few lines of X and short k. A block splits X into shared memory, and its warps walk lines of W.
+// Of split_direct, too: few lines of X, short k, and rows of W that the copy engine cannot read. A block splits X into shared memory,
+// and its warps walk lines of W.
 namespace split_held {
 
-// Lines of X of a block, and of W of a warp; eights of X; and warps of a block: two fit a multiprocessor, or one.
-constexpr int kRows = 64, kTile = 16, kOctets = kRows / 8, kFewWarps = 8, kMostWarps = 16;
+// Lines of X of a block, and of W of a warp; eights of X; a block's warps, and blocks of a multiprocessor.
+constexpr int kRows = 64, kTile = 16, kOctets = kRows / 8, kWarps = 8, kThreads = kWarps * 32, kBlocks = 2;
 // Of X's halves: 2 KB for eight lines of a segment, at least so many that parts of four such in a segment fit, which take half as much more.
 constexpr int pieces_bytes(int64_t segments, int64_t lines) {
   constexpr int kBytes = 8 * kSegment * 4;
@@ -168,10 +169,6 @@ constexpr int pieces_bytes(int64_t segments, int64_t lines) {
 // And a scale and facts for each line of a segment, and facts and a unit for each.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments + 1);
-}
-constexpr int kSharedBytes = 225 << 10;  // of a multiprocessor
-constexpr int warps_of(int64_t segments, int64_t lines) {
-  return 2 * (shared_bytes(segments, lines) + 1024) <= kSharedBytes ? kFewWarps : kMostWarps;
 }
 // Whether W is A.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }

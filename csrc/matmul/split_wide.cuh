@@ -100,7 +100,9 @@ struct RingOfX {
   RingPosition<S::kSlots> position = {};
 
   TREDUCE_DEVICE char* piece() const { return tiles + position.stage * S::kPieceBytes; }
-  TREDUCE_DEVICE char* scales() const { return tiles + S::kSlots * S::kPieceBytes + position.stage * 2 * S::kScaleBytes; }
+  TREDUCE_DEVICE char* scales() const {
+    return tiles + S::kSlots * S::kPieceBytes + position.stage * 2 * S::kScaleBytes;
+  }
 
   // Copies a segment's pieces; scales and units where they are not null. Who calls: one thread.
   template <class Piece, int kPieces>
@@ -111,7 +113,8 @@ struct RingOfX {
       ptx::mbarrier_wait_long(shared.x.empty + position.stage, position.parity ^ 1);
       ptx::fence_async_proxy();  // copies overtake loads that are under way
       const bool scaled = i == 0 && scale != nullptr, with_units = i == 0 && unit != nullptr;
-      ptx::mbarrier_arrive_expect(full, S::kPieceBytes + (scaled ? S::kScaleBytes : 0) + (with_units ? S::kScaleBytes : 0));
+      ptx::mbarrier_arrive_expect(full,
+                                  S::kPieceBytes + (scaled ? S::kScaleBytes : 0) + (with_units ? S::kScaleBytes : 0));
       Tile<Piece, S::kRows, true>::load(piece(), &map, 0, step * kSegment, {i, matrix}, full);
       if (scaled) ptx::load_bytes(scales(), scale, S::kScaleBytes, full);
       if (with_units) ptx::load_bytes(scales() + S::kScaleBytes, unit, S::kScaleBytes, full);
@@ -598,8 +601,8 @@ TREDUCE_DEVICE void sync_consumers() { named_barrier<kWarpGroups * kWarpGroup>(1
 // Finds the lines of W that have outputs left, from number `first` of them on, among those of the window. Returns how many.
 // Who calls: all threads that multiply; they synchronise afterwards.
 template <int kRows>
-TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand16& x, const Work& work, const Task& task,
-                          int window, int first) {
+TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand16& x, const Work& work,
+                          const Task& task, int window, int first) {
   constexpr int kThreads = kWarps * 32, kFour = 4;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const Facts* const facts = w.line_facts + task.matrix_w * w.shape.lines_padded;
@@ -806,7 +809,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <int kIndex>
 cudaError_t run_shape(const Call& call, bool of_a, const Boxes& boxes, const Operand& w, const Operand& x,
-                const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
+                      const Operand16& split_w, const Operand16& split_x, float* partials, bool first) {
   using S = Tiling<kIndex>;
   const Problem& p = call.problem;
   CUtensorMap map_w = {}, map_x = {}, map_x_parts;

@@ -4,6 +4,6 @@
 namespace treduce::matmul::split_wide {
 
 template cudaError_t run_shape<split_rows::kWide128>(const Call&, bool, const Boxes&, const Operand&, const Operand&,
-                                                  const Operand16&, const Operand16&, float*, bool);
+                                                     const Operand16&, const Operand16&, float*, bool);
 
 }  // namespace treduce::matmul::split_wide
