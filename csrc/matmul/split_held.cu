@@ -194,7 +194,8 @@ struct Block {
   }
   TREDUCE_DEVICE float with_bias(float sum, const Lines& lines, int octet, int o) const {
     if (bias == nullptr) return sum;
-    return canonical(sum + __ldg(bias + (kOfA ? first_x + column(octet, o) : line_w(lines.first, o / 2))));
+    const int n = kOfA ? first_x + column(octet, o) : line_w(lines.first, o / 2);
+    return canonical(sum + __ldg(bias + min(n, (kOfA ? work.x : work.w).lines - 1)));
   }
 
   // Asks the L2 for a segment of a tile; of its next one where it has no more.
@@ -280,16 +281,16 @@ struct Block {
       }
     }
   }
-  // Stores the outputs of an octet that are `wanted`.
+  // Stores the outputs of an octet that are `wanted`. aligned: pairs of them.
   template <class Wanted>
-  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool pairs, Wanted wanted) const {
+  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool aligned, Wanted wanted) const {
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const int o = l * 2;
       const bool want[2] = {exists(lines, octet, o) && wanted(o), exists(lines, octet, o + 1) && wanted(o + 1)};
       float* const at = place_of(lines, octet, o);
       const float2 both = {with_bias(sums[o], lines, octet, o), with_bias(sums[o + 1], lines, octet, o + 1)};
-      if (pairs && want[0] && want[1]) {
+      if (aligned && want[0] && want[1]) {
         *reinterpret_cast<float2*>(at) = both;
       } else {
         if (want[0]) at[0] = both.x;
@@ -345,7 +346,7 @@ struct Block {
   }
 
   // A tile's outputs by parts, of these octets.
-  TREDUCE_DEVICE void compute_parts(const Lines& lines, int first, int count, bool pairs) const {
+  TREDUCE_DEVICE void compute_parts(const Lines& lines, int first, int count, bool aligned) const {
     float acc[kMostAtOnce][4] = {};
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
@@ -377,7 +378,7 @@ struct Block {
         acc[i][o] = split::from_units(acc[i][o], -parts_exponent(lines.known[o / 2]),
                                       -parts_exponent(shared.lines[column(octet, o)]));
       }
-      store(acc[i], lines, octet, pairs, [&](int o) { return by_parts(arithmetic(lines, octet, o)); });
+      store(acc[i], lines, octet, aligned, [&](int o) { return by_parts(arithmetic(lines, octet, o)); });
     }
   }
 
@@ -442,7 +443,7 @@ struct Block {
     const int begin = static_cast<int>(int64_t(work.tiles_w) * share / work.shares);
     const int end = static_cast<int>(int64_t(work.tiles_w) * (share + 1) / work.shares);
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
-    const bool pairs = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
+    const bool aligned = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
     split_halves();
     // Of X, what decides for most lines of W.
     bool all_close = true, none_spread = true, none_never = true;
@@ -457,7 +458,7 @@ struct Block {
     none_spread = __all_sync(~0u, none_spread);
     none_never = __all_sync(~0u, none_never);
 
-    const bool whole_x = bias == nullptr && (pairs || !kOfA) && first_x + octets * 8 <= work.x.lines;
+    const bool whole_x = bias == nullptr && (aligned || !kOfA) && first_x + octets * 8 <= work.x.lines;
     uint64_t some_left = 0;  // of this warp's tiles; a bit for each, the last for all beyond
     prefetch((begin + warp) * kTile, 1);
     for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
@@ -474,7 +475,8 @@ struct Block {
         if (whole) {
           store_all(acc[octet], lines, octet);
         } else {
-          store(acc[octet], lines, octet, pairs, [&](int o) { return !left || by_pairs(arithmetic(lines, octet, o)); });
+          store(acc[octet], lines, octet, aligned,
+                [&](int o) { return !left || by_pairs(arithmetic(lines, octet, o)); });
         }
       }
     }
@@ -507,7 +509,7 @@ struct Block {
       for (int first = 0; first < octets; first += most) {
         const int count = min(most, octets - first);
         split_parts(first, count);
-        if (parts) for_each_left([&](const Lines& lines) { compute_parts(lines, first, count, pairs); });
+        if (parts) for_each_left([&](const Lines& lines) { compute_parts(lines, first, count, aligned); });
       }
     }
     if (plain) for_each_left([&](const Lines& lines) { compute_plain(lines); });
