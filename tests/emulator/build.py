@@ -31,8 +31,10 @@ COMPILE += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-parenth
 # descriptors, and those of fragments that nobody may look into have no twin on the host.
 NO_TWIN = (
     '"../hopper.cuh"',
+    '"hopper.cuh"',
     '"groups.cuh"',
     '"split_rows.cuh"',
+    '"split_wide.cuh"',
     '"persistent.cuh"',
     '"kernels/persistent.cuh"',
     "<mma.h>",
