@@ -34,19 +34,10 @@ CASES = (
     Heads("Stable Diffusion, a picture by its text", 16, 4096, 77, 40),
 )
 SMOKE = (Heads("small", 3, 20, 17, 8),)
-# As a step has them: the operands' layouts, too.
-NAMES = (
-    "scores",
-    "values",
-    "gradient of probabilities",
-    "gradient of values",
-    "gradient of queries",
-    "gradient of keys",
-)
 
 
 def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    """Those of each product. Probabilities are a softmax of scores whose standard deviation is 3."""
+    """Those of each product, as a step has them. Probabilities: a softmax of scores whose standard deviation is 3."""
 
     def normal(*size: int) -> Tensor:
         return torch.randn(case.heads, *size, generator=generator, device=generator.device)
@@ -54,20 +45,14 @@ def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor,
     query, key, value = normal(case.queries, case.width), normal(case.keys, case.width), normal(case.keys, case.width)
     of_scores, of_values = normal(case.queries, case.keys), normal(case.queries, case.width)
     probabilities = torch.softmax(3 * normal(case.queries, case.keys), -1)
-    return dict(
-        zip(
-            NAMES,
-            (
-                (query, key.mT),
-                (probabilities, value),
-                (of_values, value.mT),
-                (probabilities.mT, of_values),
-                (of_scores, key),
-                (of_scores.mT, query),
-            ),
-            strict=True,
-        )
-    )
+    return {
+        "scores": (query, key.mT),
+        "values": (probabilities, value),
+        "gradient of probabilities": (of_values, value.mT),
+        "gradient of values": (probabilities.mT, of_values),
+        "gradient of queries": (of_scores, key),
+        "gradient of keys": (of_scores.mT, query),
+    }
 
 
 def measure(
@@ -85,12 +70,13 @@ def measure(
 
 def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Head and lines: a model, its sizes, and each product's speed-up."""
-    head = ["model", "heads", "queries x keys x width", *NAMES]
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    head = ["model", "heads", "queries x keys x width", *names]
     lines = []
     for model in dict.fromkeys(row["model"] for row in rows):
         found = {row["name"]: row for row in rows if row["model"] == model}
         one = next(iter(found.values()))
         sizes = f"{one['queries']:,} x {one['keys']:,} x {one['width']}"
-        x = [f"{found[name]['x'][0]:.2f}" for name in NAMES]
+        x = [f"{found[name]['x'][0]:.2f}" for name in names]
         lines.append([model, f"{one['heads']:,}", sizes, *x])
     return head, lines

@@ -604,36 +604,37 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
 }  // namespace split_both
 
 namespace split_held {
+namespace {
 
-int64_t choose(const Problem& p, const Chip& chip) {
-  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  // Where it is faster, found with 60 products of batches on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is split
-  // twice), with lines of W for all warps of a block, and blocks for the chip. Where the copy engine can read W others are as fast, and
-  // much faster with lines that pairs do not suit.
-  constexpr int64_t kFewest = 2 * 8 + 1, kMostSegments = 6, kMostSplitTwice = 5;
+int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64_t(kTile)); }
+int64_t places_of(const Chip& chip) { return int64_t(chip.multiprocessors) * kBlocks; }
+
+}  // namespace
+
+// Where it is faster, found with 60 products of batches on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is split twice),
+// with lines of W for all warps of a block, and blocks for the chip. Where the copy engine can read W others are as fast, and much faster
+// with lines that pairs do not suit.
+bool pays(const Problem& p, const Chip& chip) {
+  constexpr int64_t kFewest = 17, kMostSegments = 6, kMostSplitTwice = 5;
+  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment)), tiles = tiles_of_w(p);
   const bool of_a = of_a_of(p);
   const int64_t step = of_a ? p.a_column : p.b_row, pitch = step == 1 ? (of_a ? p.a_row : p.b_column) : step;
-  if (lines < kFewest || lines > 2 * kRows || segments > (lines > kRows ? kMostSplitTwice : kMostSegments)) return 0;
-  const int64_t places = int64_t(chip.multiprocessors) * kBlocks, tiles = ceil_div(std::max(p.m, p.n), int64_t(kTile));
-  const int64_t matrices = p.batches * ceil_div(lines, int64_t(kRows));
-  if (pitch % 4 == 0 || tiles < kWarps * 3 / 4 || matrices * tiles < places * kWarps / 2) return 0;
+  return lines >= kFewest && lines <= 2 * kRows && segments <= (lines > kRows ? kMostSplitTwice : kMostSegments) &&
+         pitch % 4 != 0 && tiles >= kWarps * 3 / 4 && x_tiles_of(p) * tiles >= places_of(chip) * kWarps / 2;
+}
+
+int64_t shares(const Problem& p, const Chip& chip) {
   // What a block takes to begin, and for a round of its warps' tiles, beside each other.
   constexpr double kBegin = 8, kRound = 3, kSegmentTime = 4.3;
-  int64_t best = 1;
-  double least = std::numeric_limits<double>::infinity();
-  const int64_t most = ceil_div(tiles, int64_t(kWarps));
-  const auto try_shares = [&](int64_t shares) {
-    shares = std::clamp<int64_t>(shares, 1, most);
-    const int64_t waves = ceil_div(matrices * shares, places),
+  const double round = kRound + kSegmentTime * static_cast<double>(ceil_div(p.k, int64_t(kSegment)));
+  const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)), places = places_of(chip);
+  const auto clamped = [&](int64_t shares) { return std::clamp<int64_t>(shares, 1, most); };
+  const int64_t candidates[] = {1, clamped(2), clamped(3), clamped(4), clamped(places / x_tiles_of(p))};
+  return cheapest(candidates, [&](int64_t shares) {
+    const int64_t waves = ceil_div(x_tiles_of(p) * shares, places),
                   rounds = ceil_div(ceil_div(tiles, shares), int64_t(kWarps));
-    const double time =
-        static_cast<double>(waves) *
-        (kBegin + static_cast<double>(rounds) * (kRound + kSegmentTime * static_cast<double>(segments)));
-    if (time < least) least = time, best = shares;
-  };
-  for (int64_t shares = 1; shares <= 4; ++shares) try_shares(shares);
-  try_shares(places / matrices);
-  return best;
+    return static_cast<double>(waves) * (kBegin + static_cast<double>(rounds) * round);
+  });
 }
 
 }  // namespace split_held
@@ -722,7 +723,7 @@ Fastest fastest(const Problem& p, const Chip& chip) {
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
-  if (split_held::choose(p, chip) > 0) return true;
+  if (split_held::pays(p, chip)) return true;
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. A cluster's
   // walk is short. Checked on 90 products of k from 1024 to 8192 (NVIDIA H200, 2026-11-25): at most 6 % slower than the faster of both.
   constexpr double kFaster = 0.8, kClusterFaster = 0.85;

@@ -111,8 +111,9 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
 }  // namespace split_both
 
 namespace split_held {
-// Blocks that share the lines of W of a product; 0: another kernel is faster.
-int64_t choose(const Problem&, const Chip&);
+bool pays(const Problem&, const Chip&);
+// Blocks that share the lines of W of a product.
+int64_t shares(const Problem&, const Chip&);
 }  // namespace split_held
 
 namespace split_direct {

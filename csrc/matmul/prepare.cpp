@@ -562,15 +562,15 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
   if (p.k == 0) return;
   out.groups = groups_of(p.k);
   out.split_a.as_read = out.split_b.as_read = true;
-  if (const int64_t shares = split_held::choose(p, chip)) {
+  if (split_held::pays(p, chip)) {
     const bool of_a = split_held::of_a_of(p);
     const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n);
     out.small = true;
     out.tile_m = of_a ? split_held::kTile : split_held::kRows;
     out.tile_n = of_a ? split_held::kRows : split_held::kTile;
     add_blocks(of_a ? "multiply 16 x 64 tiles" : "multiply 64 x 16 tiles",
-               shares * p.batches * ceil_div(lines, int64_t(split_held::kRows)), out, split_held::kThreads,
-               /*cluster=*/1, split_held::shared_bytes(segments, lines));
+               split_held::shares(p, chip) * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
+               split_held::shared_bytes(segments, lines));
     return;
   }
   const split_direct::Choice choice = split_direct::choose(p, chip);

@@ -16,24 +16,13 @@ namespace treduce::matmul::split_held {
 using split::kNumbers;
 using split::Pieces;
 using split::PiecesX;
-
-struct Side {
-  split::Source source;
-  split::Matrices matrices;
-  int lines;
-  bool vectors;  // four steps of k are one aligned load
-};
+using split::Side;
 
 struct Work {
   Side w, x;
   int64_t n, matrix_outputs;
   int depth, steps, tiles_w, tiles_x, shares, inner_batches, pieces_bytes;
 };
-
-// Of a line that begins with zeros. Who calls: all lanes of a warp.
-__device__ __noinline__ int late_unit(const split::Source& source, const float* line) {
-  return source.unit(true, line, 0);
-}
 
 // A lane's numbers of a line. A team of four lanes has a line; a lane four of every 16 steps of k, which are neighbours.
 struct Line {
@@ -80,7 +69,7 @@ TREDUCE_DEVICE int unit_of(const Side& side, const Line& line, const float (&fir
   const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
   if (__any_sync(~0u, most == 0)) {
     const int64_t before = threadIdx.x % split::kLanes * 4 * side.source.depth_stride;
-    return late_unit(side.source, reinterpret_cast<const float*>(line.data) - before);
+    return split::late_unit(side.source, reinterpret_cast<const float*>(line.data) - before, 0);
   }
   return split::unit_exponent(most);
 }
@@ -111,25 +100,6 @@ struct Block {
   TREDUCE_DEVICE uint4* piece(int place) const {
     return pieces + place * (kPieces * 2 * 32) + threadIdx.x % 32;
   }
-  template <int kPieces>
-  TREDUCE_DEVICE void write(int place, const uint32_t (&words)[kPieces][kNumbers / 2]) const {
-    uint4* const to = piece<kPieces>(place);
-#pragma unroll
-    for (int quad = 0; quad < kPieces * 2; ++quad) {
-      const uint32_t* const four = words[quad / 2] + quad % 2 * 4;
-      to[quad * 32] = make_uint4(four[0], four[1], four[2], four[3]);
-    }
-  }
-  template <int kPieces>
-  TREDUCE_DEVICE void read(int place, PiecesX<kPieces>& words) const {
-    const uint4* const from = piece<kPieces>(place);
-#pragma unroll
-    for (int quad = 0; quad < kPieces * 2; ++quad) {
-      const uint4 four = from[quad * 32];
-      uint32_t* const to = words[quad / 2] + quad % 2 * 4;
-      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-    }
-  }
   TREDUCE_DEVICE int line_of_octet(int octet) const { return octet * 8 + static_cast<int>(threadIdx.x % 32 / 4); }
   // Past the last line the last.
   TREDUCE_DEVICE Line line_x(int octet) const {
@@ -152,7 +122,7 @@ struct Block {
       unsigned flags;
       const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
           numbers, present(segment), unit, words[0], words[1], exponent, flags);
-      write<2>(job, words);
+      split::write_pieces<2>(piece<2>(job), words);
       if (threadIdx.x % split::kLanes != 0) continue;
       scales[segment * kRows + line] = split::power_of_two(exponent - unit);
       facts[segment * kRows + line] = extremes.facts(flags);
@@ -248,7 +218,7 @@ struct Block {
       for (int octet = 0; octet < kOctets; ++octet) {
         if (octet >= octets) break;
         PiecesX<2> x;
-        read<2>(segment * octets + octet, x);
+        split::read_pieces<2>(piece<2>(segment * octets + octet), x);
         const float2 of_x = scales_x[octet * 4];
         float high[4] = {}, rest[4] = {};
         split::multiply_segment<float16, 2, kOfA>(high, rest, w, x);
@@ -340,7 +310,7 @@ struct Block {
       uint32_t words[kParts][kNumbers / 2];
       split::split_all_parts(numbers, split::power_of_two(parts_exponent(shared.lines[line_of_octet(octet)])),
                              [&](int part, int i, uint32_t pair) { words[part][i] = pair; });
-      write<kParts>(job, words);
+      split::write_pieces<kParts>(piece<kParts>(job), words);
     }
     __syncthreads();
   }
@@ -362,7 +332,7 @@ struct Block {
       for (int i = 0; i < kMostAtOnce; ++i) {
         if (i >= count) break;
         PiecesX<kParts> x;
-        read<kParts>(segment * count + i, x);
+        split::read_pieces<kParts>(piece<kParts>(segment * count + i), x);
         float high[4] = {}, rest[4] = {};
         split::multiply_segment<bfloat16, kParts, kOfA>(high, rest, w, x);
 #pragma unroll
@@ -533,13 +503,9 @@ cudaError_t run(const Call& call) {
   const Problem& p = call.problem;
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
   const bool of_a = of_a_of(p);
-  const auto side = [](const Operand& o) {
-    return Side{split::source_of(o), split::matrices_of(o), static_cast<int>(o.lines),
-                splitting_of(o, halves_of(o)).vectors};
-  };
   Work work;
-  work.w = side(of_a ? a : b);
-  work.x = side(of_a ? b : a);
+  work.w = split::side_of(of_a ? a : b);
+  work.x = split::side_of(of_a ? b : a);
   work.n = p.n;
   work.matrix_outputs = p.m * p.n;
   work.depth = static_cast<int>(p.k);
@@ -547,7 +513,7 @@ cudaError_t run(const Call& call) {
   work.tiles_w = static_cast<int>(ceil_div(int64_t(work.w.lines), int64_t(kTile)));
   work.tiles_x = static_cast<int>(ceil_div(int64_t(work.x.lines), int64_t(kRows)));
   const Launch launched = call.step(0);
-  work.shares = static_cast<int>(launched.grid / (p.batches * work.tiles_x));
+  work.shares = static_cast<int>(launched.grid / x_tiles_of(p));
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.pieces_bytes = pieces_bytes(work.steps, work.x.lines);
   return launch(of_a ? &kernel<true> : &kernel<false>, launched, work, static_cast<float*>(call.c),

@@ -170,8 +170,9 @@ constexpr int pieces_bytes(int64_t segments, int64_t lines) {
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments + 1);
 }
-// Whether W is A.
+// Whether W is A. And tiles of X, of all products.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
+inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < p.n ? p.m : p.n, int64_t(kRows)); }
 
 }  // namespace split_held
 

@@ -14,6 +14,26 @@ using Pieces = uint32_t[kPieces][2][kNumbers / 2];
 // The same of a line of X, one of the instruction's columns.
 template <int kPieces>
 using PiecesX = uint32_t[kPieces][kNumbers / 2];
+
+// Pieces of a segment of eight lines lie in shared memory as [16 bytes of a lane][lane]. `at`: this lane's first.
+template <int kPieces>
+TREDUCE_DEVICE void write_pieces(uint4* at, const PiecesX<kPieces>& words) {
+#pragma unroll
+  for (int quad = 0; quad < kPieces * 2; ++quad) {
+    const uint32_t* const four = words[quad / 2] + quad % 2 * 4;
+    at[quad * 32] = make_uint4(four[0], four[1], four[2], four[3]);
+  }
+}
+template <int kPieces>
+TREDUCE_DEVICE void read_pieces(const uint4* at, PiecesX<kPieces>& words) {
+#pragma unroll
+  for (int quad = 0; quad < kPieces * 2; ++quad) {
+    const uint4 four = at[quad * 32];
+    uint32_t* const to = words[quad / 2] + quad % 2 * 4;
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  }
+}
+
 // Multiplies a segment of 16 lines by eight of X. Adds products of the largest pieces in `high`, all others in `rest`.
 template <class Piece, int kPieces, bool kOfA>
 TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const Pieces<kPieces>& w,

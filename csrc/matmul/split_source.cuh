@@ -81,4 +81,21 @@ inline Source source_of(const Operand& o) {
           {o.batch_stride[0], o.batch_stride[1]}, o.depth};
 }
 
+// An operand that blocks split as they need its lines.
+struct Side {
+  Source source;
+  Matrices matrices;
+  int lines;
+  bool vectors;  // four steps of k are one aligned load
+};
+
+inline Side side_of(const Operand& o) {
+  return {source_of(o), matrices_of(o), static_cast<int>(o.lines), splitting_of(o, halves_of(o)).vectors};
+}
+
+// The unit of a line whose group begins with zeros. A call, for it is rare. Who calls: all lanes of a warp.
+static __device__ __noinline__ int late_unit(const Source& source, const float* line, int segment) {
+  return source.unit(true, line, segment);
+}
+
 }  // namespace treduce::matmul::split

@@ -375,12 +375,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     } else if (warp == kWarps + 1) {
       ptx::wait_for_launch_before();
-      int turn = 0;
-      for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
+      RingPosition<S::kModes> turn;
+      for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, turn.next()) {
         const auto task = Task::of(work, index);
         const auto mode = S::Mode::of(task.facts_x(x), work.x_lines);
-        if (lane == 0) shared.modes[turn] = mode;  // before the arrival at the first piece's barrier
-        turn = turn + 1 == S::kModes ? 0 : turn + 1;
+        if (lane == 0) shared.modes[turn.stage] = mode;  // before the arrival at the first piece's barrier
         const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded;
         const float* const units = x.unit + (task.matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded;
         const int matrix = static_cast<int>(task.matrix_x);
@@ -399,8 +398,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::take_registers<kMultiplying>();
   const int own = warp * kWarpLines + own_line();  // of the block's lines
   RingPosition<kStages> at_w;
-  int turn = 0;  // of modes
-  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, turn = turn + 1 == S::kModes ? 0 : turn + 1) {
+  RingPosition<S::kModes> turn;  // of modes
+  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, turn.next()) {
     const auto task = Task::of(work, index);
     const auto read = [&](int l, float (&numbers)[kNumbers]) {
       split_rows::read_line<kRead, kLines>(tiles + at_w.stage * kBytesW, own + l * 8, numbers);
@@ -459,7 +458,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int l = 0; l < 2; ++l) halve_line(l, task.begin, found[l], true, pieces);
     ring_x.wait_any();
-    const auto mode = shared.modes[turn];
+    const auto mode = shared.modes[turn.stage];
     if (!mode.parts) {
       Pieces<2> next;
       float scale[2];
@@ -499,6 +498,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         set_scales(found, scale);
       }
     } else {
+      if (!mode.halves) flags[0] = flags[1] = 0xff;  // as if no segment had been halved
       // Of this lane's outputs, those by parts: two bits for each eight lines of X.
       uint32_t by_parts_here = 0;
 #pragma unroll
@@ -527,22 +527,22 @@ __global__ void __launch_bounds__(kThreads, 1)
           }
           ring_x.template release<2>();
         }
-        Pieces<kParts> pieces;
+        Pieces<kParts> parts;
 #pragma unroll
         for (int l = 0; l < 2; ++l) {
           float numbers[kNumbers];
           read(l, numbers);
           if (!mode.halves) extremes[l].join(split::Extremes::of<split::kLanes>(numbers));
           split::split_all_parts(numbers, split::power_of_two(-unit[l]),
-                                 [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+                                 [&](int part, int i, uint32_t pair) { parts[part][l][i] = pair; });
         }
         release_w();
         const auto segment = ring_x.template wait<kParts>();
 #pragma unroll
         for (int first = 0; first < kRows; first += kPartOfBoth) {
           float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
-          start_segment<bfloat16, kOfA>(high, rest, pieces, segment, first);
-          wait_segment(high, rest, pieces);
+          start_segment<bfloat16, kOfA>(high, rest, parts, segment, first);
+          wait_segment(high, rest, parts);
           add_parts(acc, first, high, rest, is_by_parts);
         }
         if (step + 1 == task.end) from_units(acc, unit, segment.units, work.x_lines);

@@ -30,16 +30,8 @@ using split::PiecesX;
 
 enum class Way { pairs, parts, plain };
 
-// An operand: F, whose lines are the instruction's rows, or S, of its columns.
-struct Side {
-  split::Source source;
-  split::Matrices matrices;
-  int lines;
-  bool vectors;  // four steps of k are one aligned load
-};
-
 struct Work {
-  Side sides[2];  // F, S
+  split::Side sides[2];  // F, whose lines are the instruction's rows, and S, of its columns
   int64_t n, matrix_outputs;
   int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
   int cluster_bits;  // of its number of blocks
@@ -56,11 +48,6 @@ struct Block {
   float* scales;
   float4* sums;
 };
-
-// Of a line that begins with zeros. Who calls: all lanes of a warp.
-__device__ __noinline__ int late_unit(const split::Source& source, const float* line, int segment) {
-  return source.unit(true, line, segment);
-}
 
 // kIndex: of kShapes. kCluster: a cluster has a tile; a block that has all of k is compiled apart, and up to a sixth faster so.
 template <int kIndex, bool kCluster>
@@ -125,13 +112,7 @@ struct Tile {
 
   template <Way kWay>
   TREDUCE_DEVICE void read_pieces(int segment, int octet, PiecesX<kQuads<kWay> / 2>& to) const {
-    const uint4* const from = pieces<kWay>(segment, octet) + threadIdx.x % 32;
-#pragma unroll
-    for (int quad = 0; quad < kQuads<kWay>; ++quad) {
-      const uint4 four = from[quad * 32];
-      uint32_t* const words = to[quad / 2] + quad % 2 * 4;
-      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
-    }
+    split::read_pieces<kQuads<kWay> / 2>(pieces<kWay>(segment, octet) + threadIdx.x % 32, to);
   }
 
   template <Way kWay, class Add>
@@ -217,7 +198,7 @@ struct Tile {
   };
   TREDUCE_DEVICE Line line_of(int octet) const {
     const bool of_s = octet >= kOctetsF;
-    const Side& side = work.sides[of_s];
+    const split::Side& side = work.sides[of_s];
     // Past the last one the last.
     const int within = (octet - (of_s ? kOctetsF : 0)) * kOctet + static_cast<int>(threadIdx.x % 32 / 4);
     const int line = min((of_s ? block.first[1] : block.first[0]) + within, side.lines - 1);
@@ -253,7 +234,7 @@ struct Tile {
     const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
     if (__any_sync(~0u, most == 0)) {
       const split::Source& source = work.sides[octet >= kOctetsF].source;
-      return late_unit(source, line.data - threadIdx.x % 4 * 4 * source.depth_stride, group * kGroupSegments);
+      return split::late_unit(source, line.data - threadIdx.x % 4 * 4 * source.depth_stride, group * kGroupSegments);
     }
     return split::unit_exponent(most);
   }
@@ -278,12 +259,7 @@ struct Tile {
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) words[i / 8][i % 8] = __float_as_uint(numbers[i]);
     }
-    uint4* const to = pieces<kWay>(segment, octet) + threadIdx.x % 32;
-#pragma unroll
-    for (int quad = 0; quad < kQuads<kWay>; ++quad) {
-      const uint32_t* const four = words[quad / 2] + quad % 2 * 4;
-      to[quad * 32] = make_uint4(four[0], four[1], four[2], four[3]);
-    }
+    split::write_pieces<kQuads<kWay> / 2>(pieces<kWay>(segment, octet) + threadIdx.x % 32, words);
   }
 
   template <Way kWay, class Add>
@@ -554,7 +530,7 @@ struct Tile {
     block.first[1] = tile_s * kShape.s_lines;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const Side& side = work.sides[i];
+      const split::Side& side = work.sides[i];
       block.data[i] = side.source.line(side.matrices.of(batch / work.inner_batches, batch % work.inner_batches), 0);
     }
     c += batch * work.matrix_outputs;
@@ -588,11 +564,7 @@ cudaError_t launch_one(const Call& call) {
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
   const Operand* const operands[2] = {shape.of_a ? &a : &b, shape.of_a ? &b : &a};
   Work work;
-  for (int i = 0; i < 2; ++i) {
-    const Operand& o = *operands[i];
-    work.sides[i] = {split::source_of(o), split::matrices_of(o), static_cast<int>(o.lines),
-                     splitting_of(o, halves_of(o)).vectors};
-  }
+  for (int i = 0; i < 2; ++i) work.sides[i] = split::side_of(*operands[i]);
   const Launch launched = call.step(0);
   work.cluster_bits = log2_of(launched.cluster);
   work.n = p.n;
