@@ -522,6 +522,7 @@ MATMUL_GROUPS = {
     "odd": "odd and misaligned",
     "layouts": "transposed operands",
     "batched": "batches",
+    "search": "some vectors by very many",
     "long": "few outputs, long k",
     "untuned": "shapes that nothing was tuned for",
     "integers": "integers",
@@ -574,6 +575,15 @@ MATMUL_GRID = (
     MatmulPoint("batched", 128, 128, 64, "many small products", batch=(512,)),
     MatmulPoint("batched", 1024, 1024, 64, "attention's scores of (batch, sequence, heads, size)", "scores", (32, 16)),
     MatmulPoint("batched", 1024, 64, 1024, "attention's values", "values", (32, 16)),
+    *(
+        MatmulPoint("search", m, n, k, reason, layout, batch)
+        for m, n, k, layout, batch, reason in (
+            (1, 1_000_000, 128, "NT", (), "a vector among a million"),
+            (8, 1_000_000, 128, "NT", (), "eight of them"),
+            (64, 100_000, 256, "NT", (), "more, and longer, among fewer"),
+            (100, 20, 130, "NT", (1000,), "a thousand small searches, in rows that are not aligned"),
+        )
+    ),
     MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
     *(
         MatmulPoint("untuned", m, n, k, reason, layout)

@@ -473,7 +473,7 @@ SEGMENT, GROUP = (
     2048,
 )  # steps of k that share a scale; that share a unit, whose segments are added one after another
 CLEAN, DENSE, FEW, ZERO, MODERATE, CLOSE = 1, 2, 4, 8, 32, 64
-LOWEST, HIGHEST = -45, 12  # exponents of scales, from that of the unit
+LOWEST, HIGHEST = -45, 40  # exponents of scales, from that of the unit
 UNITS, LOWEST_SCALE = (-100, 113), -112
 SAMPLED = 16  # numbers of a group from which its unit is estimated
 PARTS_TOP, PARTS_BOTTOM = 56, -62  # exponents of what parts are taken of

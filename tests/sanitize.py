@@ -148,7 +148,7 @@ def blind(tool: str, rung: str, dtype: torch.dtype, m: int, n: int) -> bool:
 
 
 # Where many lines meet few, other kernels multiply them.
-MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(30, 8700, 130)]}
+MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(3, 8700, 130), (40, 8700, 130)]}
 
 
 def products(failures: list[str], tool: str) -> int:

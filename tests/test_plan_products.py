@@ -118,24 +118,40 @@ def test_clusters_share_the_k_of_few_tiles():
             assert launch.shared_bytes * 512 // launch.block[0] <= 226 << 10
 
 
-def test_lines_are_held_where_they_are_many_and_rows_are_not_aligned():
-    """Of short k; of enough of them for the chip, by 17 to 128 of the other operand."""
-    for m, n, k, batch in ((197, 64, 197, 384), (64, 301, 200, 100), (100_000, 32, 255, 1), (255, 128, 127, 200)):
+def test_lines_are_held_where_the_others_are_many():
+    """Of short k; of enough of them for the chip, by up to 128 of the other operand."""
+    for m, n, k, batch in (
+        (197, 64, 197, 384),
+        (64, 301, 200, 100),
+        (100_000, 32, 256, 1),
+        (255, 128, 127, 200),
+        (1, 100_000, 640, 1),
+        (300, 8, 128, 200),
+        (1_000_000, 16, 128, 1),
+    ):
         p = plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct")
         (launch,) = p.launches
-        tile, few = ((16, 64), n) if m >= n else ((64, 16), m)
-        assert (p.tile, launch.cluster, p.workspace_bytes) == (tile, 1, 0)
-        assert launch.kernel == f"multiply {tile[0]} x {tile[1]} tiles"
+        few = min(m, n)
+        rows = 8 if few <= 8 else 64
+        assert p.tile == ((16, rows) if m >= n else (rows, 16))
+        assert (launch.kernel, launch.cluster, p.workspace_bytes) == (
+            f"multiply {p.tile[0]} x {p.tile[1]} tiles",
+            1,
+            0,
+        )
         assert launch.grid[0] % (batch * -(-few // 64)) == 0 and launch.shared_bytes * 2 <= 226 << 10
+        # A block holds what is known of so many lines.
+        assert max(m, n) <= launch.grid[0] // (batch * -(-few // 64)) * 128 * 16
         assert plan("matmul", (batch, m, k), (batch, k, n)).rung == ("split_direct" if k > 127 else "pipelined")
     for m, n, k, batch in (
         (197, 64, 197, 12),
-        (100_000, 16, 255, 1),
         (100_000, 64, 385, 1),
+        (100_000, 128, 321, 1),
         (40, 30, 199, 500),
-        (256, 64, 256, 100),
+        (20_000, 129, 128, 1),
     ):
         assert plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct").tile not in ((16, 64), (64, 16))
+    assert plan("matmul", (1, 768), (768, 50_257)).rung == "split_fp16"
 
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():

@@ -391,8 +391,8 @@ def test_flags_of_segments():
     assert of_line(ones * 2.0**-108) == CLEAN  # no number counts as large
     assert of_line(ones * 2.0**-126) == 0
     # The unit is 2^-11, from the first 16 numbers; or from the first that are not zero.
-    for last, expected in ((2.0**15, CLEAN), (2.0**16, 0)):
-        assert of_line(ones, ones[:, :-1], np.full((1, 1), last)) & CLEAN == expected
+    for last, expected in ((2.0**43, CLEAN), (2.0**44, 0)):
+        assert of_line(ones, 0 * ones[:, :-1], np.full((1, 1), last)) & CLEAN == expected
     for zeros, expected in ((16, CLEAN), (17, CLEAN), (80, CLEAN), (500, CLEAN), (528, 0)):
         assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
 
@@ -975,7 +975,12 @@ DIRECT_PRODUCTS = [
     (128, 120, 2112, ()),
     (33, 1000, 4100, ()),
     (100, 90, 13_000, ()),
-    # Many lines whose rows are not aligned, by few: of one matrix or of many.
+    # Many lines by few: of one matrix or of many, in rows that are aligned or not.
+    (1, 40_000, 640, ()),
+    (30_003, 7, 384, ()),
+    (300, 3, 131, (130,)),
+    (128, 9000, 256, ()),
+    (17_000, 20, 320, ()),
     (20_001, 40, 301, ()),
     (37, 18_001, 130, ()),
     (17_003, 64, 333, ()),

@@ -611,16 +611,14 @@ int64_t places_of(const Chip& chip) { return int64_t(chip.multiprocessors) * kBl
 
 }  // namespace
 
-// Where it is faster, found with 60 products of batches on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is split twice),
-// with lines of W for all warps of a block, and blocks for the chip. Where the copy engine can read W others are as fast, and much faster
-// with lines that pairs do not suit.
+// Where it is faster, found with 60 products of batches, and 200 more, on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is
+// split twice), with lines of W for all warps of a block, and tiles for the chip.
 bool pays(const Problem& p, const Chip& chip) {
-  constexpr int64_t kFewest = 17, kMostSegments = 6, kMostSplitTwice = 5;
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment)), tiles = tiles_of_w(p);
-  const bool of_a = of_a_of(p);
-  const int64_t step = of_a ? p.a_column : p.b_row, pitch = step == 1 ? (of_a ? p.a_row : p.b_column) : step;
-  return lines >= kFewest && lines <= 2 * kRows && segments <= (lines > kRows ? kMostSplitTwice : kMostSegments) &&
-         pitch % 4 != 0 && tiles >= kWarps * 3 / 4 && x_tiles_of(p) * tiles >= places_of(chip) * kWarps / 2;
+  const int64_t most_segments = lines <= kOctet ? 10 : lines <= kRows ? 6 : 5;
+  const int64_t tiles_each = lines <= kOctet || (lines > 32 && segments <= 3) ? 4 : 8;  // of a multiprocessor
+  return lines <= 2 * kRows && segments <= most_segments && tiles >= kWarps * 3 / 4 &&
+         x_tiles_of(p) * tiles >= tiles_each * chip.multiprocessors;
 }
 
 int64_t shares(const Problem& p, const Chip& chip) {
@@ -628,8 +626,9 @@ int64_t shares(const Problem& p, const Chip& chip) {
   constexpr double kBegin = 8, kRound = 3, kSegmentTime = 4.3;
   const double round = kRound + kSegmentTime * static_cast<double>(ceil_div(p.k, int64_t(kSegment)));
   const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)), places = places_of(chip);
-  const auto clamped = [&](int64_t shares) { return std::clamp<int64_t>(shares, 1, most); };
-  const int64_t candidates[] = {1, clamped(2), clamped(3), clamped(4), clamped(places / x_tiles_of(p))};
+  const int64_t least = ceil_div(tiles, int64_t(kMostTiles));
+  const auto clamped = [&](int64_t shares) { return std::clamp(shares, least, most); };
+  const int64_t candidates[] = {least, clamped(2), clamped(3), clamped(4), clamped(places / x_tiles_of(p))};
   return cheapest(candidates, [&](int64_t shares) {
     const int64_t waves = ceil_div(x_tiles_of(p) * shares, places),
                   rounds = ceil_div(ceil_div(tiles, shares), int64_t(kWarps));

@@ -52,6 +52,9 @@ TREDUCE_HOST_DEVICE Facts join(Facts a, Facts b) {
   return (a & b & 0xff) | (most(a) > most(b) ? most(a) : most(b)) | (least(a) < least(b) ? least(a) : least(b));
 }
 
+// What is known of a line of W, once it is known whether it is done: halves say nothing of that.
+TREDUCE_HOST_DEVICE Facts with_done(Facts line, bool done) { return done ? line | Facts(kDone) : line & ~Facts(kDone); }
+
 // Parts are taken of a line's numbers times 2^parts_exponent: from 2^-62 to 2^56, so that no sum of a group overflows, and no
 // product that counts is below float32's least number.
 constexpr int kPartsTop = 56, kPartsBottom = -62;

@@ -1,9 +1,11 @@
-// split_direct where one operand has few lines (X), the other many (W) in rows that the copy engine cannot read, and k is short, as
-// attention over an odd number of tokens has them: a block splits X into shared memory once, and then its warps walk W, each 16 lines at
-// a time, which they split in the registers that they multiply from. So W is read and split once, nothing of it goes through shared
-// memory, and warps wait for each other only where pairs do not suit all outputs. What they do not suit the block computes as well: by
-// parts, and on the plain cores.
+// split_direct where one operand has few lines (X), the other many (W), and k is short, as a search among vectors has them, and attention
+// over an odd number of tokens: a block splits X into shared memory once, and then its warps walk W, each 16 lines at a time, which they
+// split in the registers that they multiply from. So W is read and split once, nothing of it goes through shared memory, and warps wait
+// for each other only where pairs do not suit all outputs. What they do not suit the block computes as well: by parts, and on the plain
+// cores.
 #include "split_held.h"
+
+#include <type_traits>
 
 #include "../primitives/ptx/atomic.cuh"
 #include "hopper.cuh"
@@ -77,10 +79,19 @@ TREDUCE_DEVICE int unit_of(const Side& side, const Line& line, const float (&fir
 struct Shared {
   Facts lines[kRows];  // of X
   int units[kRows];    // exponents
+  bool all_close, none_spread, none_never;
+  // Where pairs do not suit all outputs: facts of W, codes of each eight of X as a set, and which eights have outputs by parts, or at last
+  // on the plain cores: of each tile, and of all.
+  Facts lines_w[kMostTiles * kTile];
+  uint32_t codes[kRows / 8];
+  unsigned char parts[kMostTiles], plain[kMostTiles];
+  uint32_t all_parts, left[kWarps];  // of each warp's tiles, a bit for each: what pairs do not suit is left
 };
+static_assert(kMostTiles / kWarps <= 32);
+static_assert(sizeof(Shared) <= kSharedBytes && kSharedBytes % 16 == 0);
 
-// kOfA: W is A; else the product is transposed.
-template <bool kOfA>
+// kOfA: W is A; else the product is transposed. kOctets: eights of X, at most. kVectors: four steps of W's k are one aligned load.
+template <bool kOfA, int kOctets, bool kVectors>
 struct Block {
   const Work& work;
   Shared& shared;
@@ -135,6 +146,22 @@ struct Block {
       shared.lines[threadIdx.x] = first_x + static_cast<int>(threadIdx.x) < work.x.lines ? known : kPlainestFacts;
     }
     __syncthreads();
+    if (threadIdx.x < 32) {
+      // What decides for most lines of W.
+      bool all_close = true, none_spread = true, none_never = true;
+      for (int i = threadIdx.x; i < octets * 8; i += 32) {
+        const unsigned kind = kind_of(shared.lines[i]);
+        all_close = all_close && kind == kCodeClose;
+        none_spread = none_spread && kind != kCodeSpread;
+        none_never = none_never && kind != 0;
+      }
+      shared.all_close = __all_sync(~0u, all_close);
+      shared.none_spread = __all_sync(~0u, none_spread);
+      shared.none_never = __all_sync(~0u, none_never);
+    }
+    if (threadIdx.x < kWarps) shared.left[threadIdx.x] = 0;
+    if (threadIdx.x == 0) shared.all_parts = 0;
+    __syncthreads();
   }
 
   // ---- a warp's 16 lines of W ----
@@ -157,6 +184,15 @@ struct Block {
   }
   TREDUCE_DEVICE bool exists(const Lines& lines, int octet, int o) const {
     return line_w(lines.first, o / 2) < work.w.lines && first_x + column(octet, o) < work.x.lines;
+  }
+  // Which outputs of an octet are computed so, a bit each. What few tiles need is written as loops: its instructions have to be fetched
+  // first, which takes longer than to execute them.
+  template <class Which>
+  TREDUCE_DEVICE unsigned outputs(const Lines& lines, int octet, Which which) const {
+    unsigned found = 0;
+#pragma unroll 1
+    for (int o = 0; o < 4; ++o) found |= which(arithmetic(lines, octet, o)) ? 1u << o : 0;
+    return found;
   }
   TREDUCE_DEVICE float* place_of(const Lines& lines, int octet, int o) const {
     const int64_t of_w = line_w(lines.first, o / 2), of_x = first_x + column(octet, o);
@@ -191,7 +227,7 @@ struct Block {
     float next[2][kNumbers];
     int unit[2];
 #pragma unroll
-    for (int l = 0; l < 2; ++l) from[l].template read<false>(work.w, 0, next[l]);
+    for (int l = 0; l < 2; ++l) from[l].template read<kVectors>(work.w, 0, next[l]);
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
@@ -211,7 +247,7 @@ struct Block {
             next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
         lines.known[l] = join(lines.known[l], extremes.facts(flags));
         scale[l] = split::power_of_two(exponent - unit[l]);
-        if (segment + 1 < work.steps) from[l].template read<false>(work.w, segment + 1, next[l]);
+        if (segment + 1 < work.steps) from[l].template read<kVectors>(work.w, segment + 1, next[l]);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * kRows) + threadIdx.x % 4;
 #pragma unroll
@@ -251,13 +287,24 @@ struct Block {
       }
     }
   }
-  // Stores the outputs of an octet that are `wanted`. aligned: pairs of them.
-  template <class Wanted>
-  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool aligned, Wanted wanted) const {
+  // Those of an octet that is not known when this is compiled.
+  template <int kCount>
+  TREDUCE_DEVICE static void select(const float (&acc)[kCount][4], int octet, float (&sums)[4]) {
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+      sums[o] = acc[0][o];
+#pragma unroll
+      for (int i = 1; i < kCount; ++i) sums[o] = i == octet ? acc[i][o] : sums[o];
+    }
+  }
+  // Stores the outputs of an octet that are `wanted`, a bit each. aligned: pairs of them.
+  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool aligned,
+                            unsigned wanted) const {
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const int o = l * 2;
-      const bool want[2] = {exists(lines, octet, o) && wanted(o), exists(lines, octet, o + 1) && wanted(o + 1)};
+      const bool want[2] = {exists(lines, octet, o) && (wanted >> o & 1) != 0,
+                            exists(lines, octet, o + 1) && (wanted >> (o + 1) & 1) != 0};
       float* const at = place_of(lines, octet, o);
       const float2 both = {with_bias(sums[o], lines, octet, o), with_bias(sums[o + 1], lines, octet, o + 1)};
       if (aligned && want[0] && want[1]) {
@@ -271,40 +318,20 @@ struct Block {
 
   // ---- what pairs do not suit ----
 
-  // Found out again, for few tiles have such outputs.
-  TREDUCE_DEVICE void find_facts(Lines& lines) const {
-#pragma unroll
-    for (int l = 0; l < 2; ++l) {
-      const Line from = from_w(lines.first, l);
-      float first[4];
-      from.read_first(work.w, first);
-      const int unit = unit_of(work.w, from, first);
-      lines.known[l] = kNoFacts;
-#pragma unroll 1
-      for (int segment = 0; segment < work.steps; ++segment) {
-        float numbers[kNumbers];
-        from.template read<false>(work.w, segment, numbers);
-        uint32_t words[2][kNumbers / 2];
-        int exponent;
-        unsigned flags;
-        const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
-            numbers, present(segment), unit, words[0], words[1], exponent, flags);
-        lines.known[l] = join(lines.known[l], extremes.facts(flags));
-      }
-    }
-  }
-
   // Octets of X whose parts fit at a time, all segments; and no more than sums do.
-  static constexpr int kMostAtOnce = 4;
+  static constexpr int kMostAtOnce = kOctets < 4 ? kOctets : 4;
   TREDUCE_DEVICE int at_once() const {
     return min(kMostAtOnce, work.pieces_bytes / (kParts * 2 * 32 * int(sizeof(uint4))) / work.steps);
   }
 
+  // Some octets, one in each byte.
+  TREDUCE_DEVICE static int octet_of(uint32_t some, int i) { return some >> i * 8 & 0xff; }
+
   // Splits octets of X into parts. Who calls: all threads of the block.
-  TREDUCE_DEVICE void split_parts(int first, int count) const {
+  TREDUCE_DEVICE void split_parts(uint32_t some, int count) const {
     __syncthreads();
     for (int job = threadIdx.x / 32; job < count * work.steps; job += warps()) {
-      const int octet = first + job % count;
+      const int octet = octet_of(some, job % count);
       float numbers[kNumbers];
       line_x(octet).template read<false>(work.x, job / count, numbers);
       uint32_t words[kParts][kNumbers / 2];
@@ -315,22 +342,24 @@ struct Block {
     __syncthreads();
   }
 
-  // A tile's outputs by parts, of these octets.
-  TREDUCE_DEVICE void compute_parts(const Lines& lines, int first, int count, bool aligned) const {
+  // A tile's outputs by parts, of those of the octets that it `wants`.
+  TREDUCE_DEVICE void compute_parts(const Lines& lines, uint32_t some, int count, unsigned wants, bool aligned) const {
     float acc[kMostAtOnce][4] = {};
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
+      float numbers[2][kNumbers];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) from_w(lines.first, l).template read<kVectors>(work.w, segment, numbers[l]);
       Pieces<kParts> w;
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
-        float numbers[kNumbers];
-        from_w(lines.first, l).template read<false>(work.w, segment, numbers);
-        split::split_all_parts(numbers, split::power_of_two(parts_exponent(lines.known[l])),
+        split::split_all_parts(numbers[l], split::power_of_two(parts_exponent(lines.known[l])),
                                [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
       }
 #pragma unroll
       for (int i = 0; i < kMostAtOnce; ++i) {
         if (i >= count) break;
+        if ((wants >> octet_of(some, i) & 1) == 0) continue;
         PiecesX<kParts> x;
         split::read_pieces<kParts>(piece<kParts>(segment * count + i), x);
         float high[4] = {}, rest[4] = {};
@@ -339,16 +368,18 @@ struct Block {
         for (int o = 0; o < 4; ++o) split::add_parts(acc[i][o], high[o], rest[o]);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      if (i >= count) break;
-      const int octet = first + i;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int octet = octet_of(some, i);
+      if ((wants >> octet & 1) == 0) continue;
+      float sums[4];
+      select(acc, i, sums);
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
-        acc[i][o] = split::from_units(acc[i][o], -parts_exponent(lines.known[o / 2]),
-                                      -parts_exponent(shared.lines[column(octet, o)]));
+        sums[o] = split::from_units(sums[o], -parts_exponent(lines.known[o / 2]),
+                                    -parts_exponent(shared.lines[column(octet, o)]));
       }
-      store(acc[i], lines, octet, aligned, [&](int o) { return by_parts(arithmetic(lines, octet, o)); });
+      store(sums, lines, octet, aligned, outputs(lines, octet, &by_parts));
     }
   }
 
@@ -377,10 +408,11 @@ struct Block {
   }
 
   // Who calls: all lanes of a warp.
-  TREDUCE_DEVICE void compute_plain(const Lines& lines) const {
+  TREDUCE_DEVICE void compute_plain(const Lines& lines, unsigned wants) const {
 #pragma unroll 1
     for (int i = 0; i < octets * 4; ++i) {
       const int octet = i / 4, o = i % 4;
+      if ((wants >> octet & 1) == 0) continue;
       const Arithmetic way = arithmetic(lines, octet, o);
       const bool mine = exists(lines, octet, o) &&
                         (way == Arithmetic::plain || (way == Arithmetic::checked_parts &&
@@ -415,86 +447,127 @@ struct Block {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     const bool aligned = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
     split_halves();
-    // Of X, what decides for most lines of W.
-    bool all_close = true, none_spread = true, none_never = true;
-    for (int i = threadIdx.x % 32; i < kRows; i += 32) {
-      const unsigned kind = kind_of(shared.lines[i]);
-      if (i >= octets * 8) continue;
-      all_close = all_close && kind == kCodeClose;
-      none_spread = none_spread && kind != kCodeSpread;
-      none_never = none_never && kind != 0;
-    }
-    all_close = __all_sync(~0u, all_close);
-    none_spread = __all_sync(~0u, none_spread);
-    none_never = __all_sync(~0u, none_never);
-
     const bool whole_x = bias == nullptr && (aligned || !kOfA) && first_x + octets * 8 <= work.x.lines;
-    uint64_t some_left = 0;  // of this warp's tiles; a bit for each, the last for all beyond
     prefetch((begin + warp) * kTile, 1);
     for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
       Lines lines = {tile * kTile, {}};
       float acc[kOctets][4] = {};
       multiply_pairs(lines, acc);
-      const bool left = __any_sync(~0u, !none_never || !pairs_suffice(lines.known[0], all_close, none_spread) ||
-                                            !pairs_suffice(lines.known[1], all_close, none_spread));
-      const bool whole = whole_x && !left && lines.first + kTile <= work.w.lines;
-      if (left) some_left |= uint64_t(1) << min(i, 63);
+      const auto suffice = [&](Facts line) { return pairs_suffice(line, shared.all_close, shared.none_spread); };
+      const bool left = __any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]));
+      const bool whole = whole_x && lines.first + kTile <= work.w.lines;
+      if (left) {
+        if (threadIdx.x % 32 == 0) shared.left[warp] |= 1u << i;
+        if (threadIdx.x % 4 == 0) {
+#pragma unroll
+          for (int l = 0; l < 2; ++l) shared.lines_w[(tile - begin) * kTile + line_w(0, l)] = lines.known[l];
+        }
+#pragma unroll 1
+        for (int octet = 0; octet < octets; ++octet) {
+          float sums[4];
+          select(acc, octet, sums);
+          store(sums, lines, octet, aligned, outputs(lines, octet, &by_pairs));
+        }
+        continue;
+      }
 #pragma unroll
       for (int octet = 0; octet < kOctets; ++octet) {
         if (octet >= octets) break;
         if (whole) {
           store_all(acc[octet], lines, octet);
         } else {
-          store(acc[octet], lines, octet, aligned,
-                [&](int o) { return !left || by_pairs(arithmetic(lines, octet, o)); });
+          store(acc[octet], lines, octet, aligned, ~0u);
         }
       }
     }
-    if (__syncthreads_or(some_left != 0) == 0) return;
-    // Rare.
+    __syncwarp();
+    const uint32_t left = shared.left[warp];
+    if (__syncthreads_or(left != 0) != 0) compute_left(begin, warp, left, aligned);
+  }
+
+  // What pairs do not suit: rare. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_left(int begin, int warp, uint32_t tiles, bool aligned) {
+    const int lane = threadIdx.x % 32;
+    for (int octet = warp; octet < octets; octet += warps()) {
+      const int line = octet * 8 + lane % 8;
+      const uint32_t code = first_x + line < work.x.lines ? set_of(code_of(shared.lines[line])) : 0;
+      const uint32_t codes = __reduce_or_sync(~0u, code);
+      if (lane == 0) shared.codes[octet] = codes;
+    }
+    __syncthreads();
     const auto for_each_left = [&](auto body) {
 #pragma unroll 1
-      for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
-        if ((some_left >> min(i, 63) & 1) == 0) continue;
-        Lines lines = {tile * kTile, {}};
-        find_facts(lines);
-        body(lines);
+      for (uint32_t left = tiles; left != 0; left &= left - 1) {
+        const int tile = warp + (__ffs(left) - 1) * warps();
+        Lines lines = {(begin + tile) * kTile, {}};
+#pragma unroll
+        for (int l = 0; l < 2; ++l) lines.known[l] = shared.lines_w[tile * kTile + line_w(0, l)];
+        body(lines, tile);
       }
     };
-    const auto has = [&](const Lines& lines, auto which) {
-      bool found = false;
-      for (int i = 0; i < octets * 4; ++i) {
-        found = found || (exists(lines, i / 4, i % 4) && which(arithmetic(lines, i / 4, i % 4)));
-      }
-      return __any_sync(~0u, found);
-    };
-    bool parts = false, plain = false;
-    for_each_left([&](const Lines& lines) {
-      parts = parts || has(lines, &by_parts);
-      plain = plain || has(lines, &at_last);
-    });
-    if (__syncthreads_or(parts)) {
-      const int most = at_once();
+    // Which octets have such outputs. Each lane of a team asks for some.
+    for_each_left([&](const Lines& lines, int tile) {
+      unsigned parts = 0, plain = 0;
 #pragma unroll 1
-      for (int first = 0; first < octets; first += most) {
-        const int count = min(most, octets - first);
-        split_parts(first, count);
-        if (parts) for_each_left([&](const Lines& lines) { compute_parts(lines, first, count, aligned); });
+      for (int i = lane % 4; i < octets * 2; i += 4) {
+        const int octet = i / 2, l = i % 2;
+        if (line_w(lines.first, l) >= work.w.lines) continue;
+        const unsigned code = code_of(lines.of(l * 2));
+        for (uint32_t codes = shared.codes[octet]; codes != 0; codes &= codes - 1) {
+          const Arithmetic way = arithmetic_of(code, __ffs(codes) - 1);
+          parts |= by_parts(way) ? 1u << octet : 0;
+          plain |= at_last(way) ? 1u << octet : 0;
+        }
       }
+      parts = __reduce_or_sync(~0u, parts);
+      plain = __reduce_or_sync(~0u, plain);
+      if (lane == 0) {
+        shared.parts[tile] = static_cast<unsigned char>(parts);
+        shared.plain[tile] = static_cast<unsigned char>(plain);
+        if (parts != 0) atomicOr(&shared.all_parts, parts);
+      }
+    });
+    __syncthreads();
+    const int most = at_once();
+#pragma unroll 1
+    for (uint32_t all = shared.all_parts; all != 0;) {
+      uint32_t some = 0, set = 0;
+      int count = 0;
+      for (; count < most && all != 0; all &= all - 1, ++count) {
+        const int octet = __ffs(all) - 1;
+        some |= octet << count * 8;
+        set |= 1u << octet;
+      }
+      split_parts(some, count);
+      for_each_left([&](const Lines& lines, int tile) {
+        const unsigned wants = shared.parts[tile] & set;
+        if (wants != 0) compute_parts(lines, some, count, wants, aligned);
+      });
     }
-    if (plain) for_each_left([&](const Lines& lines) { compute_plain(lines); });
+    for_each_left([&](const Lines& lines, int tile) {
+      if (shared.plain[tile] != 0) compute_plain(lines, shared.plain[tile]);
+    });
   }
 };
 
-template <bool kOfA>
+template <bool kOfA, int kOctets, bool kVectors>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
-  Shared* const shared = dynamic_shared<Shared>();
-  uint4* const pieces = reinterpret_cast<uint4*>(shared + 1);
+  char* const memory = dynamic_shared<char>();
+  uint4* const pieces = reinterpret_cast<uint4*>(memory + kSharedBytes);
   float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(pieces) + work.pieces_bytes);
-  Block<kOfA> block{work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), 0, 0,
-                    0,    0,       c,      bias};
+  Block<kOfA, kOctets, kVectors> block{work,
+                                       *reinterpret_cast<Shared*>(memory),
+                                       pieces,
+                                       scales,
+                                       reinterpret_cast<Facts*>(scales + work.steps * kRows),
+                                       0,
+                                       0,
+                                       0,
+                                       0,
+                                       c,
+                                       bias};
   block.compute();
 #endif
 }
@@ -516,8 +589,16 @@ cudaError_t run(const Call& call) {
   work.shares = static_cast<int>(launched.grid / x_tiles_of(p));
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.pieces_bytes = pieces_bytes(work.steps, work.x.lines);
-  return launch(of_a ? &kernel<true> : &kernel<false>, launched, work, static_cast<float*>(call.c),
-                static_cast<const float*>(call.bias));
+  const auto run = [&](auto kernel) {
+    return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  };
+  const auto run_octets = [&](auto octets) {
+    constexpr int kOctets = octets();
+    if (work.w.vectors) return of_a ? run(&kernel<true, kOctets, true>) : run(&kernel<false, kOctets, true>);
+    return of_a ? run(&kernel<true, kOctets, false>) : run(&kernel<false, kOctets, false>);
+  };
+  return work.x.lines <= kOctet ? run_octets(std::integral_constant<int, 1>{})
+                                : run_octets(std::integral_constant<int, kRows / 8>{});
 }
 
 }  // namespace treduce::matmul::split_held

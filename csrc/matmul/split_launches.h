@@ -154,21 +154,24 @@ constexpr Shape kShapes[kShapeCount] = {
 
 }  // namespace split_direct
 
-// Of split_direct, too: few lines of X, short k, and rows of W that the copy engine cannot read. A block splits X into shared memory,
-// and its warps walk lines of W.
+// Of split_direct, too: few lines of X, short k, and many lines of W. A block splits X into shared memory, and its warps walk lines of W.
 namespace split_held {
 
-// Lines of X of a block, and of W of a warp; eights of X; a block's warps, and blocks of a multiprocessor.
-constexpr int kRows = 64, kTile = 16, kOctets = kRows / 8, kWarps = 8, kThreads = kWarps * 32, kBlocks = 2;
-// Of X's halves: 2 KB for eight lines of a segment, at least so many that parts of four such in a segment fit, which take half as much more.
+// Lines of X of a block, of which a warp splits eight, and of W of a warp; a block's warps, its tiles of W, and blocks of a multiprocessor.
+constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 8, kThreads = kWarps * 32, kMostTiles = 128, kBlocks = 2;
+// What is known of lines.
+constexpr int kSharedBytes = kRows * 8 + kMostTiles * (kTile * 4 + 2) + kRows / 8 * 4 + kWarps * 4 + 16;
+// Of X's halves: 2 KB for eight lines of a segment; and at least so many that parts of eight lines fit, which take half as much more, or of
+// four such in a segment.
 constexpr int pieces_bytes(int64_t segments, int64_t lines) {
-  constexpr int kBytes = 8 * kSegment * 4;
-  const int64_t octets = (lines < kRows ? lines + 7 : kRows) / 8;
-  return kBytes * static_cast<int>(segments * octets < 6 ? 6 : segments * octets);
+  constexpr int kHalves = 8 * kSegment * 4, kParts = kHalves * 3 / 2;
+  const int octets = static_cast<int>((lines < kRows ? lines + 7 : kRows) / 8), steps = static_cast<int>(segments);
+  const int halves = kHalves * steps * octets, parts = kParts * (steps < 4 ? 4 : steps);
+  return halves < parts ? parts : halves;
 }
-// And a scale and facts for each line of a segment, and facts and a unit for each.
+// And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
-  return pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments + 1);
+  return kSharedBytes + pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments);
 }
 // Whether W is A. And tiles of X, of all products.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }

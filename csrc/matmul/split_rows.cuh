@@ -497,7 +497,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const bool by_parts = !mode.parts || parts_hold(known, unit);
         done = by_parts && mode.suffices(known);
         held = held && is_held(known);
-        split::add_facts(task.facts_w(w) + mine, by_parts ? known : known & ~Facts(kDone));
+        split::add_facts(task.facts_w(w) + mine, with_done(known, by_parts));
       }
       split::tell_left(w, x, task.matrix_x, done, held);
     }

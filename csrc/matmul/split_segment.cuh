@@ -18,7 +18,7 @@ constexpr int kLowBits = 11;  // `low` is scaled by 2^11
 constexpr int kTop = 14;      // the exponent to which a segment's largest magnitude is brought
 // A segment's scale lies within these binary orders of its group's unit. So no sum in units overflows, and none is rounded as a
 // subnormal float32 (see docs/numerics.md). Lines with larger numbers get no flag.
-constexpr int kLowest = -45, kHighest = 12;
+constexpr int kLowest = -45, kHighest = 40;
 // Units whose powers of two, and those of scales, are normal numbers.
 constexpr int kLowestUnit = -100, kHighestUnit = 113, kLowestScale = -112;
 constexpr int kSmall = -13;          // scaled magnitudes below 2^-13 keep fewer than 22 bits

@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
         done = by_parts && mode.suffices(known);
         held = held && is_held(known);
         split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
-                         by_parts ? known : known & ~Facts(kDone));
+                         with_done(known, by_parts));
       }
       split::tell_left(w, x, matrix_x, done, held);
     }

@@ -561,7 +561,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const bool by_parts = !mode.parts || parts_hold(known, unit[l]);
       done = done && by_parts && mode.suffices(known);
       held = held && is_held(known);
-      const Facts more = by_parts ? known : known & ~Facts(kDone);
+      const Facts more = with_done(known, by_parts);
       Facts* const to = w.line_facts + now.matrix_w * w.shape.lines_padded + line;
       if (work.one_each) {
         *to = more;
