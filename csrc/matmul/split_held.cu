@@ -105,7 +105,7 @@ struct Block {
 
   TREDUCE_DEVICE static int warps() { return static_cast<int>(blockDim.x) / 32; }
 
-  // ---- X, in shared memory: octets from `first` on, and segments ----
+  // ---- X, in shared memory: its octets, which are eights of lines, and segments ----
 
   template <int kPieces>
   TREDUCE_DEVICE uint4* piece(int place) const {
@@ -598,7 +598,7 @@ cudaError_t run(const Call& call) {
     return of_a ? run(&kernel<true, kOctets, false>) : run(&kernel<false, kOctets, false>);
   };
   return work.x.lines <= kOctet ? run_octets(std::integral_constant<int, 1>{})
-                                : run_octets(std::integral_constant<int, kRows / 8>{});
+                                : run_octets(std::integral_constant<int, kRows / kOctet>{});
 }
 
 }  // namespace treduce::matmul::split_held
