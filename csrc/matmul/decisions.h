@@ -31,7 +31,8 @@ struct Decisions {
   // registers: of register_operand.cu.
   int shape = 0;
   bool few = false, few_columns = false, registers = false;
-  bool small = false;  // the kernel for small matrices (small_tiles.cuh, small_matrices.cuh)
+  // The kernel for small matrices (small_tiles.cuh, small_matrices.cuh), or for few lines (split_warps.cuh, split_held.cu).
+  bool small = false;
   int64_t tile_m = 0, tile_n = 0;
   int stages = 0;  // of the ring in shared memory; 0: none
 

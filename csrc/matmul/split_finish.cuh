@@ -54,7 +54,7 @@ __device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_
     for (int i = share; i < count; i += kPlaceShares) {
       const int64_t at = begin + places[i];
       const float product = __ldg(mine + at * my_step) * __ldg(other + at * step);
-      sum |= product != product ? kNaN : product > 0 ? kPlusInfinity : kMinusInfinity;
+      sum |= not_finite(product);
     }
     if (sum != 0) atomicOr(sums + line, sum);
     if (__syncthreads_and(is_nan(sums[line]))) break;

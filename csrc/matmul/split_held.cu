@@ -66,14 +66,9 @@ struct Line {
   }
 };
 
-// The exponent of the unit, from a lane's first numbers. Who calls: all lanes of a warp.
+// The exponent of its unit, from a lane's first numbers. Who calls: all lanes of a warp.
 TREDUCE_DEVICE int unit_of(const Side& side, const Line& line, const float (&first)[4]) {
-  const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
-  if (__any_sync(~0u, most == 0)) {
-    const int64_t before = threadIdx.x % split::kLanes * 4 * side.source.depth_stride;
-    return split::late_unit(side.source, reinterpret_cast<const float*>(line.data) - before, 0);
-  }
-  return split::unit_exponent(most);
+  return split::unit_of(side.source, reinterpret_cast<const float*>(line.data), 0, first);
 }
 
 struct Shared {
@@ -83,7 +78,7 @@ struct Shared {
   // Where pairs do not suit all outputs: facts of W, codes of each eight of X as a set, and which eights have outputs by parts, or at last
   // on the plain cores: of each tile, and of all.
   Facts lines_w[kMostTiles * kTile];
-  uint32_t codes[kRows / 8];
+  uint32_t codes[kRows / kOctet];
   unsigned char parts[kMostTiles], plain[kMostTiles];
   uint32_t all_parts, left[kWarps];  // of each warp's tiles, a bit for each: what pairs do not suit is left
 };
@@ -111,7 +106,7 @@ struct Block {
   TREDUCE_DEVICE uint4* piece(int place) const {
     return pieces + place * (kPieces * 2 * 32) + threadIdx.x % 32;
   }
-  TREDUCE_DEVICE int line_of_octet(int octet) const { return octet * 8 + static_cast<int>(threadIdx.x % 32 / 4); }
+  TREDUCE_DEVICE int line_of_octet(int octet) const { return octet * kOctet + static_cast<int>(threadIdx.x % 32 / 4); }
   // Past the last line the last.
   TREDUCE_DEVICE Line line_x(int octet) const {
     return {work.x, matrix_x, min(first_x + line_of_octet(octet), work.x.lines - 1)};
@@ -149,7 +144,7 @@ struct Block {
     if (threadIdx.x < 32) {
       // What decides for most lines of W.
       bool all_close = true, none_spread = true, none_never = true;
-      for (int i = threadIdx.x; i < octets * 8; i += 32) {
+      for (int i = threadIdx.x; i < octets * kOctet; i += 32) {
         const unsigned kind = kind_of(shared.lines[i]);
         all_close = all_close && kind == kCodeClose;
         none_spread = none_spread && kind != kCodeSpread;
@@ -177,7 +172,7 @@ struct Block {
     return {work.w, matrix_w, min(line_w(first, l), work.w.lines - 1)};
   }
   // Of X, of the tile.
-  TREDUCE_DEVICE static int column(int octet, int o) { return octet * 8 + threadIdx.x % 4 * 2 + o % 2; }
+  TREDUCE_DEVICE static int column(int octet, int o) { return octet * kOctet + threadIdx.x % 4 * 2 + o % 2; }
 
   TREDUCE_DEVICE Arithmetic arithmetic(const Lines& lines, int octet, int o) const {
     return arithmetic_of(code_of(lines.of(o)), code_of(shared.lines[column(octet, o)]));
@@ -395,7 +390,7 @@ struct Block {
       for (int k = lane; k < work.depth; k += 32) {
         const float a = __ldg(w + k * step_w), b = __ldg(x + k * step_x), product = a * b;
         if (split::is_finite(a) && split::is_finite(b)) continue;
-        found |= product != product ? split::kNaN : product > 0 ? split::kPlusInfinity : split::kMinusInfinity;
+        found |= split::not_finite(product);
       }
       return split::sum_of(__reduce_or_sync(~0u, found));
     }
@@ -436,7 +431,7 @@ struct Block {
     const int share = blockIdx.x % work.shares;
     int index = blockIdx.x / work.shares;
     first_x = index % work.tiles_x * kRows;
-    octets = ceil_div(min(work.x.lines - first_x, kRows), 8);
+    octets = ceil_div(min(work.x.lines - first_x, kRows), kOctet);
     index /= work.tiles_x;
     const int2 batch = {index / work.inner_batches, index % work.inner_batches};
     matrix_w = work.w.matrices.of(batch.x, batch.y);
@@ -447,7 +442,7 @@ struct Block {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
     const bool aligned = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
     split_halves();
-    const bool whole_x = bias == nullptr && (aligned || !kOfA) && first_x + octets * 8 <= work.x.lines;
+    const bool whole_x = bias == nullptr && (aligned || !kOfA) && first_x + octets * kOctet <= work.x.lines;
     prefetch((begin + warp) * kTile, 1);
     for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
       Lines lines = {tile * kTile, {}};
@@ -489,7 +484,7 @@ struct Block {
   TREDUCE_DEVICE void compute_left(int begin, int warp, uint32_t tiles, bool aligned) {
     const int lane = threadIdx.x % 32;
     for (int octet = warp; octet < octets; octet += warps()) {
-      const int line = octet * 8 + lane % 8;
+      const int line = octet * kOctet + lane % kOctet;
       const uint32_t code = first_x + line < work.x.lines ? set_of(code_of(shared.lines[line])) : 0;
       const uint32_t codes = __reduce_or_sync(~0u, code);
       if (lane == 0) shared.codes[octet] = codes;
@@ -592,13 +587,13 @@ cudaError_t run(const Call& call) {
   const auto run = [&](auto kernel) {
     return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
   };
-  const auto run_octets = [&](auto octets) {
-    constexpr int kOctets = octets();
+  const auto run_rows = [&](auto rows) {
+    constexpr int kOctets = rows() / kOctet;
     if (work.w.vectors) return of_a ? run(&kernel<true, kOctets, true>) : run(&kernel<false, kOctets, true>);
     return of_a ? run(&kernel<true, kOctets, false>) : run(&kernel<false, kOctets, false>);
   };
-  return work.x.lines <= kOctet ? run_octets(std::integral_constant<int, 1>{})
-                                : run_octets(std::integral_constant<int, kRows / kOctet>{});
+  return rows_of(p) == kOctet ? run_rows(std::integral_constant<int, kOctet>{})
+                              : run_rows(std::integral_constant<int, kRows>{});
 }
 
 }  // namespace treduce::matmul::split_held

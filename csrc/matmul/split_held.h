@@ -1,5 +1,5 @@
-// The products of split_direct with many lines of one operand, in rows that the copy engine cannot read, and short k. Apart from
-// split_direct.cu, because both take long to compile.
+// The products of split_direct of up to 128 lines of one operand by many of the other, and short k. Apart from split_direct.cu, because
+// both take long to compile.
 #pragma once
 
 #include "rung.h"

@@ -160,12 +160,13 @@ namespace split_held {
 // Lines of X of a block, of which a warp splits eight, and of W of a warp; a block's warps, its tiles of W, and blocks of a multiprocessor.
 constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 8, kThreads = kWarps * 32, kMostTiles = 128, kBlocks = 2;
 // What is known of lines.
-constexpr int kSharedBytes = kRows * 8 + kMostTiles * (kTile * 4 + 2) + kRows / 8 * 4 + kWarps * 4 + 16;
+constexpr int kSharedBytes = kRows * 8 + kMostTiles * (kTile * 4 + 2) + kRows / kOctet * 4 + kWarps * 4 + 16;
 // Of X's halves: 2 KB for eight lines of a segment; and at least so many that parts of eight lines fit, which take half as much more, or of
 // four such in a segment.
 constexpr int pieces_bytes(int64_t segments, int64_t lines) {
-  constexpr int kHalves = 8 * kSegment * 4, kParts = kHalves * 3 / 2;
-  const int octets = static_cast<int>((lines < kRows ? lines + 7 : kRows) / 8), steps = static_cast<int>(segments);
+  constexpr int kHalves = kOctet * kSegment * 4, kParts = kHalves * 3 / 2;
+  const int octets = static_cast<int>((lines < kRows ? lines + kOctet - 1 : kRows) / kOctet),
+            steps = static_cast<int>(segments);
   const int halves = kHalves * steps * octets, parts = kParts * (steps < 4 ? 4 : steps);
   return halves < parts ? parts : halves;
 }
@@ -173,9 +174,10 @@ constexpr int pieces_bytes(int64_t segments, int64_t lines) {
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return kSharedBytes + pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments);
 }
-// Whether W is A. And tiles of X, of all products.
+// Whether W is A. And tiles of X, of all products; and their lines: of up to an octet there is a kernel of its own.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
 inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < p.n ? p.m : p.n, int64_t(kRows)); }
+inline int rows_of(const Problem& p) { return (p.m < p.n ? p.m : p.n) <= kOctet ? kOctet : kRows; }
 
 }  // namespace split_held
 

@@ -226,6 +226,10 @@ TREDUCE_DEVICE void add_parts(float& acc, float high, float rest) { acc += high 
 
 // What products that are not finite add up to, in any order: bits. Of both infinities: NaN.
 enum NotFinite : unsigned { kPlusInfinity = 1, kMinusInfinity = 2, kNaN = 4 };
+// Of one product, which is not finite.
+TREDUCE_DEVICE unsigned not_finite(float product) {
+  return product != product ? kNaN : product > 0 ? kPlusInfinity : kMinusInfinity;
+}
 TREDUCE_DEVICE bool is_nan(unsigned sum) { return sum >= (kPlusInfinity | kMinusInfinity); }
 TREDUCE_DEVICE float sum_of(unsigned found) {
   return __uint_as_float(found == 0               ? 0u

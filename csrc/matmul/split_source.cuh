@@ -98,4 +98,15 @@ static __device__ __noinline__ int late_unit(const Source& source, const float* 
   return source.unit(true, line, segment);
 }
 
+// The exponent of a group's unit, from a lane's first numbers of it, four that are neighbours. data: of the line, from the first of these
+// on were the group the first. Who calls: all lanes of a warp.
+TREDUCE_DEVICE int unit_of(const Source& source, const float* data, int group,
+                           const float (&first)[kSampled / kLanes]) {
+  const uint32_t most = Extremes::of<kLanes>(first).most;
+  if (__any_sync(~0u, most == 0)) {
+    return late_unit(source, data - threadIdx.x % kLanes * 4 * source.depth_stride, group * kGroupSegments);
+  }
+  return unit_exponent(most);
+}
+
 }  // namespace treduce::matmul::split

@@ -175,7 +175,7 @@ struct Tile {
             acc[o] = multiply_add(a[j], b[j], acc[o]);
             if (split::is_finite(a[j]) && split::is_finite(b[j])) continue;
             const float product = a[j] * b[j];
-            found[o] |= product != product ? split::kNaN : product > 0 ? split::kPlusInfinity : split::kMinusInfinity;
+            found[o] |= split::not_finite(product);
           }
         }
       }
@@ -231,12 +231,7 @@ struct Tile {
   TREDUCE_DEVICE int unit_of(const Line& line, int octet, int group) const {
     float first[split::kSampled / split::kLanes];
     read(line, group * kGroup, first);
-    const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
-    if (__any_sync(~0u, most == 0)) {
-      const split::Source& source = work.sides[octet >= kOctetsF].source;
-      return split::late_unit(source, line.data - threadIdx.x % 4 * 4 * source.depth_stride, group * kGroupSegments);
-    }
-    return split::unit_exponent(most);
+    return split::unit_of(work.sides[octet >= kOctetsF].source, line.data, group, first);
   }
 
   // Writes what a lane's numbers become, of a segment of the chunk. `present`: numbers of the segment.
