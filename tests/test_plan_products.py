@@ -36,7 +36,7 @@ def test_float32_by_pairs():
     assert [region.name for region in p.regions] == [
         *("scales A", "units A", "facts A", "facts of rows", "order of rows"),
         *("scales B", "units B", "facts B", "facts of columns", "order of columns"),
-        "halves of A and B, then parts",
+        *("lines for parts", "halves of A and B, then parts"),
     ]
     assert p.regions[-1].bytes == 2 * 4096 * 4096 * 4
     assert p.workspace_bytes == p.regions[-1].offset + p.regions[-1].bytes < 1.04 * p.regions[-1].bytes

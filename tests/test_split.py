@@ -755,6 +755,55 @@ def test_exceptional_lines_among_others(k):
             assert_accurate(c, a, b, [a @ b], "some wide")
 
 
+# Shapes, and how many rows and columns have outputs by parts: such lines alone are computed without tiles, those of
+# rows and of columns together, groups of k apart or not; or they are more than that pays for.
+LISTED = (
+    ((200, 300), (64, 500, 2049, 4200), "NN", ((0, 1), (1, 0), (2, 3), (20, 9), (0, 300))),
+    ((1000, 1100), (333, 2000), "NT", ((0, 1), (17, 0), (2, 70), (0, 200))),
+    ((1100, 130), (500, 6000), "UU", ((1, 2), (0, 30))),
+    ((131, 4001), (130, 2500), "TT", ((0, 9), (3, 3))),
+    ((3000, 3010), (200,), "TN", ((0, 5), (9, 0), (3, 100))),
+    ((17, 3000), (700, 5000), "NN", ((0, 5), (0, 100), (2, 2))),
+    ((900, 40), (333, 2500), "NT", ((5, 0), (60, 1))),
+    ((5, 1000), (1500, 2100), "NT", ((0, 3), (1, 1))),
+    ((100, 700), (500, 4200), "UU", ((0, 20), (4, 4))),
+)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("shape", "depths", "layout", "counts"), LISTED, ids=[str(case[0]) for case in LISTED])
+def test_few_lines_by_parts_have_the_bits_of_all(shape, depths, layout, counts, poison):
+    m, n = shape
+    for k, (rows, columns), spread in itertools.product(depths, counts, (False, True)):
+        poison()
+        g = torch.Generator(device="cuda").manual_seed(k)
+        a, b = operands("normal", m, n, k)
+        a, b = a.sign() * (a.abs() + 0.01), b.sign() * (b.abs() + 0.01)  # close
+        if spread:  # what is not close has outputs by parts with rows of softmax
+            a = torch.softmax(normal((m, k), g) * 3, dim=-1)
+        few_rows, few_columns = (
+            torch.randperm(size, generator=g, device="cuda")[:few] for size, few in ((m, rows), (n, columns))
+        )
+        a[few_rows, :] = one_hot((rows, k), g)
+        b[k // 3, few_columns] = 0
+        if not spread:
+            b[:, few_columns] = one_hot((columns, k), g).T
+        a, b = in_layout(a, layout[0]), in_layout(b, layout[1])
+        where = f"k {k}, {rows} rows, {columns} columns, spread {spread}"
+        how = arithmetic(a, b)
+        by_pairs = (how == orders.PAIRS) & ~some(few_rows.tolist(), few_columns.tolist(), (m, n))
+        assert by_pairs.sum() >= 0.5 * (m - rows) * (n - columns) and (spread or (how == orders.PARTS).any()), where
+        c, parts = product(a, b, SPLIT), product(a, b, PARTS)
+        assert_same_bits(c[how == orders.PARTS], parts[how == orders.PARTS], where)
+        bias = torch.randn(n, generator=g, device="cuda")
+        with_bias = torch_reduce.linear(a, b.T, bias, variant=SPLIT.name)
+        assert_same_bits(with_bias, c + bias, where)
+        plain = a.clone()
+        plain[few_rows, :] = operands("normal", rows, n, k)[0] if rows else plain[few_rows, :]
+        pairs = product(in_layout(plain, layout[0]), b, SPLIT)
+        assert_same_bits(c[by_pairs], pairs[by_pairs], where)
+
+
 # Independent of what lies beside.
 
 

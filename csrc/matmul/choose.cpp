@@ -529,6 +529,18 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
 
 }  // namespace split_bf16
 
+namespace split_few {
+
+// As many as there is memory for: they then take less time than tiles, which have to be split into parts in memory (NVIDIA H100,
+// 2026-11-25: 1 to 256 columns that no pairs suit, at 512^3 to 4096^3, 300 x 3000 x 8192 and 256 x 8192 x 1024, take 0.63 to 1.1 of the
+// time). Of batches nothing was measured.
+int most_units_of(const Problem& p) {
+  constexpr int64_t kMostLines = 32768;  // one block looks at all of them
+  return p.batches == 1 && p.m + p.n <= kMostLines ? static_cast<int>(most_units(p.m, p.n)) : 0;
+}
+
+}  // namespace split_few
+
 namespace split_rows {
 
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {

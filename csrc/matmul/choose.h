@@ -92,6 +92,11 @@ namespace split_bf16 {
 Index choose(const Problem& p, bool apart, const Chip& chip);
 }  // namespace split_bf16
 
+namespace split_few {
+// Up to so many units (see split_launches.h) of outputs by parts are computed without tiles.
+int most_units_of(const Problem& p);
+}  // namespace split_few
+
 namespace split_rows {
 struct Choice {
   Index index;

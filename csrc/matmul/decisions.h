@@ -43,15 +43,17 @@ struct Decisions {
   bool boxes_c = false;  // results leave as boxes
 
   // split_fp16 and split_bf16. Groups that are apart are computed side by side, and added afterwards from `partials`. Of parts so
-  // many groups lie in the workspace at once; parts_shape: of the kernel that multiplies them.
+  // many groups lie in the workspace at once; parts_shape: of the kernel that multiplies them; few_units, few_lines: see
+  // split_few.cuh.
   int64_t groups = 1, groups_at_once = 1;
   bool apart = false;
   int parts_shape = 0;
+  int few_units = 0;
   // Where both operands are split as they are read: the segments of a block, and whether their sums are added by another launch.
   int block_segments = 0;
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
-  int64_t partials = 0;  // an offset
+  int64_t partials = 0, few_lines = 0;  // offsets
 };
 
 }  // namespace treduce::matmul

@@ -473,6 +473,8 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     }
   } else {
     choose_groups_at_once(out);
+    out.few_units = split_few::most_units_of(p);
+    if (out.few_units > 0) out.few_lines = out.workspace.add("lines for parts", split_few::lines_bytes(p));
     const Halves &h_a = out.split_a.shape, &h_b = out.split_b.shape;
     const int64_t halves_a = round_up(4 * h_a.values, Workspace::kAlignment);
     const int64_t parts_a = round_up(parts_bytes(h_a, out.groups_at_once), Workspace::kAlignment);

@@ -106,15 +106,36 @@ TREDUCE_HOST_DEVICE unsigned code_of(Facts line) {
 enum class Arithmetic { pairs, parts, checked_parts, plain };
 
 // The answer depends on the codes of these two lines alone.
-TREDUCE_HOST_DEVICE Arithmetic arithmetic_of(unsigned a, unsigned b) {
+TREDUCE_HOST_DEVICE constexpr Arithmetic arithmetic_of(unsigned a, unsigned b) {
   // A kind in common; being spread does not suffice.
   if ((a & b) % kCodeRange != 0 && (a | b) % kCodeRange != kCodeSpread) return Arithmetic::pairs;
   const unsigned range_a = a / kCodeRange, range_b = b / kCodeRange, less = range_a < range_b ? range_a : range_b;
   return less == kRangeAll ? Arithmetic::parts : less == kRangeLargest ? Arithmetic::checked_parts : Arithmetic::plain;
 }
 TREDUCE_HOST_DEVICE bool by_pairs(Arithmetic x) { return x == Arithmetic::pairs; }
-TREDUCE_HOST_DEVICE bool by_parts(Arithmetic x) { return x == Arithmetic::parts || x == Arithmetic::checked_parts; }
+TREDUCE_HOST_DEVICE constexpr bool by_parts(Arithmetic x) {
+  return x == Arithmetic::parts || x == Arithmetic::checked_parts;
+}
 TREDUCE_HOST_DEVICE bool at_last(Arithmetic x) { return x == Arithmetic::checked_parts || x == Arithmetic::plain; }
+
+// The codes of lines with which one of code `a` has outputs by parts, as a set.
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
+  constexpr uint32_t kWith[] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0}, kSpread = 0x10101010, kSome = 0x00ffff00;
+  uint32_t pairs = 0;
+  for (int bit = 0; bit < 3; ++bit) pairs |= (a >> bit & 1) != 0 ? kWith[bit] : 0;
+  if (a % kCodeRange == kCodeSpread) pairs &= ~kSpread;
+  return a / kCodeRange == kRangeNothing ? 0 : ~pairs & kSome;
+}
+constexpr bool codes_agree() {
+  constexpr unsigned kUsed = (kRangeAll + 1) * kCodeRange;
+  for (unsigned a = 0; a < kUsed; ++a) {
+    for (unsigned b = 0; b < kUsed; ++b) {
+      if ((codes_by_parts(a) >> b & 1) != by_parts(arithmetic_of(a, b))) return false;
+    }
+  }
+  return true;
+}
+static_assert(codes_agree());
 
 // Whether a checked output, as bits, is large enough.
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {

@@ -257,6 +257,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
   __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
+  __shared__ unsigned char codes[2 * kFixTile];
   __shared__ bool nothing[2 * kFixTile];
   __shared__ bool some_plain[kThreads / 32];
   __shared__ int of_warp[kThreads / 32];
@@ -314,13 +315,16 @@ static __global__ void __launch_bounds__(kThreads, 2)
         const int64_t line = (of_a ? at.row : at.column) + threadIdx.x % kFixTile;
         const bool exists = line < (of_a ? p.m : p.n);
         const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch_of(at.batch)) : 0;
+        const unsigned code = code_of(known);
         facts[threadIdx.x] = known;
-        nothing[threadIdx.x] = exists && code_of(known) / kCodeRange == kRangeNothing;
+        codes[threadIdx.x] = static_cast<unsigned char>(code);
+        nothing[threadIdx.x] = exists && code / kCodeRange == kRangeNothing;
       }
       __syncthreads();
       constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
       const int column = threadIdx.x % kFixTile;
       const Facts of_column = facts[kFixTile + column];
+      const unsigned code = codes[kFixTile + column];
       bool some = false;
       int uncertain = 0;
 #pragma unroll 1
@@ -335,7 +339,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
           const int row = first_row + j * kDown;
-          const Arithmetic arithmetic = arithmetic_of(code_of(facts[row]), code_of(of_column));
+          const Arithmetic arithmetic = arithmetic_of(codes[row], code);
           bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
           if (arithmetic == Arithmetic::checked_parts) {
             mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);

@@ -16,6 +16,7 @@
 namespace treduce::matmul::split_held {
 
 using split::kNumbers;
+using split::Line;
 using split::Pieces;
 using split::PiecesX;
 using split::Side;
@@ -24,46 +25,6 @@ struct Work {
   Side w, x;
   int64_t n, matrix_outputs;
   int depth, steps, tiles_w, tiles_x, shares, inner_batches, pieces_bytes;
-};
-
-// A lane's numbers of a line. A team of four lanes has a line; a lane four of every 16 steps of k, which are neighbours.
-struct Line {
-  const char* data;  // from the lane's first number on
-
-  TREDUCE_DEVICE Line(const Side& side, int64_t matrix, int line)
-      : data(reinterpret_cast<const char*>(side.source.line(static_cast<uint32_t>(matrix), line) +
-                                           threadIdx.x % split::kLanes * 4 * side.source.depth_stride)) {}
-
-  // The first four.
-  TREDUCE_DEVICE void read_first(const Side& side, float (&to)[4]) const {
-    const int left = static_cast<int>(side.source.depth) - static_cast<int>(threadIdx.x % split::kLanes) * 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      to[i] = i < left ? __ldg(reinterpret_cast<const float*>(data + i * side.source.depth_stride * 4)) : 0.0f;
-    }
-  }
-  // Those of a segment; zeros past the end of k. kVectors: whether four steps of k are one aligned load.
-  template <bool kVectors>
-  TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
-    const int64_t step = side.source.depth_stride * 4;
-    const int begin = segment * kSegment;
-    const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % split::kLanes) * 4;
-    const char* const from = data + begin * step;
-    if constexpr (kVectors) {
-#pragma unroll
-      for (int i = 0; i < kNumbers; i += 4) {
-        const float4 four = i * 4 < left ? __ldg(reinterpret_cast<const float4*>(from + i * 16)) : float4{};
-        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
-      }
-    } else {
-      const char* at[4] = {from, from + step, from + 2 * step, from + 3 * step};
-#pragma unroll
-      for (int i = 0; i < kNumbers; ++i) {
-        to[i] = i / 4 * 16 + i % 4 < left ? __ldg(reinterpret_cast<const float*>(at[i % 4])) : 0.0f;
-        at[i % 4] += 16 * step;
-      }
-    }
-  }
 };
 
 // The exponent of its unit, from a lane's first numbers. Who calls: all lanes of a warp.

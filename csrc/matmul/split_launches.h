@@ -50,6 +50,28 @@ constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 
 }  // namespace split_rows
 
+// Outputs by parts without tiles. A unit is 16 listed lines by eight others.
+namespace split_few {
+
+constexpr int kStored = 16, kOctet = 8, kOutputs = kStored * kOctet;
+constexpr int kMostListed = 256;  // of an operand
+constexpr int kChunk = 64;        // that a warp multiplies by
+struct Lines {
+  uint32_t few, count[2], line[2][kMostListed];  // few: whether they are listed
+};
+inline int64_t lines_bytes(const Problem& p) {
+  return static_cast<int64_t>(sizeof(Lines)) +
+         4 * kMostListed / kChunk * (ceil_div(p.m, kOctet) + ceil_div(p.n, kOctet));
+}
+// Of both operands together; and units. Parts and sums of these lie where the halves were, which take four bytes a number: the parts six
+// of each listed one, the sums 8 * k of a unit.
+TREDUCE_HOST_DEVICE constexpr int64_t most_listed(int64_t lines_a, int64_t lines_b) { return (lines_a + lines_b) / 4; }
+TREDUCE_HOST_DEVICE constexpr int64_t most_units(int64_t lines_a, int64_t lines_b) {
+  return (lines_a + lines_b) * 5 / 16;
+}
+
+}  // namespace split_few
+
 // For up to eight lines of X. A task is 16 lines of W by one group of k; each warp has its own ring and multiplies what it split.
 namespace split_warps {
 

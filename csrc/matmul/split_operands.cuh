@@ -59,7 +59,7 @@ struct IntoHalves : Task {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     int exponent;
     unsigned flags;
-    const int unit = from.unit(there, first, segment);
+    const int unit = from.unit<true>(there, first, segment);
     const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
     const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
     const Facts facts = extremes.facts(flags);
@@ -98,6 +98,22 @@ struct IntoFacts : Task {
   }
 };
 
+// Stores a segment of a line as parts, of which one lies `part` numbers from the next. `exponent`: of the power of two that the numbers
+// are multiplied by.
+TREDUCE_DEVICE void store_parts(const float (&x)[kNumbers], uint16_t* segment, int64_t part, int exponent) {
+  const float factor = power_of_two(exponent);
+#pragma unroll
+  for (int i = 0; i < kNumbers; i += kRun) {
+    uint32_t parts[kRun / 2][kParts];
+#pragma unroll
+    for (int j = 0; j < kRun / 2; ++j) split_parts(x[i + j * 2] * factor, x[i + j * 2 + 1] * factor, parts[j]);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      store_vector(segment + p * part + place_of(i), make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
+    }
+  }
+}
+
 // Splits a segment into parts, and writes these and the unit, which is that of the whole line. `others`: which codes the lines of
 // the other operand have; null: all lines are split.
 struct IntoParts : Task {
@@ -122,20 +138,9 @@ struct IntoParts : Task {
   // `exponent`: of the power of two that the numbers are multiplied by.
   TREDUCE_DEVICE void write_parts(const float (&x)[kNumbers], uint32_t matrix, uint32_t place, uint32_t segment,
                                   int exponent) const {
-    const float factor = power_of_two(exponent);
-    const int64_t depth = to.parts_depth, part = to.shape.matrices * to.shape.lines * depth;
-    uint16_t* const row =
-        to.parts + (matrix * to.shape.lines + place) * depth + (int64_t(segment) - first_segment) * kSegment;
-#pragma unroll
-    for (int i = 0; i < kNumbers; i += kRun) {
-      uint32_t parts[kRun / 2][kParts];
-#pragma unroll
-      for (int j = 0; j < kRun / 2; ++j) split_parts(x[i + j * 2] * factor, x[i + j * 2 + 1] * factor, parts[j]);
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        store_vector(row + p * part + place_of(i), make_uint4(parts[0][p], parts[1][p], parts[2][p], parts[3][p]));
-      }
-    }
+    const int64_t depth = to.parts_depth, row = matrix * to.shape.lines + place;
+    store_parts(x, to.parts + row * depth + (int64_t(segment) - first_segment) * kSegment,
+                to.shape.matrices * to.shape.lines * depth, exponent);
   }
 };
 
@@ -268,7 +273,7 @@ TREDUCE_DEVICE void split_block(const Into& s, uint32_t block, uint32_t wanted) 
 // What is known of lines before the launches that find out more.
 TREDUCE_DEVICE void begin_facts(const Operand16& o, Facts facts) {
   const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, step = int64_t(gridDim.x) * blockDim.x;
-  if (thread == 0 && o.codes != nullptr) *o.codes = 0;
+  if (thread < kLineWords && o.codes != nullptr) o.codes[thread] = 0;
   for (int64_t i = thread; i < o.shape.all_lines(); i += step) o.line_facts[i] = facts;
 }
 

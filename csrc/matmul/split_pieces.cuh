@@ -15,6 +15,20 @@ using Pieces = uint32_t[kPieces][2][kNumbers / 2];
 template <int kPieces>
 using PiecesX = uint32_t[kPieces][kNumbers / 2];
 
+// Reads a lane's words of a segment from memory: of piece after piece, `step` further each.
+template <int kPieces>
+TREDUCE_DEVICE void read_words(const uint16_t* from, int64_t step, PiecesX<kPieces>& pieces) {
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; i += 2) {
+      const uint2 two = *reinterpret_cast<const uint2*>(from + piece * step + i * 8);
+      pieces[piece][i] = two.x;
+      pieces[piece][i + 1] = two.y;
+    }
+  }
+}
+
 // Pieces of a segment of eight lines lie in shared memory as [16 bytes of a lane][lane]. `at`: this lane's first.
 template <int kPieces>
 TREDUCE_DEVICE void write_pieces(uint4* at, const PiecesX<kPieces>& words) {

@@ -34,10 +34,11 @@ struct Source {
     return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
   // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the
-  // first numbers of the group; where these are zero, from the next ones.
+  // first numbers of the group; where these are zero, from the next ones, by vectors if kVectors and they are aligned.
   // Who calls: all lanes of a warp.
+  template <bool kVectors = false>
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
-    return unit(there, line, segment, first_of_group(there, line, segment));
+    return unit<kVectors>(there, line, segment, first_of_group(there, line, segment));
   }
   TREDUCE_DEVICE Sampled first_of_group(bool there, const float* line, uint32_t segment) const {
     const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
@@ -49,26 +50,42 @@ struct Source {
     }
     return sampled;
   }
+  template <bool kVectors = false>
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment, const Sampled& sampled) const {
     const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
     uint32_t most = sampled.most();
+    bool vectors = false;
+    if constexpr (kVectors) {
+      vectors = __all_sync(~0u, depth_stride == 1 && depth % 4 == 0 && reinterpret_cast<uint64_t>(line) % 16 == 0);
+    }
 #pragma unroll 1
     for (int first = kSampled; first < kMostSampled && __any_sync(~0u, there && most == 0); first += kSegment) {
-      const uint32_t next = sample<kSegment>(there && most == 0, line, begin + first);
+      const bool wanted = there && most == 0;
+      const uint32_t next =
+          vectors ? sample<true>(wanted, line, begin + first) : sample<false>(wanted, line, begin + first);
       if (most == 0) most = next;
     }
     return unit_exponent(most);
   }
 
  private:
-  // The largest of kCount magnitudes, as bits without the sign.
-  template <int kCount>
-  TREDUCE_DEVICE uint32_t sample(bool there, const float* line, int64_t begin) const {
+  // The largest of kSegment magnitudes, as bits without the sign. kVectors: four steps of k are one aligned load.
+  template <bool kVectors>
+  TREDUCE_DEVICE uint32_t sample(bool wanted, const float* line, int64_t begin) const {
     uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kCount; i += kLanes) {
-      const int64_t k = begin + i + threadIdx.x % kLanes;
-      if (there && k < depth) most = max(most, __float_as_uint(__ldg(line + k * depth_stride)) << 1);
+    const auto add = [&](float number) { most = max(most, __float_as_uint(number) << 1); };
+    constexpr int kEach = kVectors ? 4 : 1;
+    const int64_t first = begin + threadIdx.x % kLanes * kEach;
+    const int left = wanted ? static_cast<int>(min(depth - first, int64_t(kSegment))) : 0;
+    const float* at = line + first * depth_stride;
+#pragma unroll 4
+    for (int i = 0; i < kSegment; i += kLanes * kEach, at += kLanes * kEach * depth_stride) {
+      if constexpr (kVectors) {
+        const float4 four = i < left ? __ldg(reinterpret_cast<const float4*>(at)) : float4{};
+        add(four.x), add(four.y), add(four.z), add(four.w);
+      } else {
+        add(i < left ? __ldg(at) : 0.0f);
+      }
     }
 #pragma unroll
     for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
@@ -108,5 +125,45 @@ TREDUCE_DEVICE int unit_of(const Source& source, const float* data, int group,
   }
   return unit_exponent(most);
 }
+
+// A lane's numbers of a line. A team of four lanes has a line; a lane four of every 16 steps of k, which are neighbours.
+struct Line {
+  const char* data;  // from the lane's first number on
+
+  TREDUCE_DEVICE Line(const Side& side, int64_t matrix, int line)
+      : data(reinterpret_cast<const char*>(side.source.line(static_cast<uint32_t>(matrix), line) +
+                                           threadIdx.x % kLanes * 4 * side.source.depth_stride)) {}
+
+  // The first four.
+  TREDUCE_DEVICE void read_first(const Side& side, float (&to)[4]) const {
+    const int left = static_cast<int>(side.source.depth) - static_cast<int>(threadIdx.x % kLanes) * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      to[i] = i < left ? __ldg(reinterpret_cast<const float*>(data + i * side.source.depth_stride * 4)) : 0.0f;
+    }
+  }
+  // Those of a segment; zeros past the end of k. kVectors: whether four steps of k are one aligned load.
+  template <bool kVectors>
+  TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
+    const int64_t step = side.source.depth_stride * 4;
+    const int begin = segment * kSegment;
+    const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % kLanes) * 4;
+    const char* const from = data + begin * step;
+    if constexpr (kVectors) {
+#pragma unroll
+      for (int i = 0; i < kNumbers; i += 4) {
+        const float4 four = i * 4 < left ? __ldg(reinterpret_cast<const float4*>(from + i * 16)) : float4{};
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+      }
+    } else {
+      const char* at[4] = {from, from + step, from + 2 * step, from + 3 * step};
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) {
+        to[i] = i / 4 * 16 + i % 4 < left ? __ldg(reinterpret_cast<const float*>(at[i % 4])) : 0.0f;
+        at[i % 4] += 16 * step;
+      }
+    }
+  }
+};
 
 }  // namespace treduce::matmul::split

@@ -45,20 +45,6 @@ struct Task {
 // The first of the lines of lane 4 i: lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
 
-// Of piece after piece, `step` further each.
-template <int kPieces>
-TREDUCE_DEVICE void read_x(const uint16_t* x, int64_t step, PiecesX<kPieces>& pieces) {
-#pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-#pragma unroll
-    for (int i = 0; i < kNumbers / 2; i += 2) {
-      const uint2 two = *reinterpret_cast<const uint2*>(x + piece * step + i * 8);
-      pieces[piece][i] = two.x;
-      pieces[piece][i + 1] = two.y;
-    }
-  }
-}
-
 // kOfA: W is A; else the product is transposed.
 template <bool kOfA>
 __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
@@ -178,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
         PiecesX<2> halves_x;
         float2 of_rows = {};
         if (!with_parts() || mode.halves) {
-          read_x<2>(halves, x.shape.values, halves_x);
+          split::read_words<2>(halves, x.shape.values, halves_x);
           of_rows = *reinterpret_cast<const float2*>(scales);
         }
         halves += kWarps * kSegment;
@@ -225,7 +211,8 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
                                    [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
           }
           PiecesX<kParts> parts_x;
-          read_x<kParts>(x.parts + of_x + step * kSegment, x.shape.matrices * x.shape.lines * x.shape.depth, parts_x);
+          split::read_words<kParts>(x.parts + of_x + step * kSegment, x.shape.matrices * x.shape.lines * x.shape.depth,
+                                    parts_x);
           float high[4] = {}, rest[4] = {};
           multiply_segment<bfloat16, kParts, kOfA>(high, rest, pieces, parts_x);
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../primitives/ptx/launch.cuh"
+#include "split_few.cuh"
 #include "split_operands.cuh"
 
 namespace treduce::matmul::split {
@@ -15,7 +16,7 @@ TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, 
   }
 }
 
-static __global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kThreads, 5)
     split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b) {
   ptx::allow_launch_after();
   begin_facts(a.to, kPlainestFacts);
@@ -52,7 +53,8 @@ static __global__ void __launch_bounds__(kThreads)
 // Orders the lines of both operands for their parts, if there are outputs by parts: those with most of them first, so that these
 // outputs lie in few tiles. A block an operand. Of one matrix each.
 static __global__ void __launch_bounds__(kOrderThreads)
-    order_lines(TREDUCE_GRID_CONSTANT Operand16 a, TREDUCE_GRID_CONSTANT Operand16 b) {
+    order_lines(TREDUCE_GRID_CONSTANT Operand16 a, TREDUCE_GRID_CONSTANT Operand16 b,
+                TREDUCE_GRID_CONSTANT split_few::Product few) {
   constexpr int kWarps = kOrderThreads / 32;
   static_assert(kCodes == 32 && kWarps <= 32);
   // Lines of each code: of this operand and of the other; outputs by parts of such a line; where the next such line goes; and lines of
@@ -61,7 +63,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   __shared__ bool ordered;
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
-  if (!any_output(*a.codes, *b.codes, &by_parts)) return;
+  if (!any_output(*a.codes, *b.codes, &by_parts) || few.are_listed()) return;
   const Operand16 &o = blockIdx.x == 0 ? a : b, &other = blockIdx.x == 0 ? b : a;
   const uint32_t lines = static_cast<uint32_t>(o.shape.lines), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < kCodes) own[lane] = others[lane] = 0;
@@ -128,13 +130,18 @@ static __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
-// After the product by halves has said which lines have outputs by parts: of most data, none.
+// After the product by halves has said which lines have outputs by parts: of most data, none. Few such outputs need no parts in memory.
 static __global__ void __launch_bounds__(kThreads)
-    split_into_parts(TREDUCE_GRID_CONSTANT IntoParts a, TREDUCE_GRID_CONSTANT IntoParts b) {
+    split_into_parts(TREDUCE_GRID_CONSTANT IntoParts a, TREDUCE_GRID_CONSTANT IntoParts b,
+                     TREDUCE_GRID_CONSTANT split_few::Product few) {
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
   const uint32_t wanted_a = a.wanted(), wanted_b = b.wanted();
   if (wanted_a == 0) return;
+  if (few.are_listed()) {
+    if (a.first_segment == 0) split_few::split_listed(few, a, b);
+    return;
+  }
   split_both(a, b, wanted_a, wanted_b);
 }
 

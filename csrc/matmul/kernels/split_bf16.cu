@@ -13,6 +13,7 @@
 //          Computations": three parts, six products.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
+#include "../split_few.cuh"
 #include "../split_finish.cuh"
 #include "../split_parts.cuh"
 #include "../split_tiles.cuh"
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales units_a,
            Scales units_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
-           TREDUCE_GRID_CONSTANT Order order_a, TREDUCE_GRID_CONSTANT Order order_b, float* c, const float* bias) {
+           TREDUCE_GRID_CONSTANT Order order_a, TREDUCE_GRID_CONSTANT Order order_b,
+           TREDUCE_GRID_CONSTANT split_few::Product few, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<bfloat16, S::kTileM, true>;
   using TileB = Tile<bfloat16, S::kTileN, true>;
@@ -101,7 +103,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
   ptx::wait_for_launch_before();
-  if (!all && !split::any_output(*codes_a, *codes_b, &by_parts)) return;  // all blocks alike
+  if (!all) {
+    // All blocks alike.
+    if (!split::any_output(*codes_a, *codes_b, &by_parts)) return;
+    if (few.are_listed()) {
+      if (work.range.first_group == 0) split_few::compute(few, work.outputs, c, bias);
+      return;
+    }
+  }
 
   if (threadIdx.x == 0) verdicts.init(1 + S::kConsumers * 4);
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
@@ -262,6 +271,7 @@ cudaError_t launch_shape(const Call& call, int step, const Operand& a, const Ope
                 work, split::lines_of(a, split_a), split::lines_of(b, split_b),
                 static_cast<const uint32_t*>(split_a.codes), static_cast<const uint32_t*>(split_b.codes),
                 Order{split_a.line_at, split_a.reordered}, Order{split_b.line_at, split_b.reordered},
+                split_few::product_of(call, a, b, split_a, split_b),
                 partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
@@ -280,8 +290,9 @@ cudaError_t run(const Call& call, int step, const Operand& a, const Operand& b, 
       task.others = other.codes;
       return task;
     };
-    cudaError_t error = launch(&split::split_into_parts, call.step(step), task(a, prepared.split_a, into_a, into_b),
-                               task(b, prepared.split_b, into_b, into_a));
+    cudaError_t error =
+        launch(&split::split_into_parts, call.step(step), task(a, prepared.split_a, into_a, into_b),
+               task(b, prepared.split_b, into_b, into_a), split_few::product_of(call, a, b, split_a, split_b));
     if (error != cudaSuccess) return error;
     const auto launch_index = [&](auto index) {
       return launch_shape<Shape<index()>>(call, step + 1, a, b, into_a, into_b, range, partials);

@@ -59,7 +59,8 @@ template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
            Scales scales_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT OperandFacts facts_a,
-           TREDUCE_GRID_CONSTANT OperandFacts facts_b, float* c, const float* bias) {
+           TREDUCE_GRID_CONSTANT OperandFacts facts_b, TREDUCE_GRID_CONSTANT split_few::Product few, float* c,
+           const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
   __shared__ Verdicts verdicts;
+  __shared__ split_few::Counts<Verdicts::kScouts / 32> counts;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
@@ -138,7 +140,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         verdicts.gather_flags(n, facts_a.segments, facts_b.segments, place.row, place.column, place.batch);
         verdicts.gather(n, place.row, place.column, grid.m, grid.n,
                         [&](bool, int64_t, int i) { return code_of(facts_of(verdicts.gathered(n, i), 255, 255)); });
-        // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches.
+        verdicts.tell(n, any(&by_pairs) ? split::kSome : split::kNone);
+        // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches:
+        // who multiplies need not wait for that.
         if (any([](Arithmetic x) { return !by_pairs(x); })) {
           verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
                                 [&](bool of_a, int64_t line, Facts facts) {
@@ -149,7 +153,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             atomicOr(facts_b.codes, sets[1]);
           }
         }
-        verdicts.tell(n, any(&by_pairs) ? split::kSome : split::kNone);
+      }
+      // Of the last block to get here they know all of all lines.
+      if (few.most > 0) {
+        __threadfence();
+        Verdicts::sync();
+        if (Verdicts::scout() == 0) {
+          counts.of_warp[0][0][0] = atomicAdd(facts_a.codes + kWordOfDone - kWordOfCodes, 1u);
+        }
+        Verdicts::sync();
+        const bool last = counts.of_warp[0][0][0] + 1 == gridDim.x;
+        Verdicts::sync();
+        if (last && __ldcg(facts_a.codes) != 0) split_few::list(few, counts, Verdicts::scout() / 32, &Verdicts::sync);
       }
     }
   } else {
@@ -262,7 +277,8 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
     return OperandFacts{split::segments_of(o, split), split::lines_of(o, split), split.codes};
   };
   return launch(function, call.step(1), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b), work,
-                facts(a, split_a), facts(b, split_b), partials != nullptr ? partials : static_cast<float*>(call.c),
+                facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b),
+                partials != nullptr ? partials : static_cast<float*>(call.c),
                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
 }
 
@@ -285,7 +301,10 @@ cudaError_t launch_one(const Call& call) {
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
     const bool ordered = regions_a.ordered;
-    if (error == cudaSuccess && ordered) error = launch(&split::order_lines, call.step(2), split_a, split_b);
+    if (error == cudaSuccess && ordered) {
+      error = launch(&split::order_lines, call.step(2), split_a, split_b,
+                     split_few::product_of(call, a, b, split_a, split_b));
+    }
     if (error == cudaSuccess) error = split_bf16::run(call, ordered ? 3 : 2, a, b, split_a, split_b, partials);
   }
   if (error != cudaSuccess) return error;
