@@ -6,7 +6,6 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "split_few.cuh"
 #include "split_launches.h"
 #include "split_lines.cuh"
 #include "split_segment.cuh"
@@ -146,8 +145,9 @@ struct Work {
   float4* segment_sums;
   int* group_units;
   Broadcast box_w;
-  split::Side w, x;
-  bool of_a;  // W is A; else the product is transposed
+  split::Matrices w, x;
+  split::Source source;  // W
+  bool of_a;             // W is A; else the product is transposed
 };
 
 // What a block multiplies: lines of W from `first` on by lines of X from `first_x` on, a group of k of one product of the batch. Found
@@ -175,8 +175,8 @@ struct BlockTask {
     begin = group * kGroupSegments + part * length;
     end = min(work.steps, begin + length);
     batches = {batch / work.inner_batches, batch % work.inner_batches};
-    matrix_w = work.w.matrices.of(batches.x, batches.y);
-    matrix_x = work.x.matrices.of(batches.x, batches.y);
+    matrix_w = work.w.of(batches.x, batches.y);
+    matrix_x = work.x.of(batches.x, batches.y);
   }
   TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const {
     return w.line_facts + matrix_w * w.shape.lines_padded + first;
@@ -196,67 +196,6 @@ struct BlockCodes {
 // Whether an output is left to the second launch.
 TREDUCE_DEVICE bool is_left(unsigned w, unsigned x) {
   return by_parts(arithmetic_of(w % kBeside, x % kBeside)) && (w & x & kBeside) == 0;
-}
-
-// Lines of W that have such outputs: as a set, and listed.
-struct LinesLeft {
-  uint32_t set[2], listed[kLines];
-};
-
-// Computes the outputs of a block that are left to the second launch, if few lines of W have any (`left`), and says whether these are
-// few. sums: the block's dynamic shared memory. Who calls: all threads of the block.
-template <class S>
-__device__ __noinline__ bool few_outputs(LinesLeft& lines, uint64_t left, const BlockCodes<S>& codes, const Work& work,
-                                         const BlockTask<S>& at, const Operand16& w, const Operand16& x, float* sums,
-                                         float* c, const float* bias) {
-  using namespace split_few;
-  // Sixteens of X times eights of W: so many cost less than to multiply all.
-  constexpr int kMostBytes = S::kShape.shared_bytes(kSegment) - kTileAlignment, kBytes = kGroupSegments * kOutputs * 4;
-  constexpr int kMost = kMostBytes / kBytes < 12 ? kMostBytes / kBytes : 12;
-  const int count = __popcll(left), octets = (count + kOctet - 1) / kOctet;
-  const int sixteens = (at.x_lines + kStored - 1) / kStored, steps = at.end - at.begin;
-  if (sixteens * octets > kMost) return false;
-  if (threadIdx.x < kLines && (left >> threadIdx.x & 1) != 0) {
-    lines.listed[__popcll(left & ((uint64_t(1) << threadIdx.x) - 1))] = threadIdx.x;
-  }
-  __syncthreads();
-  const Facts *const facts_w = at.facts_w(w), *const facts_x = at.facts_x(x);
-  const int64_t depth = x.shape.depth;
-  const Stored stored{x.parts + (at.matrix_x * x.shape.lines + at.first_x) * depth, depth,
-                      x.shape.matrices * x.shape.lines * depth, at.x_lines};
-  // [eight][sixteen][segment][16 x 8]
-  for (int job = threadIdx.x / 32; job < octets * steps; job += S::kThreads / 32) {
-    const int octet = job / steps, step = job - octet * steps;
-    const int own = static_cast<int>(
-        lines.listed[min(octet * kOctet + static_cast<int>(threadIdx.x % 32) / split::kLanes, count - 1)]);
-    float numbers[split::kNumbers];
-    read(work.w, split::Line(work.w, at.matrix_w, at.first + own), at.begin + step, numbers);
-    split::PiecesX<kParts> parts;
-    split_numbers(numbers, parts_exponent(facts_w[own]), parts);
-    multiply(parts, at.begin + step, stored, !work.of_a, [&](int sixteen, const float (&some)[4]) {
-      float* const to = sums + ((octet * sixteens + sixteen) * steps + step) * kOutputs + place_of_sums();
-      *reinterpret_cast<float2*>(to) = {some[0], some[1]};
-      *reinterpret_cast<float2*>(to + kSecond) = {some[2], some[3]};
-    });
-  }
-  __syncthreads();
-  float* const to = c + at.group * work.outputs + at.batch * work.m * work.n;
-  for (int i = threadIdx.x; i < octets * sixteens * kOutputs; i += S::kThreads) {
-    const int unit = i / kOutputs, slot = unit / sixteens * kOctet + i % kOctet;
-    const int row = unit % sixteens * kStored + i % kOutputs / kOctet;
-    if (slot >= count || row >= at.x_lines) continue;
-    const int own = static_cast<int>(lines.listed[slot]);
-    if (!is_left(codes.w[own], codes.x[row])) continue;
-    const float* const from = sums + unit * steps * kOutputs + i % kOutputs;
-    float sum = 0;
-#pragma unroll 8
-    for (int step = 0; step < steps; ++step) sum += from[step * kOutputs];
-    sum = split::from_units(sum, -parts_exponent(facts_w[own]), -parts_exponent(facts_x[row]));
-    const int64_t of_w = at.first + own, of_x = at.first_x + row;
-    const int64_t m = work.of_a ? of_w : of_x, n = work.of_a ? of_x : of_w;
-    to[m * work.n + n] = bias == nullptr ? sum : canonical(sum + __ldg(bias + n));
-  }
-  return true;
 }
 
 // How lines of X are multiplied.
@@ -363,7 +302,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   __shared__ Shared<S> shared;
   [[maybe_unused]] __shared__ BlockCodes<S> codes;
-  [[maybe_unused]] __shared__ LinesLeft lines_left;
   // W as it is in memory, W split, then X.
   char* const tiles = aligned_tiles(dynamic_shared<char>());
   char* const tiles_split = tiles + (kRead == ReadW::numbers ? 0 : S::kStages * S::kBytesW);
@@ -374,7 +312,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (*w.codes == 0) return;
     const Task task(work, ptx::block_index());
     const Facts *const facts_w = task.facts_w(w), *const facts_x = task.facts_x(x);
-    if (threadIdx.x < 2) lines_left.set[threadIdx.x] = 0;
     for (int i = threadIdx.x; i < kLines; i += S::kThreads) {
       const Facts known = task.first + i < work.w_lines ? facts_w[i] : 0;
       codes.w[i] = static_cast<unsigned char>(code_of(known) | ((known & kDone) != 0 ? kBeside : 0));
@@ -383,20 +320,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       codes.x[i] = static_cast<unsigned char>(code_of(facts_x[i]) | (never_pairs(facts_x[i]) ? kBeside : 0));
     }
     __syncthreads();
-    // A thread has outputs of one line of W.
-    static_assert(S::kThreads % kLines == 0 && kLines == 64);
     bool some = false;
-    if (task.first + static_cast<int>(threadIdx.x) % kLines < work.w_lines) {
-      for (int i = threadIdx.x; i < kLines * task.x_lines; i += S::kThreads) {
-        some |= is_left(codes.w[i % kLines], codes.x[i / kLines]);
-      }
+    for (int i = threadIdx.x; i < kLines * task.x_lines; i += S::kThreads) {
+      some |= task.first + i % kLines < work.w_lines && is_left(codes.w[i % kLines], codes.x[i / kLines]);
     }
-    const uint32_t votes = __ballot_sync(~0u, some);
-    if (threadIdx.x % 32 == 0 && votes != 0) atomicOr(lines_left.set + threadIdx.x / 32 % 2, votes);
-    __syncthreads();
-    const uint64_t left = uint64_t(lines_left.set[1]) << 32 | lines_left.set[0];
-    if (left == 0) return;
-    if (few_outputs<S>(lines_left, left, codes, work, task, w, x, reinterpret_cast<float*>(tiles), c, bias)) return;
+    if (__syncthreads_or(some) == 0) return;
   }
   if constexpr (S::kMayPart) {
     if (work.group_parts > 1) {
@@ -491,11 +419,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const int set = (warp - kFirstSplitter) % S::kShape.kTeamWarps * kSetLines;  // its first line of the block
     const int mine = set + line_in_set(lane / split::kLanes);
     const bool exists = task.first + mine < work.w_lines;
-    const float* const line = work.w.source.line(static_cast<uint32_t>(task.matrix_w), exists ? task.first + mine : 0);
+    const float* const line = work.source.line(static_cast<uint32_t>(task.matrix_w), exists ? task.first + mine : 0);
     // The exponent of the unit of its group; where the whole line is known, that of its parts.
     int unit;
     if constexpr (S::kFirst) {
-      unit = work.w.source.unit(exists, line, task.begin);
+      unit = work.source.unit(exists, line, task.begin);
     } else {
       unit = exists ? -parts_exponent(task.facts_w(w)[mine]) : 0;
     }
@@ -523,8 +451,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if constexpr (kRead != ReadW::numbers) ptx::mbarrier_wait(shared.w.full + from.stage, from.parity);
       float numbers[16];
       if constexpr (kRead == ReadW::numbers) {
-        const float* const segment = line + int64_t(step) * kSegment * work.w.source.depth_stride;
-        read_numbers(segment, work.w.source.depth_stride, exists ? present : 0, numbers);
+        const float* const segment = line + int64_t(step) * kSegment * work.source.depth_stride;
+        read_numbers(segment, work.source.depth_stride, exists ? present : 0, numbers);
       } else {
         read_line<kRead>(tile, mine, numbers);
       }
@@ -719,7 +647,7 @@ __global__ void __launch_bounds__(kAddThreads)
   }
   const int first_x = tile % work.x_tiles * kRows, first = tile / work.x_tiles % work.w_tiles * kLines;
   const int batch = tile / work.x_tiles / work.w_tiles;
-  const int64_t matrix_x = work.x.matrices.of(batch / work.inner_batches, batch % work.inner_batches);
+  const int64_t matrix_x = work.x.of(batch / work.inner_batches, batch % work.inner_batches);
   const float* const x_units = x.unit + (matrix_x * x.shape.groups() + group) * x.shape.lines_padded;
   const int* const w_units = work.group_units + (group * tiles + tile) * kLines;
   float* const to = partials + group * work.outputs + batch * work.m * work.n;
@@ -754,8 +682,9 @@ inline Work work_of(const Call& call, const Shape& shape, bool of_a, const Boxes
   work.segment_sums = call.region<float4>(regions_w.halves);
   work.group_units = call.region<int>(regions_w.units);
   work.box_w = broadcast_of(boxes);
-  work.w = split::side_of(w);
-  work.x = split::side_of(x);
+  work.w = split::matrices_of(w);
+  work.x = split::matrices_of(x);
+  work.source = split::source_of(w);
   work.of_a = of_a;
   return work;
 }

@@ -69,8 +69,8 @@ struct Task {
     begin = group * kGroupSegments;
     end = min(work.steps, begin + kGroupSegments);
     batches = {batch / work.inner_batches, batch % work.inner_batches};
-    matrix_w = work.w.matrices.of(batches.x, batches.y);
-    matrix_x = work.x.matrices.of(batches.x, batches.y);
+    matrix_w = work.w.of(batches.x, batches.y);
+    matrix_x = work.x.of(batches.x, batches.y);
   }
   TREDUCE_DEVICE const Facts* facts_x(const Operand16& x) const {
     return x.line_facts + matrix_x * x.shape.lines_padded;
@@ -423,8 +423,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (__any_sync(~0u, most == 0)) {
         const int64_t line = task.first + own + l * 8;
         const bool exists = line < work.w_lines;
-        unit[l] = work.w.source.unit(
-            exists, work.w.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
+        unit[l] = work.source.unit(
+            exists, work.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
             task.begin);
       }
     }
@@ -717,7 +717,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     next = gathered.next[turn];
     if (count == 0) continue;
-    const float* const matrix = work.w.source.line(static_cast<uint32_t>(task.matrix_w), 0);
+    const float* const matrix = work.source.line(static_cast<uint32_t>(task.matrix_w), 0);
     // Where there is none, the first again: its outputs are not stored.
     const auto line_at = [&](int place) { return int64_t(gathered.lines[place < count ? place : 0]); };
     // This lane copies a chunk of every other line, or every other number of a line.
@@ -727,7 +727,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int place = warp * kWarpLines + (kVectors ? i * 2 + lane / 16 : lane % kWarpLines);
-      from[i] = matrix + line_at(place) * work.w.source.line_stride + first_k * work.w.source.depth_stride;
+      from[i] = matrix + line_at(place) * work.source.line_stride + first_k * work.source.depth_stride;
     }
     const auto fetch = [&](int step, int stage) {
       if (step < task.end) {
@@ -745,9 +745,9 @@ __global__ void __launch_bounds__(kThreads, 1)
             ptx::copy_async_part<16>(place(i * 2 + lane / 16, first_k), bytes > 0 ? from[i] + begin : matrix, bytes);
           }
         } else {
-          const float* at = from[0] + begin * work.w.source.depth_stride;
+          const float* at = from[0] + begin * work.source.depth_stride;
 #pragma unroll 8
-          for (int i = 0; i < kSegment / 2; ++i, at += 2 * work.w.source.depth_stride) {
+          for (int i = 0; i < kSegment / 2; ++i, at += 2 * work.source.depth_stride) {
             const int k = i * 2 + first_k;
             const bool there = begin + k < depth;
             ptx::copy_async_part<4>(place(lane % kWarpLines, k), there ? at : matrix, there ? 4 : 0);
