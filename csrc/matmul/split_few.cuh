@@ -1,7 +1,7 @@
 // Few outputs by parts, without tiles: where only some lines have any, as the few columns that hide nothing from rows of softmax, a tile
-// of them would be one block's work while the others wait. Here a warp has a segment of eight lines of one operand, which it splits in its
-// registers, by all listed lines of the other, whose parts lie in memory; mma's instruction multiplies them, and its sums have the bits of
-// a warp group's. The sums of a group's segments are then added in their order.
+// of them would be one block's work while the others wait. Here a warp has some segments of eight lines of one operand, which it splits in
+// its registers, by all listed lines of the other, whose parts lie in memory; mma's instruction multiplies them, and its sums have the bits
+// of a warp group's. The last warp then adds the sums of the segments, in their order.
 #pragma once
 
 #include "rung.h"
