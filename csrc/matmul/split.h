@@ -13,6 +13,8 @@
 // exponents of float32, so numbers of a line may lie far apart. Six products of parts make up one of float32.
 #pragma once
 
+#include <initializer_list>
+
 #include "operand.h"
 
 namespace treduce::matmul {
@@ -113,29 +115,41 @@ TREDUCE_HOST_DEVICE constexpr Arithmetic arithmetic_of(unsigned a, unsigned b) {
   return less == kRangeAll ? Arithmetic::parts : less == kRangeLargest ? Arithmetic::checked_parts : Arithmetic::plain;
 }
 TREDUCE_HOST_DEVICE bool by_pairs(Arithmetic x) { return x == Arithmetic::pairs; }
-TREDUCE_HOST_DEVICE constexpr bool by_parts(Arithmetic x) {
-  return x == Arithmetic::parts || x == Arithmetic::checked_parts;
-}
+TREDUCE_HOST_DEVICE bool by_parts(Arithmetic x) { return x == Arithmetic::parts || x == Arithmetic::checked_parts; }
 TREDUCE_HOST_DEVICE bool at_last(Arithmetic x) { return x == Arithmetic::checked_parts || x == Arithmetic::plain; }
 
-// The codes of lines with which one of code `a` has outputs by parts, as a set.
-TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
-  constexpr uint32_t kWith[] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0}, kSpread = 0x10101010, kSome = 0x00ffff00;
+// The codes of lines with which one of code `a` has outputs that are computed so, as a set.
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_with(unsigned a, Arithmetic x) {
+  constexpr uint32_t kOfKind[] = {0xaaaaaa, 0xcccccc, 0xf0f0f0}, kSpread = 0x101010;
+  constexpr uint32_t kNothing = 0x0000ff, kLargest = 0x00ff00, kAll = 0xff0000;
   uint32_t pairs = 0;
-  for (int bit = 0; bit < 3; ++bit) pairs |= (a >> bit & 1) != 0 ? kWith[bit] : 0;
+  for (int bit = 0; bit < 3; ++bit) pairs |= (a >> bit & 1) != 0 ? kOfKind[bit] : 0;
   if (a % kCodeRange == kCodeSpread) pairs &= ~kSpread;
-  return a / kCodeRange == kRangeNothing ? 0 : ~pairs & kSome;
+  const uint32_t others = (kNothing | kLargest | kAll) & ~pairs;
+  const unsigned range = a / kCodeRange;
+  switch (x) {
+    case Arithmetic::pairs: return pairs;
+    case Arithmetic::parts: return range == kRangeAll ? others & kAll : 0;
+    case Arithmetic::checked_parts:
+      return others & (range == kRangeAll ? kLargest : range == kRangeLargest ? kLargest | kAll : 0);
+    default: return others & (range == kRangeNothing ? ~0u : kNothing);
+  }
 }
 constexpr bool codes_agree() {
   constexpr unsigned kUsed = (kRangeAll + 1) * kCodeRange;
   for (unsigned a = 0; a < kUsed; ++a) {
     for (unsigned b = 0; b < kUsed; ++b) {
-      if ((codes_by_parts(a) >> b & 1) != by_parts(arithmetic_of(a, b))) return false;
+      for (const Arithmetic x : {Arithmetic::pairs, Arithmetic::parts, Arithmetic::checked_parts, Arithmetic::plain}) {
+        if ((codes_with(a, x) >> b & 1) != (arithmetic_of(a, b) == x)) return false;
+      }
     }
   }
   return true;
 }
 static_assert(codes_agree());
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
+  return codes_with(a, Arithmetic::parts) | codes_with(a, Arithmetic::checked_parts);
+}
 
 // Whether a checked output, as bits, is large enough.
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {

@@ -256,8 +256,8 @@ static __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B
-  __shared__ unsigned char codes[2 * kFixTile];
+  __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B; their codes above
+  constexpr int kCodeAbove = 24;
   __shared__ bool nothing[2 * kFixTile];
   __shared__ bool some_plain[kThreads / 32];
   __shared__ int of_warp[kThreads / 32];
@@ -316,15 +316,15 @@ static __global__ void __launch_bounds__(kThreads, 2)
         const bool exists = line < (of_a ? p.m : p.n);
         const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch_of(at.batch)) : 0;
         const unsigned code = code_of(known);
-        facts[threadIdx.x] = known;
-        codes[threadIdx.x] = static_cast<unsigned char>(code);
+        facts[threadIdx.x] = known | code << kCodeAbove;
         nothing[threadIdx.x] = exists && code / kCodeRange == kRangeNothing;
       }
       __syncthreads();
       constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
       const int column = threadIdx.x % kFixTile;
       const Facts of_column = facts[kFixTile + column];
-      const unsigned code = codes[kFixTile + column];
+      const uint32_t checked = codes_with(of_column >> kCodeAbove, Arithmetic::checked_parts);
+      const uint32_t last = checked | codes_with(of_column >> kCodeAbove, Arithmetic::plain);
       bool some = false;
       int uncertain = 0;
 #pragma unroll 1
@@ -339,11 +339,10 @@ static __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
           const int row = first_row + j * kDown;
-          const Arithmetic arithmetic = arithmetic_of(codes[row], code);
-          bool mine = at.row + row < p.m && at.column + column < p.n && at_last(arithmetic);
-          if (arithmetic == Arithmetic::checked_parts) {
-            mine = mine && !is_certain(__float_as_uint(outputs[j]), facts[row], of_column);
-          }
+          const Facts of_row = facts[row];
+          const uint32_t code = set_of(of_row >> kCodeAbove);
+          bool mine = at.row + row < p.m && at.column + column < p.n && (last & code) != 0;
+          mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
           some |= mine;
           uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
           const uint32_t votes = __ballot_sync(~0u, mine);
