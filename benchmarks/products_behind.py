@@ -24,6 +24,8 @@ BUSY_SHARE = 0.6
 MULTIPLICATION_NS = 24.0
 STEPS = {2: 16, 4: 8, 8: 4}
 FEW_US, SHORT_K = 10.0, 64
+# Or of up to so many steps, where the tensor cores are not busy.
+SHORT_IF_IDLE = 256
 # Below this share of outputs in the rounds of tiles that the chip computes, idle multiprocessors count.
 FULL = 0.9
 # Fragments a multiplication, 1 / rows + 1 / columns of a tile, from which shared memory bounds float64.
@@ -46,6 +48,11 @@ MECHANISMS = {
     "launch": behind.Mechanism(
         "a launch, the first copies and the last stores are most of the time; of k of a stage or two, in every tile",
         "all of a short k of float32 in shared memory at once: small products lose",
+    ),
+    "copies": behind.Mechanism(
+        "rows begin where the copy engine cannot read them: operands are copied first, which reads and writes them "
+        "once more, and of short k takes as long as the product",
+        "not tried: kernels that read such rows themselves, of 16 bits and tfloat32",
     ),
     "cache lines": behind.Mechanism(
         "rows of an operand begin inside cache lines: each is two requests of the copy engine, 5 cycles in place of 2",
@@ -134,8 +141,11 @@ def mechanism(row: Mapping[str, Any], plan: ProductPlan) -> str:
         return "memory"
     if chain_us(plan, width) >= CHAIN_SHARE * us:
         return "chain"
-    idle, short = filled(plan) < FULL, plan.problem[3] <= SHORT_K
-    waits = width < 8 and not (short or (idle and us < FEW_US)) and plan.arithmetic_us < BUSY_SHARE * us
+    if any("copy" in how for how in plan.reads or ()):
+        return "copies"
+    busy = plan.arithmetic_us >= BUSY_SHARE * us
+    idle, short = filled(plan) < FULL, plan.problem[3] <= (SHORT_K if busy else SHORT_IF_IDLE)
+    waits = width < 8 and not (short or (idle and us < FEW_US)) and not busy
     if waits and inside_lines(row):
         return "cache lines"
     if short or us < FEW_US:
