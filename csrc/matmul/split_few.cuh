@@ -17,12 +17,7 @@ struct Stored {
   int lines;
 };
 
-// This lane's numbers of a segment of eight lines, of which it has line `lane / 4`.
-TREDUCE_DEVICE void read(const split::Side& side, const split::Line& line, int segment, float (&to)[split::kNumbers]) {
-  side.vectors ? line.read<true>(side, segment, to) : line.read<false>(side, segment, to);
-}
-
-// put(sixteen, sums) of them, as parts, by a segment of sixteen stored lines after another. This lane's sums are those of stored lines
+// put(sixteen, sums) of a segment of eight lines, of which this lane has parts of line `lane / 4`, by sixteen stored lines after another. This lane's sums are those of stored lines
 // lane / 4 and eight further by lines lane % 4 * 2 and the next. Who calls: all lanes of a warp.
 template <class Put>
 TREDUCE_DEVICE void multiply(const split::PiecesX<kParts>& own, int segment, const Stored& stored, bool stored_is_a,
@@ -50,10 +45,6 @@ TREDUCE_DEVICE void multiply(const split::PiecesX<kParts>& own, int segment, con
     for (int i = 0; i < 4; ++i) split::add_parts(sums[i], high[i], rest[i]);
     put(sixteen, sums);
   }
-}
-TREDUCE_DEVICE void split_numbers(const float (&numbers)[split::kNumbers], int exponent, split::PiecesX<kParts>& own) {
-  split::split_all_parts(numbers, split::power_of_two(exponent),
-                         [&](int part, int i, uint32_t pair) { own[part][i] = pair; });
 }
 
 // Where this lane's sums lie among the outputs of sixteen stored lines by eight others: two, and two kSecond further.
@@ -269,12 +260,12 @@ static __device__ __noinline__ void compute(const Product& p, int64_t outputs, f
     job.sums = sums;
     const split::Line from(many, 0, line);
     float next[split::kNumbers];
-    read(many, from, begin, next);
+    from.read(many, begin, next);
 #pragma unroll 1
     for (int segment = begin; segment < end; ++segment) {
       split::PiecesX<kParts> pieces;
-      split_numbers(next, exponent, pieces);
-      if (segment + 1 < end) read(many, from, segment + 1, next);
+      split::split_pieces(next, exponent, pieces);
+      if (segment + 1 < end) from.read(many, segment + 1, next);
       multiply(pieces, segment, stored, job.of == 0, [&](int sixteen, const float (&some)[4]) {
         float* const to = sums + (sixteen * steps + segment) * kOutputs + place_of_sums();
         *reinterpret_cast<float2*>(to) = {some[0], some[1]};

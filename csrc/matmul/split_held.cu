@@ -81,8 +81,7 @@ struct Block {
       const Line from = line_x(octet);
       float first[4], numbers[kNumbers];
       from.read_first(work.x, first);
-      work.x.vectors ? from.template read<true>(work.x, segment, numbers)
-                     : from.template read<false>(work.x, segment, numbers);
+      from.read(work.x, segment, numbers);
       const int unit = unit_of(work.x, from, first);
       uint32_t words[2][kNumbers / 2];
       int exponent;
@@ -291,8 +290,7 @@ struct Block {
       float numbers[kNumbers];
       line_x(octet).template read<false>(work.x, job / count, numbers);
       uint32_t words[kParts][kNumbers / 2];
-      split::split_all_parts(numbers, split::power_of_two(parts_exponent(shared.lines[line_of_octet(octet)])),
-                             [&](int part, int i, uint32_t pair) { words[part][i] = pair; });
+      split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
       split::write_pieces<kParts>(piece<kParts>(job), words);
     }
     __syncthreads();

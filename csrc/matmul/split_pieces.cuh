@@ -15,6 +15,11 @@ using Pieces = uint32_t[kPieces][2][kNumbers / 2];
 template <int kPieces>
 using PiecesX = uint32_t[kPieces][kNumbers / 2];
 
+// Splits a lane's numbers into parts, times 2^exponent.
+TREDUCE_DEVICE void split_pieces(const float (&numbers)[kNumbers], int exponent, PiecesX<kParts>& pieces) {
+  split_all_parts(numbers, power_of_two(exponent), [&](int part, int i, uint32_t pair) { pieces[part][i] = pair; });
+}
+
 // Reads a lane's words of a segment from memory: of piece after piece, `step` further each.
 template <int kPieces>
 TREDUCE_DEVICE void read_words(const uint16_t* from, int64_t step, PiecesX<kPieces>& pieces) {

@@ -164,6 +164,9 @@ struct Line {
       }
     }
   }
+  TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
+    side.vectors ? read<true>(side, segment, to) : read<false>(side, segment, to);
+  }
 };
 
 }  // namespace treduce::matmul::split

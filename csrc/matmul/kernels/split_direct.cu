@@ -248,8 +248,7 @@ struct Tile {
       known = join(known, extremes.facts(flags));
       if (threadIdx.x % 4 == 0) block.scales[segment * kLines + line] = split::power_of_two(exponent - unit);
     } else if constexpr (kWay == Way::parts) {
-      split::split_all_parts(numbers, split::power_of_two(parts_exponent(shared.lines[line])),
-                             [&](int part, int i, uint32_t pair) { words[part][i] = pair; });
+      split::split_pieces(numbers, parts_exponent(shared.lines[line]), words);
     } else {
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) words[i / 8][i % 8] = __float_as_uint(numbers[i]);

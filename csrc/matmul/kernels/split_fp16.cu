@@ -16,6 +16,7 @@
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
 #include "../split_as_read.h"
+#include "../split_few.cuh"
 #include "../split_finish.cuh"
 #include "../split_parts.cuh"
 #include "../split_tiles.cuh"
