@@ -1,5 +1,8 @@
 """What the benchmarks measure, and why each case is there. The variants come from the tables of the extension."""
 
+import math
+from collections.abc import Iterator
+from random import Random
 from typing import NamedTuple
 
 
@@ -525,6 +528,7 @@ MATMUL_GROUPS = {
     "search": "some vectors by very many",
     "long": "few outputs, long k",
     "untuned": "shapes that nothing was tuned for",
+    "drawn": "drawn at random",
     "integers": "integers",
 }
 _WEIGHTS = (
@@ -535,6 +539,29 @@ _WEIGHTS = (
     (50257, 768, "the head over an odd vocabulary: short k, rows of C that begin anywhere"),
 )
 _ROWS_OF_X = (1, 16, 64, 128, 512, 2048, 8192)
+
+
+def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
+    """Products of up to a gigabyte of float32, two thirds of them batches of small matrices: sizes that no round number
+    suits, in any layout, and half of them with a k that models have."""
+    random = Random(seed)
+
+    def size(least: int, most: int) -> int:
+        return round(math.exp(random.uniform(math.log(least), math.log(most))))
+
+    while count > 0:
+        batch = (size(4, 2000),) if random.random() < 2 / 3 else ()
+        m, n, k = (
+            (size(16, 400), size(8, 400), size(16, 400)) if batch else (size(8, 20_000), size(8, 3000), size(16, 3000))
+        )
+        if random.random() < 0.5:
+            k = random.choice((64, 80, 128, 256))
+        layout = random.choice(("NN", "NT", "TN", "TT"))
+        if math.prod(batch) * (m * k + k * n + m * n) <= 1 << 28:
+            count -= 1
+            yield MatmulPoint("drawn", m, n, k, "a shape that nobody chose", layout, batch)
+
+
 MATMUL_GRID = (
     *(
         MatmulPoint("squares", n, n, n, reason)
@@ -605,6 +632,7 @@ MATMUL_GRID = (
             (2049, 2047, 2051, "NN", "one row and some columns beyond the tiles"),
         )
     ),
+    *_drawn(30, seed=20),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
     *(
         MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))

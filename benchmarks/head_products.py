@@ -1,6 +1,7 @@
-"""Times the float32 products of attention's heads as models have them, forward and backward, beside torch: matrices
-that are small, many, and rarely multiples of a tile."""
+"""Times the products of attention's heads as models have them, forward and backward, beside torch: matrices that are
+small, many, and rarely multiples of a tile."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ CASES = (
     Heads("Stable Diffusion, a picture by its text", 16, 4096, 77, 40),
 )
 SMOKE = (Heads("small", 3, 20, 17, 8),)
+KINDS = ("float32", "tf32", "bfloat16")
 
 
 def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -61,22 +63,34 @@ def measure(
     """A row a product: times of `auto` and of torch in microseconds (median and quartiles), and the speed-up."""
     rows = []
     for case in cases:
-        for name, (a, b) in operands(case, torch.Generator(device).manual_seed(0)).items():
-            step(f"{case.model}, {name}")
-            with torch.no_grad(), products.precision("float32"):
-                rows.append({**case._asdict(), "name": name, **products.beside_torch(a, b, device, settings)})
+        for name, pair in operands(case, torch.Generator(device).manual_seed(0)).items():
+            for kind in KINDS:
+                step(f"{case.model}, {name}, {kind}")
+                with torch.no_grad(), products.precision(kind) as dtype:
+                    found = products.beside_torch(*(x.to(dtype) for x in pair), device, settings)
+                rows.append({**case._asdict(), "name": name, "dtype": kind, **found})
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines: a model, its sizes, and each product's speed-up."""
+    """Head and lines: a model, its sizes, and each product's speed-up, a line a dtype."""
     names = list(dict.fromkeys(row["name"] for row in rows))
-    head = ["model", "heads", "queries x keys x width", *names]
+    head = ["model", "heads", "queries x keys x width", "dtype", *names]
     lines = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        found = {row["name"]: row for row in rows if row["model"] == model}
+    for model, kind in dict.fromkeys((row["model"], row["dtype"]) for row in rows):
+        found = {row["name"]: row for row in rows if (row["model"], row["dtype"]) == (model, kind)}
         one = next(iter(found.values()))
         sizes = f"{one['queries']:,} x {one['keys']:,} x {one['width']}"
         x = [f"{found[name]['x'][0]:.2f}" for name in names]
-        lines.append([model, f"{one['heads']:,}", sizes, *x])
+        lines.append([model, f"{one['heads']:,}", sizes, kind, *x])
     return head, lines
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines: of each dtype the mean speed-up, the least, and how many products are behind."""
+    lines = []
+    for kind in dict.fromkeys(row["dtype"] for row in rows):
+        x = [row["x"][0] for row in rows if row["dtype"] == kind]
+        behind = sum(ratio < 1 for ratio in x)
+        lines.append([kind, f"{statistics.geometric_mean(x):.2f}", f"{min(x):.2f}", f"{behind} of {len(x)}"])
+    return ["dtype", "x torch", "least", "torch is faster"], lines

@@ -401,11 +401,12 @@ def transformer(results: Results) -> str:
 def heads(results: Results) -> str:
     """Products of attention's heads, by model."""
     what = (
-        "Speed-up over torch's float32, timed alternately; values are multiplied by probabilities, a softmax of scores "
-        "whose standard deviation is 3"
+        "Speed-up over torch in the same precision, timed alternately; values are multiplied by probabilities, a "
+        "softmax of scores whose standard deviation is 3"
     )
-    lines = table(*head_products.table(results.files["heads"]["heads"]), right_from=1)
-    return f"{lines}\n\n{conditions(results, 'heads', what)}"
+    rows = results.files["heads"]["heads"]
+    lines = [table(*head_products.summary(rows), right_from=1), table(*head_products.table(rows), right_from=4)]
+    return "\n\n".join([*lines, conditions(results, "heads", what)])
 
 
 def transformer_step(results: Results) -> str:

@@ -366,7 +366,7 @@ def transformer(session: Session) -> dict[str, Any]:
 
 
 def heads(session: Session) -> dict[str, Any]:
-    """The float32 products of attention's heads in shapes of known models, ours and torch's."""
+    """The products of attention's heads in shapes of known models, ours and torch's."""
     chosen, settings = head_products.CASES, PRODUCTS_SETTINGS
     if session.smoke:
         chosen, settings = head_products.SMOKE, session.settings

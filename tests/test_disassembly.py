@@ -143,6 +143,7 @@ RUNGS = [
 PIECES = {
     "few_rows": "persistent",
     "register_operand": "persistent",
+    "in_place": "persistent",
     "small_tiles": "persistent",
     "split_rows": "split_fp16",
     "split_warps": "split_fp16",
@@ -290,6 +291,7 @@ CORES = {
     "few_rows": ({"HMMA", "LDSM", "UTMALDG"}, {"HGMMA", "LDGSTS"}),
     "small_tiles": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "register_operand": ({"HGMMA", "UTMALDG", "LDS"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "in_place": ({"HMMA", "LDSM", "LDGSTS"}, {"HGMMA", "UTMALDG"}),
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"LDSM", "LDGSTS"}),  # HMMA: see split_few.cuh
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),

@@ -396,6 +396,72 @@ def test_operands_in_registers_have_the_bits_of_those_in_shared_memory(variant, 
         assert_same_bits(product(a[i], b[i], variant), whole[i])
 
 
+def as_boxes(x):
+    """The same values in rows that the copy engine can address, with numbers beside them that no product may see."""
+    room = x.new_full((*x.shape[:-1], -(-x.size(-1) // 16) * 16), float("nan"))
+    room[..., : x.size(-1)] = x
+    return room[..., : x.size(-1)]
+
+
+IN_PLACE = (  # batch, m, n, k: tiles of each shape, their edges, and k around a stage's, of one stage and of many
+    (1, 33, 31, 7),
+    (40, 77, 65, 77),
+    (300, 100, 20, 130),
+    (30, 197, 64, 197),
+    (3, 1000, 33, 129),
+    (20, 129, 70, 255),
+    (1, 300, 201, 999),
+    (5, 30, 30, 64),
+    (2000, 31, 29, 33),
+    (2, 257, 257, 2051),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_operands_read_in_place_have_the_bits_of_boxes(dtype, poisoned):
+    """Where rows begin inside 16 bytes, threads copy them: of every alignment and direction, with a bias, and of
+    matrices that a batch shares."""
+    variant = tables.row("matmul", "persistent")
+    tables.needs_chip(variant)
+    for batch, m, n, k in IN_PLACE:
+        a, b = random(batch, m, k, dtype=dtype), random(batch, k, n, dtype=dtype, seed=1)
+        padded = as_boxes(torch.nn.functional.pad(b, (0, -n % 16)))
+        expected = product(as_boxes(a), padded, variant)[..., :n].contiguous()
+        bias = random(n, dtype=dtype, seed=2)
+        views = (lambda x: x, lambda x: x.mT.contiguous().mT, lambda x: odd(x, 1), lambda x: odd(x, 2))
+        for i, j in itertools.product(range(4), repeat=2):
+            left, right, what = views[i](a), views[j](b), f"{(batch, m, n, k)}, views {i} and {j}"
+            assert_same_bits(product(left, right, variant), expected, what)
+            if batch == 1:
+                found = torch.ops.treduce.linear(left[0], right[0].t(), bias, variant.name)
+                boxes = torch.ops.treduce.linear(as_boxes(a)[0], as_boxes(b)[0].t(), bias, variant.name)
+                assert_same_bits(found, boxes, f"{what}, with a bias")
+        shared = product(a, b[0], variant)
+        assert_same_bits(shared, product(a, b[:1].expand(batch, k, n).contiguous(), variant), "a shared B")
+        assert_same_bits(
+            shared[batch // 2], product(as_boxes(a[batch // 2]), as_boxes(b[0]), variant), "one of a batch"
+        )
+
+
+def odd(x, by):
+    """The same values from an address on that is `by` elements past an aligned one."""
+    return torch.cat([x.new_zeros(by), x.flatten()])[by:].view(x.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_no_number_is_stays_in_its_row_in_place(dtype, poisoned):
+    """Zeros past the edges meet no operand: NaN and infinity beside them change nothing else."""
+    variant = tables.row("matmul", "persistent")
+    tables.needs_chip(variant)
+    a, b = random(40, 77, 131, dtype=dtype), random(40, 131, 77, dtype=dtype, seed=1)
+    expected = product(a, b, variant)
+    a[3, 70, 130], b[5, 0, 76] = float("nan"), float("inf")
+    found = product(a, b, variant)
+    assert found[3, 70].isnan().all() and not found[5, :, 76].isfinite().any()
+    found[3, 70], found[5, :, 76] = expected[3, 70], expected[5, :, 76]
+    assert_same_bits(found, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
     """A warp a tile, from any layout; in every comparison its instruction has the bits of warp groups."""

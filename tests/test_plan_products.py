@@ -52,6 +52,28 @@ def test_large_products_take_little_memory():
         assert p.workspace_bytes < 1.1 * 2 * 4 * side**2
 
 
+def test_operands_that_no_boxes_suit_are_read_in_place():
+    """Of short k, by one launch, a block a tile; where k is long they are copied first, and aligned ones never."""
+    for a, b in (
+        ((384, 197, 197), (384, 197, 64)),
+        ((1000, 100, 130), (1000, 130, 20)),
+        ((20, 1500, 1500), (20, 1500, 64)),
+        ((12, 197, 64), (12, 64, 197)),  # the result's rows begin inside 16 bytes
+    ):
+        for dtype, tf32 in ((torch.bfloat16, False), (torch.float32, True)):
+            p = plan("matmul", a, b, input_dtype=dtype, tf32=tf32)
+            if dtype == torch.float32 and a[1] == 1500:
+                continue  # rows of 6,000 bytes: boxes
+            assert (p.rung, p.order, p.workspace_bytes) == ("persistent", "warp_group_long", 0)
+            assert (len(p.launches), p.reads) == (1, ("where it lies",) * 2)
+            assert p.tile in ((32, 32), (64, 64), (128, 64), (128, 32))
+            assert main(p).grid == (a[0] * -(-a[1] // p.tile[0]) * -(-b[2] // p.tile[1]), 1)
+            assert main(p).block[0] in (128, 256) and main(p).shared_bytes <= 227 << 10
+    for a, b in (((4095, 4099), (4099, 4097)), ((384, 192, 192), (384, 192, 64)), ((2, 9001, 9001), (2, 9001, 64))):
+        p = plan("matmul", a, b, input_dtype=torch.bfloat16)
+        assert main(p).grid == (132, 1) and (len(p.launches) == 1) == (a[-1] % 8 == 0)
+
+
 def test_few_rows_are_split_as_they_are_read():
     p = plan("linear", (16, 8192), (28672, 8192), True)
     assert p.reads == ("split first", "split as it is read") and p.tile == (16, 64)

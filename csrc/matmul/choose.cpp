@@ -264,12 +264,13 @@ double cycles(const Shape& s, const Problem& p, DType dtype, const Boxes& x, con
 // 2026-11-25: of 256 to 6144 columns and k of 1024 to 8192, 0.6 to 0.95 of the time of the others). Of 16 bits up to 16 rows, and up to
 // 64 where tiles of 64 x 128 are more than the multiprocessors (2026-11-21: faster by 2 to 8 %). More rows where both models say so:
 // 100 x 500 x 4000 takes 0.71 of the time of 16 bits, and 0.79 of that of tfloat32.
-std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                            const Choice& other, const Chip& chip) {
+std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+                             const Choice& other, const Chip& chip) {
   const bool half = size_of(dtype) == 2;
   if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
   if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
   const auto time = [&](Index index) { return cycles(kShapes[index], p, dtype, x, w.boxes, chip); };
+  const auto chosen = [&](Index index) { return std::optional(Choice{index, false, time(index)}); };
   const auto narrow = [&] {
     constexpr Index kNarrow[] = {kNarrow32, kNarrow16, kNarrow64};
     return cheapest(kNarrow, time);
@@ -280,16 +281,16 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const
     constexpr int64_t kMostOutputs = 4 * kShapes[kNarrow64].rows * kShapes[kNarrow64].most_columns();
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
     if (transposed || p.n <= kMostRows || many) return std::nullopt;
-    const Index best = narrow();
-    return time(best) < kFaster * other.cycles ? std::optional(best) : std::nullopt;
+    const auto best = chosen(narrow());
+    return best->cycles < kFaster * other.cycles ? best : std::nullopt;
   }
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
-    return p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : narrow();
+    return chosen(p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : narrow());
   }
   if (!half || transposed) return std::nullopt;
-  if (p.m <= 16) return kRows16;
-  return p.m > 32 && ceil_div(p.n, 128) > chip.multiprocessors ? std::optional(kRows64) : std::nullopt;
+  if (p.m <= 16) return chosen(kRows16);
+  return p.m > 32 && ceil_div(p.n, 128) > chip.multiprocessors ? chosen(kRows64) : std::nullopt;
 }
 
 // Those that leave the busiest multiprocessor the least; of equals the most, which read the rows fewest times.
@@ -461,6 +462,77 @@ bool pays(const Problem& p, const Choice& choice, const Choice& other, const Vie
 }
 
 }  // namespace register_operand
+
+namespace in_place {
+namespace {
+
+// In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
+// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 1,600
+// times of four shapes, 413 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26: two thirds are met within 20 %,
+// and what is so chosen, of these and of the others, takes 1.05 of the fastest's time in the mean.
+struct Times {
+  double tile, alone, stage;
+};
+constexpr Times kTimes[kShapeCount] = {{0.36, 0, 0.54}, {0.78, 1.1, 0.6}, {1.64, 0.77, 0.8}, {0.75, 0.69, 0.69}};
+constexpr double kLaunch = 2.1, kMultiply = 0.038;  // of 64 x 64 outputs, a stage
+constexpr double kThroughRegisters = 0.68;          // of a stage, beside its time
+constexpr double kBytes = 3.6e6;                    // a microsecond, of operands and results
+
+double lines_time(const Access& access, int lines, int bytes) {
+  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.175 : access.width == 4 ? 0.2 : 0.31;
+  return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
+}
+
+double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
+  const Shape& s = kShapes[index];
+  const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
+  const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
+  const double stage =
+      lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
+  const double busy = static_cast<double>(tiles) / chip.multiprocessors * (kTimes[index].tile + stages * stage);
+  const double through_registers = bytes == 2 ? kThroughRegisters * ((a.width == 2) + (b.width == 2)) : 0;
+  const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
+  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + through_registers));
+  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
+  return kLaunch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
+}
+
+// What the others take, fitted to the same products. Rows of results that begin inside 16 bytes leave by words, and so those of 64 x 64
+// outputs cost as much if most are past an edge.
+double time_of_others(const Problem& p, int bytes, const View& a, const View& b, const Choice& other) {
+  constexpr double kBegin = 2.8, kMegahertz = 3010, kCopy = 4, kCopyBytes = 1.65e6, kReadBytes = 3.45e6,
+                   kSkewedBytes = 1.36e6;
+  const double operands = static_cast<double>((p.m * p.k + p.k * p.n) * p.batches * bytes);
+  const bool skewed = p.n * bytes % kBoxAlignment != 0;
+  const auto results =
+      static_cast<double>((skewed ? round_up(p.m, 64) * round_up(p.n, 64) : p.m * p.n) * p.batches * bytes);
+  const double memory = operands / kReadBytes + results / (skewed ? kSkewedBytes : kReadBytes);
+  double copies = 0;
+  for (const View* view : {&a, &b}) {
+    if (view->reading != Reading::direct) copies += kCopy + static_cast<double>(view->copied_bytes) / kCopyBytes;
+  }
+  return kBegin + std::hypot(other.cycles / kMegahertz, memory) + copies;
+}
+
+}  // namespace
+
+std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
+                            const View& view_b, const Choice& other, const Chip& chip) {
+  const int bytes = static_cast<int>(size_of(dtype));
+  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || other.apart) return std::nullopt;
+  const bool direct = view_a.reading == Reading::direct && view_b.reading == Reading::direct;
+  if (direct && p.n * bytes % kBoxAlignment == 0) return std::nullopt;
+  const Access access_a = access_of(a), access_b = access_of(b);
+  if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
+  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128};
+  const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
+  const Index best = cheapest(kAll, time);
+  const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;
+  const bool pays = time(best) < time_of_others(p, bytes, view_a, view_b, other);
+  return fits && pays ? std::optional(best) : std::nullopt;
+}
+
+}  // namespace in_place
 
 namespace {
 

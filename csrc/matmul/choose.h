@@ -58,6 +58,13 @@ namespace persistent {
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
 }  // namespace persistent
 
+namespace in_place {
+// None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or `other`, whose operands are read as `view_a`
+// and `view_b` say, is as fast.
+std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
+                            const View& view_b, const Choice& other, const Chip& chip);
+}  // namespace in_place
+
 namespace small_tiles {
 // Whether the kernel can, and is faster than those of persistent.
 bool pays(const Problem& p, DType dtype);
@@ -66,8 +73,8 @@ bool pays(const Problem& p, DType dtype);
 namespace few_rows {
 // None: the kernel cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
 // operand; transposed: the product is C's transpose, so its rows are columns of C.
-std::optional<Index> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                            const Choice& other, const Chip& chip);
+std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+                             const Choice& other, const Chip& chip);
 // Of a block.
 int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
 int stages_of(const Shape& shape, int columns);

@@ -142,53 +142,78 @@ TREDUCE_DEVICE void store_transposed(const Sum (&acc)[kN / 2], T* c, int64_t row
   }
 }
 
-// Stores by way of shared memory, so that whole rows leave at once: kStagingColumns at a time, alternately through two buffers. A
-// warp group needs kStagingBytes, and a named barrier of its own.
+// Stores by way of shared memory, so that whole rows leave at once: kStagedColumns at a time, alternately through two buffers. A warp
+// group needs kStagingBytes, and a named barrier of its own.
+template <class T>
+constexpr int kStagedColumns = staging_columns(sizeof(T));
 
-// Rounds kColumns columns of accumulators, at most 64, into a buffer, swizzled. Synchronises before; the caller after.
+// Rounds kColumns columns of accumulators, at most a buffer's, into it, swizzled. Synchronises before; the caller after.
 template <class T, int kColumns>
 TREDUCE_DEVICE void stage_columns(const float* acc, char* buffer, int barrier) {
-  const int lane = threadIdx.x % 32;
-  const int line =
-      threadIdx.x % kWarpGroup / 32 * 16 + lane % 16;  // of the 64: this lane gives the address of its 16 bytes
+  const int lane = threadIdx.x % 32, first = threadIdx.x % kWarpGroup / 32 * 16;  // of this warp's lines of the 64
   named_barrier<kWarpGroup>(barrier);
+  if constexpr (sizeof(T) == 2) {
+    const int line = first + lane % 16;  // this lane gives the address of its 16 bytes
 #pragma unroll
-  for (int i = 0; i < kColumns / 16; ++i) {
-    uint32_t words[4];
+    for (int i = 0; i < kColumns / 16; ++i) {
+      uint32_t words[4];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const T pair[2] = {round_to<T>(acc[i * 8 + w * 2]), round_to<T>(acc[i * 8 + w * 2 + 1])};
-      memcpy(words + w, pair, 4);
+      for (int w = 0; w < 4; ++w) {
+        const T pair[2] = {round_to<T>(acc[i * 8 + w * 2]), round_to<T>(acc[i * 8 + w * 2 + 1])};
+        memcpy(words + w, pair, 4);
+      }
+      ptx::store_matrices(buffer + line * kRowBytes + ((i * 2 + lane / 16) ^ line % 8) * 16, words);
     }
-    ptx::store_matrices(buffer + line * kRowBytes + ((i * 2 + lane / 16) ^ line % 8) * 16, words);
+  } else {
+    const int line = first + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i) {
+      char* const to = buffer + line * kRowBytes + ((i * 2 + lane % 4 / 2) ^ line % 8) * 16 + lane % 2 * 8;
+      const float* const sums = acc + i * 4;
+      *reinterpret_cast<float2*>(to) = {round_to<T>(sums[0]), round_to<T>(sums[1])};
+      *reinterpret_cast<float2*>(to + 8 * kRowBytes) = {round_to<T>(sums[2]), round_to<T>(sums[3])};
+    }
   }
 }
 
-// Stores 64 columns of a warp's 16 rows from a buffer, where the copy engine cannot address rows of C: 32-bit words of a row at a
-// time. If a row begins between two words, one output is left at either end and stored by itself. `to`: the first of the 64 rows.
+// The first of the two elements of 16 bits in a word.
+template <class T>
+TREDUCE_DEVICE T low_half(uint32_t word) {
+  T element;
+  memcpy(&element, &word, sizeof(element));
+  return element;
+}
+
+// Stores a buffer's columns of a warp's 16 rows, where the copy engine cannot address rows of C: 32-bit words of a row at a time. If a
+// row of 16 bits begins between two words, one output is left at either end and stored by itself. `c`: the first of the 64 rows.
 // Who calls: every lane of the warp that staged these rows, after __syncwarp().
 template <class T>
 TREDUCE_DEVICE void store_rows(const char* buffer, T* c, int64_t n, int64_t rows_left, int columns_left) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+  const int rows = static_cast<int>(min(rows_left - warp * 16, int64_t(16)));
+  const char* const staged = buffer + warp * 16 * kRowBytes;
+  T* to = c + warp * 16 * n;
 #pragma unroll 4
-  for (int i = 0; i < 16; ++i) {
-    const int line = warp * 16 + i;
-    if (line >= rows_left) continue;
-    T* const to = c + line * n;
-    const auto staged = [&](int j) {
-      return *reinterpret_cast<const T*>(buffer + line * kRowBytes + (j / 8 ^ line % 8) * 16 + j % 8 * 2);
+  for (int i = 0; i < 16; ++i, to += n) {
+    if (i >= rows) continue;
+    const auto staged_word = [&](int w) {
+      return *reinterpret_cast<const uint32_t*>(staged + i * kRowBytes + (w / 4 ^ i % 8) * 16 + w % 4 * 4);
     };
-    const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2;
-    const int j = skew + lane * 2;
-    if (j + 1 < columns_left) {
-      const T pair[2] = {staged(j), staged(j + 1)};
-      uint32_t word;
-      memcpy(&word, pair, 4);
-      *reinterpret_cast<uint32_t*>(to + j) = word;
-    } else if (j < columns_left) {
-      to[j] = staged(j);
+    uint32_t word = staged_word(lane);
+    if constexpr (sizeof(T) == 4) {
+      if (lane < columns_left) to[lane] = __uint_as_float(word);
+    } else {
+      const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2, j = lane * 2 + skew;
+      if (skew == 1) {  // the second half of this lane's word and the first of the next
+        if (lane == 0 && columns_left > 0) to[0] = low_half<T>(word);
+        word = __funnelshift_r(word, staged_word((lane + 1) % 32), 16);
+      }
+      if (j + 1 < columns_left) {
+        *reinterpret_cast<uint32_t*>(to + j) = word;
+      } else if (j < columns_left) {
+        to[j] = low_half<T>(word);
+      }
     }
-    if (skew == 1 && lane == 0 && columns_left > 0) to[0] = staged(0);
   }
 }
 
@@ -212,16 +237,16 @@ TREDUCE_DEVICE void store_vectors(const char* buffer, T* c, int64_t n, int64_t r
 template <class T, int kN>
 TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const CUtensorMap* map, T* c, char* staging,
                                  int row, int column, int64_t m, int64_t n, int index, int barrier) {
-  constexpr int kLast = kN % kStagingColumns;  // columns that fill no box
+  constexpr int kColumns = kStagedColumns<T>, kLast = kN % kColumns;  // columns that fill no box
   static_assert(kLast % 16 == 0);
   const bool elected = threadIdx.x % kWarpGroup == 0;
 #pragma unroll
-  for (int chunk = 0; chunk < kN / kStagingColumns; ++chunk) {
+  for (int chunk = 0; chunk < kN / kColumns; ++chunk) {
     char* const buffer = staging + chunk % 2 * kStagingBuffer;
-    const int first = column + chunk * kStagingColumns;
+    const int first = column + chunk * kColumns;
     // The buffer is free when its last store has read it: the last store but one, or at the start of a tile maybe the last.
     if (elected && boxes) chunk == 0 ? ptx::wait_stores_read<0>() : ptx::wait_stores_read<1>();
-    stage_columns<T, kStagingColumns>(acc + chunk * 32, buffer, barrier);
+    stage_columns<T, kColumns>(acc + chunk * (kColumns / 2), buffer, barrier);
     if (boxes) {
       ptx::fence_async_proxy();
       named_barrier<kWarpGroup>(barrier);
@@ -231,15 +256,15 @@ TREDUCE_DEVICE void store_staged(const float (&acc)[kN / 2], bool boxes, const C
       }
     } else {
       __syncwarp();
-      store_rows(buffer, c + row * n + first, n, m - row, static_cast<int>(min(int64_t(kStagingColumns), n - first)));
+      store_rows(buffer, c + row * n + first, n, m - row, static_cast<int>(min(int64_t(kColumns), n - first)));
     }
   }
   if constexpr (kLast > 0) {
-    constexpr int kChunk = kN / kStagingColumns;
+    constexpr int kChunk = kN / kColumns;
     char* const buffer = staging + kChunk % 2 * kStagingBuffer;
-    const int first = column + kChunk * kStagingColumns;
+    const int first = column + kChunk * kColumns;
     if (elected && boxes) ptx::wait_stores_read<1>();
-    stage_columns<T, kLast>(acc + kChunk * 32, buffer, barrier);
+    stage_columns<T, kLast>(acc + kChunk * (kColumns / 2), buffer, barrier);
     __syncwarp();
     T* const to = c + row * n + first;
     const int columns_left = static_cast<int>(min(int64_t(kLast), n - first));

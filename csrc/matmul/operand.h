@@ -121,6 +121,24 @@ inline View view_of(const Operand& o, bool any_direction, bool whole = false) {
   return view;
 }
 
+// How threads may read an operand where it lies: in which direction it is contiguous, and the most bytes, up to 16, of which every row
+// is a multiple and at a multiple of which every row begins; 0: it is contiguous in neither direction.
+struct Access {
+  bool along_k;
+  int width;
+};
+inline Access access_of(const Operand& o) {
+  const bool along_k = o.depth_stride == 1 || o.depth == 1;
+  if (!along_k && o.line_stride != 1 && o.lines != 1) return {along_k, 0};
+  const bool rows = (along_k ? o.lines : o.depth) > 1;  // nobody steps from the only one
+  const int64_t pitch = rows ? (along_k ? o.line_stride : o.depth_stride) : 0;
+  // The lowest bit of all says it.
+  const int64_t steps =
+      ((along_k ? o.depth : o.lines) | pitch | o.batch_stride[0] | o.batch_stride[1]) * o.element_bytes;
+  const int64_t all = steps | static_cast<int64_t>(reinterpret_cast<uint64_t>(o.data)) | kBoxAlignment;
+  return {along_k, static_cast<int>(all & -all)};
+}
+
 // Slabs of 64 lines are contiguous along the lines; tiles of fewer lines read k.
 constexpr int64_t kSlabLines = 64;
 

@@ -329,6 +329,23 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
   out.launches.add(launch);
 }
 
+// The one launch of in_place.cu.
+void add_in_place(in_place::Index index, const Chip& chip, Prepared& out) {
+  const Problem& p = out.problem;
+  const in_place::Shape& s = in_place::kShapes[index];
+  const int bytes = static_cast<int>(size_of(out.dtype));
+  const int64_t stages = ceil_div(p.k * bytes, int64_t(in_place::kRowBytes));
+  out.in_place = true;
+  out.shape = index;
+  set_tile(s, out);
+  out.stages = stages == 1 ? 2 : in_place::kMostStages;
+  LaunchShape launch = launch_of(s);
+  launch.grid = tiles_of(p, s.tile_m, s.tile_n);
+  launch.shared_bytes = s.bytes_of_block(bytes, static_cast<int>(std::min<int64_t>(stages, out.stages)));
+  launch.overlapping = launch.grid <= int64_t(chip.multiprocessors) * s.blocks;
+  out.launches.add(launch);
+}
+
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
@@ -346,12 +363,13 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
   Problem transposed = p;
   std::swap(transposed.m, transposed.n);
-  std::optional<few_rows::Index> few;
+  std::optional<Choice> few;
+  bool few_columns = false;
   if (!choice.apart) {
     few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, choice, chip);
     if (!few) {
       few = few_rows::choose(transposed, r.dtype, view_of_b.boxes, view_of_a, true, choice, chip);
-      out.few_columns = few.has_value();
+      few_columns = few.has_value();
     }
   }
   bool registers = false, of_a = false;  // of A and not of B
@@ -365,11 +383,18 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     }
     if (registers) choice = other;
   }
-  copy_operands(of_a ? view_of(operand_a(p, r.a, bytes), true) : view_of_a,
-                registers && !of_a ? view_of(operand_b(p, r.b, bytes), true) : view_of_b, out);
+  const Operand a = operand_a(p, r.a, bytes), b = operand_b(p, r.b, bytes);
+  const View read_a = of_a ? view_of(a, true) : view_of_a;
+  const View read_b = registers && !of_a ? view_of(b, true) : view_of_b;
+  if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, few ? *few : choice, chip)) {
+    add_in_place(*index, chip, out);
+    return;
+  }
+  copy_operands(read_a, read_b, out);
   out.groups = long_k::groups_of(p.k, r.dtype);
   out.apart = choice.apart;
   out.few = few.has_value();
+  out.few_columns = few_columns;
   out.registers = registers;
   LaunchShape launch;
   int slots = chip.multiprocessors;
@@ -386,7 +411,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.shared_bytes = s.shared_bytes();
     slots = chip.multiprocessors * s.blocks;
   } else if (out.few) {
-    out.shape = *few;
+    out.shape = few->index;
     const few_rows::Shape& s = few_rows::kShapes[out.shape];
     const Problem& shown = out.few_columns ? transposed : p;
     const int columns = few_rows::columns_of(s, shown, chip);
@@ -402,9 +427,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     const TileShape& s = persistent::kShapes[out.shape];
     set_tile(s, out);
     // C in boxes, where its rows begin at multiples of 16 bytes.
-    out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) &&
-                  size_of(result_dtype(r.dtype)) == 2 && p.n % 8 == 0 &&
-                  reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
+    const DType result = result_dtype(r.dtype);
+    out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) && result != DType::int32 &&
+                  p.n * size_of(result) % kBoxAlignment == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
     slots = clusters_of(s.cluster, chip.multiprocessors * s.blocks);
     launch.grid = std::min<int64_t>(tasks(), slots) * s.cluster;
@@ -625,10 +650,11 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
   };
   const auto decided = [&](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.small, p.tile_m, p.tile_n, p.stages,
-                           p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c,
-                           p.groups, p.groups_at_once, p.apart, p.parts_shape, p.block_segments, p.segment_sums,
-                           split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read, p.bytes_written);
+    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.in_place, p.small, p.tile_m, p.tile_n,
+                           p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b,
+                           p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape, p.block_segments,
+                           p.segment_sums, split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read,
+                           p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

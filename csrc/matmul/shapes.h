@@ -213,8 +213,8 @@ namespace hopper {
 constexpr int kWarpGroup = 128;       // threads
 constexpr int kRowBytes = 128;        // k of a tile, of each line
 constexpr int kTileAlignment = 1024;  // bytes: eight rows, after which the swizzle repeats
-// Results leave through shared memory, 64 columns at a time in one of two buffers a warp group.
-constexpr int kStagingColumns = 64;
+// Results leave through shared memory, rows of 128 bytes at a time in one of two buffers a warp group.
+constexpr int staging_columns(int element_bytes) { return kRowBytes / element_bytes; }
 constexpr int kStagingBuffer = 64 * kRowBytes;
 constexpr int kStagingBytes = 2 * kStagingBuffer;
 
@@ -272,8 +272,8 @@ constexpr bool takes_groups_apart(int index) { return index == kMedium || index 
 // The sums of groups of a thread that lie in shared memory, because the tensor cores' leave registers for half of them.
 constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
 
-// Results of 16 bits leave as boxes, or rows through the same buffers, but those of the narrowest tiles.
-constexpr bool stages_results(int n, bool transposed) { return !transposed && n >= hopper::kStagingColumns; }
+// Floating-point results leave as boxes, or rows through the same buffers, but those of the narrowest tiles.
+constexpr bool stages_results(int n, bool transposed) { return !transposed && n >= 64; }
 
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,
                           bool transposed = false) {
@@ -362,6 +362,38 @@ constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 16 rows", 16, 16, 16
 namespace small_tiles {
 constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};
 }  // namespace small_tiles
+
+// The kernel of `persistent` for operands that threads read where they lie.
+namespace in_place {
+
+constexpr int kRowBytes = 128;  // k of a stage, of each line
+constexpr int kMostStages = 3;
+
+struct Shape : TileShape {
+  int warp_m, warp_n;  // outputs of a warp
+
+  // Where lines are contiguous, a stage has whole rows of them.
+  constexpr int bytes_of_stage(int element_bytes) const {
+    const int row = kRowBytes / element_bytes;
+    return ((tile_m > row ? tile_m : row) + (tile_n > row ? tile_n : row)) * kRowBytes;
+  }
+  // Results leave through the same memory, in rows of 16 bytes more.
+  constexpr int bytes_of_block(int element_bytes, int ring) const {
+    const int results = tile_m * (tile_n * element_bytes + 16), all = ring * bytes_of_stage(element_bytes);
+    return all > results ? all : results;
+  }
+};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int blocks) {
+  TileShape s{name, m, n, m / warp_m * (n / warp_n) * 32};
+  s.blocks = blocks;
+  return {s, warp_m, warp_n};
+}
+enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {
+    shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 5), shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 4),
+    shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 2), shape("multiply 128 x 32 tiles", 128, 32, 32, 32, 3)};
+
+}  // namespace in_place
 
 // The kernel of `persistent` for few rows of tfloat32, and for B across k. Tiles have `lines` columns of C.
 namespace register_operand {

@@ -126,4 +126,10 @@ constexpr CUtensorMapDataType kMapType<ptx::tfloat32> = CU_TENSOR_MAP_DATA_TYPE_
 template <>
 constexpr CUtensorMapDataType kMapType<int8_t> = CU_TENSOR_MAP_DATA_TYPE_UINT8;  // a copy knows no signs
 
+// Of results, which nothing rounds on their way.
+template <class Out>
+constexpr CUtensorMapDataType kResultMapType = kMapType<Out>;
+template <>
+constexpr CUtensorMapDataType kResultMapType<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+
 }  // namespace treduce::matmul::hopper

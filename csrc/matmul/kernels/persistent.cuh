@@ -6,6 +6,7 @@
 #include "../few_rows.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
+#include "../in_place.h"
 #include "../register_operand.h"
 #include "../small_tiles.cuh"
 
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       } else {
         add_bias(acc, bias, column, grid.n);
       }
-      if constexpr (sizeof(Out) == 2 && S::kBoxesC) {
+      if constexpr (!std::is_same_v<Out, int32_t> && S::kBoxesC) {
         store_staged<Out, S::kTileN>(acc, boxes_c, &map_c, matrix, own, row, column, grid.m, grid.n,
                                      static_cast<int>(place.index), warp_group);
       } else if constexpr (S::kTransposed) {
@@ -221,7 +222,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   const bool boxes_c = call.prepared.boxes_c;
   if (boxes_c) {
     const Boxes c{call.c, sizeof(Out), true, p.n, p.m, p.n, {1, p.batches}, {p.n, p.m * p.n}};
-    error = encode(c, kMapType<T>, kStagingColumns, 64, &map_c);
+    error = encode(c, kResultMapType<Out>, kStagedColumns<Out>, 64, &map_c);
     if (error != cudaSuccess) return error;
   }
   const bool apart = call.prepared.apart;
@@ -269,6 +270,7 @@ cudaError_t launch_type(const Call& call) {
     if (call.prepared.small) return small_tiles::run<T>(call);
   }
   if (call.launch_count == 0) return clear(call);
+  if (call.prepared.in_place) return in_place::run(call);
   return launch_with_type<T, Out>(
       call, [&](auto form, const Boxes& a, const Boxes& b) { return launch_prepared<decltype(form)>(call, a, b); });
 }

@@ -78,6 +78,17 @@ TREDUCE_DEVICE uint32_t round_to_tfloat32(uint32_t word) {
 #endif
 }
 
+// The same, halves to even, as the copy engine rounds. cvt.rn.tf32 (sm_90 and later).
+TREDUCE_DEVICE uint32_t round_to_even_tfloat32(uint32_t word) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  uint32_t rounded;
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(word)));
+  return rounded;
+#else
+  return word;
+#endif
+}
+
 // 16 x 4 f times 4 f x 8 of float64, for f = 1, 2 or 4. A: 2 i: row g, k 4 i + t; 2 i + 1: row g + 8. B: i: k 4 i + t, column g.
 // The more at once the sooner they are done: of 16 steps of k in a chain 137, 100 and 83 cycles on an NVIDIA H200 (2026-11-22), with
 // the same bits. mma.m16n8k4.f64, m16n8k8 and m16n8k16 (sm_90 and later), elsewhere mma.m8n8k4.f64.
