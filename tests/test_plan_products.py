@@ -54,16 +54,14 @@ def test_large_products_take_little_memory():
 
 def test_operands_that_no_boxes_suit_are_read_in_place():
     """Of short k, by one launch, a block a tile; where k is long they are copied first, and aligned ones never."""
-    for a, b in (
-        ((384, 197, 197), (384, 197, 64)),
-        ((1000, 100, 130), (1000, 130, 20)),
-        ((20, 1500, 1500), (20, 1500, 64)),
-        ((12, 197, 64), (12, 64, 197)),  # the result's rows begin inside 16 bytes
+    for a, b, dtypes in (
+        ((384, 197, 197), (384, 197, 64), (torch.bfloat16, torch.float32)),
+        ((1000, 100, 130), (1000, 130, 20), (torch.bfloat16, torch.float32)),
+        ((20, 1500, 1500), (20, 1500, 64), (torch.bfloat16,)),  # of float32, rows of 6,000 bytes: boxes
+        ((12, 197, 64), (12, 64, 197), (torch.bfloat16, torch.float32)),  # the result's rows begin inside 16 bytes
     ):
-        for dtype, tf32 in ((torch.bfloat16, False), (torch.float32, True)):
-            p = plan("matmul", a, b, input_dtype=dtype, tf32=tf32)
-            if dtype == torch.float32 and a[1] == 1500:
-                continue  # rows of 6,000 bytes: boxes
+        for dtype in dtypes:
+            p = plan("matmul", a, b, input_dtype=dtype, tf32=True)
             assert (p.rung, p.order, p.workspace_bytes) == ("persistent", "warp_group_long", 0)
             assert (len(p.launches), p.reads) == (1, ("where it lies",) * 2)
             assert p.tile in ((32, 32), (64, 64), (128, 64), (128, 32))
@@ -242,8 +240,8 @@ def test_every_rung(variant):
 
 
 def test_operands_that_cannot_be_read_are_copied():
-    a = torch.empty(300, 201, device="meta", dtype=torch.bfloat16)[:, 1:]
-    p = plan("matmul", a, torch.empty(200, 512, device="meta", dtype=torch.bfloat16))
+    a = torch.empty(3000, 4001, device="meta", dtype=torch.bfloat16)[:, 1:]
+    p = plan("matmul", a, torch.empty(4000, 512, device="meta", dtype=torch.bfloat16))
     assert p.rung == "persistent" and p.reads == ("from a copy with aligned rows", "where it lies")
     assert p.launches[0].kernel == "copy A" and [r.name for r in p.regions] == ["copy of A"]
     assert plan("matmul", a, a.t(), variant="naive").reads == ("through its strides",) * 2
@@ -251,6 +249,14 @@ def test_operands_that_cannot_be_read_are_copied():
     assert plan("matmul", float32, (200, 300), variant="mma").reads[0] == "from a copy along k"
     lazy = torch._neg_view(torch.empty(64, 64, device="meta"))
     assert plan("matmul", lazy, (64, 64)).reads[0] == "written out first"
+
+
+def test_float64_of_any_rows_is_read_where_it_lies():
+    """By threads, 8 bytes at once; large products are worth copies for the copy engine."""
+    for a, b in (((192, 25, 137), (192, 137, 255)), ((1009, 89), (89, 371)), ((60, 33, 33), (60, 33, 33))):
+        p = plan("matmul", a, b, input_dtype=torch.float64)
+        assert (p.rung, p.reads, p.workspace_bytes) == ("mma_f64", ("where it lies",) * 2, 0)
+    assert plan("matmul", (4095, 4097), (4097, 4099), input_dtype=torch.float64).rung == "specialized_f64"
 
 
 def test_groups_of_long_k():

@@ -77,8 +77,9 @@ namespace small_matrices {
 // Measured on an NVIDIA H200, 2026-11-22: batches of 20,000 of 16 x 16 and 32 x 32 in 22 and 79 us, where tiled and pipelined take
 // 60 and 130.
 bool pays(const Problem& p) {
-  constexpr int64_t kFewest = 512;  // so that warps are enough
-  return p.m <= 32 && p.n <= 32 && p.k <= kMostDepth && p.batches >= kFewest;
+  constexpr int64_t kFewest = 512, kMost = 64,
+                    kMostK = 127;  // so that warps are enough; beyond, larger tiles pay, or pairs
+  return p.m <= kMost && p.n <= kMost && p.k <= kMostK && tiles_of(p, 32, 32) >= kFewest;
 }
 
 std::optional<Index> choose(const Problem& p, DType dtype, int tile) {
@@ -216,12 +217,21 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
 }  // namespace specialized_f64
 
 // Where tiles are few, its 16 x 16 outputs occupy more multiprocessors. Checked on 17 products (NVIDIA H200, 2026-11-25). Up to 16 rows
-// it is never slower than the other; batches were not measured.
+// it is never slower than the other. Of batches only where the other copies operands first: rows of an odd number of elements.
 bool mma_f64::pays(const Problem& p, const Chip& chip) {
-  constexpr double kFaster = 0.98;
+  constexpr double kFaster = 0.98, kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   if (p.m <= 16 || p.n <= 16) return true;
-  if (p.batches > 1) return false;
-  return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles;
+  double copies = 0;
+  const auto add_copy = [&](int64_t step, int64_t other, int64_t lines, const int64_t* batch) {
+    bool even = (step == 1 ? other : step) % 2 == 0;
+    for (int d = 0; d < p.batch_dims; ++d) even = even && batch[d] % 2 == 0;
+    const double bytes = static_cast<double>(lines * p.k * p.batches * 8);
+    if (!even) copies += kLaunch + 2 * bytes / (kCopyBytes * chip.multiprocessors);
+  };
+  add_copy(p.a_column, p.a_row, p.m, p.a_batch);
+  add_copy(p.b_row, p.b_column, p.n, p.b_batch);
+  if (p.batches > 1 && copies == 0) return false;
+  return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles + copies;
 }
 
 namespace small_tiles {
@@ -467,19 +477,19 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 1,600
-// times of four shapes, 413 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26: two thirds are met within 20 %,
-// and what is so chosen, of these and of the others, takes 1.05 of the fastest's time in the mean.
+// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 2,200
+// times of four shapes, 563 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26: two thirds are met within
+// 20 %, and what is so chosen, of these and of the others, takes 1.04 of the fastest's time in the mean.
 struct Times {
   double tile, alone, stage;
 };
-constexpr Times kTimes[kShapeCount] = {{0.36, 0, 0.54}, {0.78, 1.1, 0.6}, {1.64, 0.77, 0.8}, {0.75, 0.69, 0.69}};
-constexpr double kLaunch = 2.1, kMultiply = 0.038;  // of 64 x 64 outputs, a stage
-constexpr double kThroughRegisters = 0.68;          // of a stage, beside its time
-constexpr double kBytes = 3.6e6;                    // a microsecond, of operands and results
+constexpr Times kTimes[kShapeCount] = {{0.35, 0, 0.53}, {0.73, 1.13, 0.6}, {1.52, 0.79, 0.79}, {0.74, 0.69, 0.68}};
+constexpr double kLaunch = 2.1, kMultiply = 0.053;  // of 64 x 64 outputs, a stage
+constexpr double kThroughRegisters = 0.69;          // of a stage, beside its time
+constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
 
 double lines_time(const Access& access, int lines, int bytes) {
-  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.175 : access.width == 4 ? 0.2 : 0.31;
+  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.166 : access.width == 4 ? 0.196 : 0.3;
   return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
 }
 
@@ -497,29 +507,31 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   return kLaunch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }
 
-// What the others take, fitted to the same products. Rows of results that begin inside 16 bytes leave by words, and so those of 64 x 64
-// outputs cost as much if most are past an edge.
-double time_of_others(const Problem& p, int bytes, const View& a, const View& b, const Choice& other) {
-  constexpr double kBegin = 2.8, kMegahertz = 3010, kCopy = 4, kCopyBytes = 1.65e6, kReadBytes = 3.45e6,
-                   kSkewedBytes = 1.36e6;
-  const double operands = static_cast<double>((p.m * p.k + p.k * p.n) * p.batches * bytes);
-  const bool skewed = p.n * bytes % kBoxAlignment != 0;
-  const auto results =
-      static_cast<double>((skewed ? round_up(p.m, 64) * round_up(p.n, 64) : p.m * p.n) * p.batches * bytes);
-  const double memory = operands / kReadBytes + results / (skewed ? kSkewedBytes : kReadBytes);
-  double copies = 0;
+// What the others take, fitted to the same products: of tiles whose rows of results begin inside 16 bytes, also to store 128 bytes of each
+// row, which leave by words.
+double time_of_others(const Problem& p, int bytes, const View& a, const View& b, const Others& others,
+                      const Chip& chip) {
+  constexpr double kBegin = 2.3, kMegahertz = 4160, kCopy = 4.3, kCopyBytes = 2.1e6, kAllBytes = 2.2e6;
+  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
+  double time = kBegin + std::hypot(others.choice.cycles / kMegahertz, memory);
   for (const View* view : {&a, &b}) {
-    if (view->reading != Reading::direct) copies += kCopy + static_cast<double>(view->copied_bytes) / kCopyBytes;
+    if (view->reading != Reading::direct) time += kCopy + static_cast<double>(view->copied_bytes) / kCopyBytes;
   }
-  return kBegin + std::hypot(other.cycles / kMegahertz, memory) + copies;
+  if (others.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
+    const double rows = bytes == 2 ? 1.44 : 0.31;
+    const TileShape& s = *others.tile;
+    const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
+    time += static_cast<double>(rounds * ceil_div(std::min<int64_t>(s.tile_n, p.n) * bytes, kCacheLine)) * rows;
+  }
+  return time;
 }
 
 }  // namespace
 
 std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
-                            const View& view_b, const Choice& other, const Chip& chip) {
+                            const View& view_b, const Others& others, const Chip& chip) {
   const int bytes = static_cast<int>(size_of(dtype));
-  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || other.apart) return std::nullopt;
+  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || others.choice.apart) return std::nullopt;
   const bool direct = view_a.reading == Reading::direct && view_b.reading == Reading::direct;
   if (direct && p.n * bytes % kBoxAlignment == 0) return std::nullopt;
   const Access access_a = access_of(a), access_b = access_of(b);
@@ -528,7 +540,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;
-  const bool pays = time(best) < time_of_others(p, bytes, view_a, view_b, other);
+  const bool pays = time(best) < time_of_others(p, bytes, view_a, view_b, others, chip);
   return fits && pays ? std::optional(best) : std::nullopt;
 }
 

@@ -59,10 +59,15 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
 }  // namespace persistent
 
 namespace in_place {
-// None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or `other`, whose operands are read as `view_a`
-// and `view_b` say, is as fast.
+// What would multiply instead. tile: of persistent, whose results leave by way of shared memory; null: of kernels whose do not.
+struct Others {
+  Choice choice;
+  const TileShape* tile;
+};
+// None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or the others, who read operands as `view_a`
+// and `view_b` say, are as fast.
 std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
-                            const View& view_b, const Choice& other, const Chip& chip);
+                            const View& view_b, const Others& others, const Chip& chip);
 }  // namespace in_place
 
 namespace small_tiles {

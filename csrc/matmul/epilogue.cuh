@@ -193,25 +193,33 @@ TREDUCE_DEVICE void store_rows(const char* buffer, T* c, int64_t n, int64_t rows
   const int rows = static_cast<int>(min(rows_left - warp * 16, int64_t(16)));
   const char* const staged = buffer + warp * 16 * kRowBytes;
   T* to = c + warp * 16 * n;
-#pragma unroll 4
-  for (int i = 0; i < 16; ++i, to += n) {
-    if (i >= rows) continue;
-    const auto staged_word = [&](int w) {
-      return *reinterpret_cast<const uint32_t*>(staged + i * kRowBytes + (w / 4 ^ i % 8) * 16 + w % 4 * 4);
+  constexpr int kBatch = 4;  // rows whose words are loaded before any is stored
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kBatch) {
+    const auto staged_word = [&](int row, int w) {
+      return *reinterpret_cast<const uint32_t*>(staged + row * kRowBytes + (w / 4 ^ row % 8) * 16 + w % 4 * 4);
     };
-    uint32_t word = staged_word(lane);
-    if constexpr (sizeof(T) == 4) {
-      if (lane < columns_left) to[lane] = __uint_as_float(word);
-    } else {
-      const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2, j = lane * 2 + skew;
-      if (skew == 1) {  // the second half of this lane's word and the first of the next
-        if (lane == 0 && columns_left > 0) to[0] = low_half<T>(word);
-        word = __funnelshift_r(word, staged_word((lane + 1) % 32), 16);
-      }
-      if (j + 1 < columns_left) {
-        *reinterpret_cast<uint32_t*>(to + j) = word;
-      } else if (j < columns_left) {
-        to[j] = low_half<T>(word);
+    uint32_t words[kBatch], next[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      words[i] = staged_word(first + i, lane);
+      if constexpr (sizeof(T) == 2) next[i] = staged_word(first + i, (lane + 1) % 32);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i, to += n) {
+      if (first + i >= rows) continue;
+      if constexpr (sizeof(T) == 4) {
+        if (lane < columns_left) to[lane] = __uint_as_float(words[i]);
+      } else {
+        // Where a row begins between two words, the second half of this lane's and the first of the next.
+        const int skew = reinterpret_cast<uint64_t>(to) % 4 / 2, j = lane * 2 + skew;
+        const uint32_t word = skew == 1 ? __funnelshift_r(words[i], next[i], 16) : words[i];
+        if (j + 1 < columns_left) {
+          *reinterpret_cast<uint32_t*>(to + j) = word;
+        } else if (j < columns_left) {
+          to[j] = low_half<T>(word);
+        }
+        if (skew == 1 && lane == 0 && columns_left > 0) to[0] = low_half<T>(words[i]);
       }
     }
   }

@@ -7,9 +7,10 @@
 namespace treduce::matmul {
 namespace {
 
-// What packing knows of where it reads, with `inner` and `outer` as in Boxes.
+// What packing knows of where it reads, with `inner` and `outer` as in Boxes; and where the operand's memory begins and ends.
 struct PackSource {
   int64_t inner_stride, outer_stride, batch_stride[2];
+  const char *begin, *end;
 };
 
 // 16 bytes from any address, by the two aligned vectors that they lie in.
@@ -40,16 +41,20 @@ __global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, Pack
     const Word* const line = from + batch / to.batch_size[1] * source.batch_stride[0] +
                              batch % to.batch_size[1] * source.batch_stride[1] + row * source.outer_stride;
     const Word* const in = line + first * source.inner_stride;
-    uint4 chunk;
-    // Vectors that reach past the row's ends may reach past the memory that is the caller's.
-    if (source.inner_stride == 1 && first >= kWords && first + 2 * kWords <= to.inner) {
-      chunk = load_unaligned(reinterpret_cast<const char*>(in));
+    Word words[kWords];
+    // Its vectors may reach into the rows beside it, but not past the memory that is the caller's.
+    const char* const vectors = reinterpret_cast<const char*>(reinterpret_cast<uint64_t>(in) / 16 * 16);
+    if (source.inner_stride == 1 && vectors >= source.begin && vectors + 32 <= source.end) {
+      const uint4 chunk = load_unaligned(reinterpret_cast<const char*>(in));
+      memcpy(words, &chunk, 16);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = first + i < to.inner ? words[i] : Word(0);
     } else {
-      Word words[kWords];
 #pragma unroll
       for (int i = 0; i < kWords; ++i) words[i] = first + i < to.inner ? in[i * source.inner_stride] : Word(0);
-      memcpy(&chunk, words, 16);
     }
+    uint4 chunk;
+    memcpy(&chunk, words, 16);
     *reinterpret_cast<uint4*>(data + batch * to.batch_pitch[1] + row * to.pitch + first) = chunk;
   }
 }
@@ -113,9 +118,14 @@ __global__ void __launch_bounds__(kPackThreads)
 template <class Word>
 cudaError_t pack_words(const Operand& o, const View& view, void* copy, const Launch& shape) {
   const Boxes& to = view.boxes;
+  const int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride +
+                       (o.batch_size[0] - 1) * o.batch_stride[0] + (o.batch_size[1] - 1) * o.batch_stride[1];
+  const char* const begin = static_cast<const char*>(o.data);
   const PackSource source{to.along_k ? o.depth_stride : o.line_stride,
                           to.along_k ? o.line_stride : o.depth_stride,
-                          {o.batch_stride[0], o.batch_stride[1]}};
+                          {o.batch_stride[0], o.batch_stride[1]},
+                          begin,
+                          begin + (last + 1) * static_cast<int64_t>(sizeof(Word))};
   const Word* const from = static_cast<const Word*>(o.data);
   Word* const data = static_cast<Word*>(copy);
   if (!view.transposed) return launch(&pack_rows<Word>, shape, from, source, to, data);

@@ -270,7 +270,8 @@ void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
     set_tile(s, out);
     LaunchShape launch = launch_of(s);
     launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
-    launch.shared_bytes = s.bytes(is_along_k(out.way_a), is_along_k(out.way_b), p.k);
+    launch.shared_bytes =
+        s.bytes(is_along_k(out.way_a), is_along_k(out.way_b), std::min(p.k, int64_t(small_matrices::kMostDepth)));
     out.launches.add(launch);
     return;
   }
@@ -386,7 +387,10 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Operand a = operand_a(p, r.a, bytes), b = operand_b(p, r.b, bytes);
   const View read_a = of_a ? view_of(a, true) : view_of_a;
   const View read_b = registers && !of_a ? view_of(b, true) : view_of_b;
-  if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, few ? *few : choice, chip)) {
+  const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
+  if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
+  const in_place::Others others{few ? *few : choice, tile};
+  if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, others, chip)) {
     add_in_place(*index, chip, out);
     return;
   }

@@ -112,7 +112,7 @@ constexpr TileShape shape(DType dtype, int index) {
 // The kernel of `pipelined` for many small matrices of float32.
 namespace small_matrices {
 
-constexpr int kMostDepth = 56;  // what every chip's shared memory holds
+constexpr int kMostDepth = 56;  // of k at once: what every chip's shared memory holds
 
 // Tiles are a warp's.
 struct Shape : TileShape {

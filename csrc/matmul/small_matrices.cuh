@@ -1,5 +1,5 @@
-// pipelined for small matrices of float32, of which a batch has many: a warp computes each. All of k comes to shared memory at once,
-// and what overlaps are the warps of a multiprocessor, none of which waits for another.
+// pipelined for small matrices of float32, of which a batch has many: a warp computes each. All of k comes to shared memory at once, if it
+// is longer in parts, and what overlaps are the warps of a multiprocessor, none of which waits for another.
 //
 // A tile keeps the operand's direction: where k is contiguous, a line is a row of shared memory, and a load brings four steps of k of
 // it; else a row is a step of k, and a load brings neighbouring lines. So 16 bytes are copied at once either way. Rows along k are an
@@ -82,6 +82,11 @@ struct Operand {
   }
 };
 
+// The same lines from a step of k on.
+TREDUCE_DEVICE Lines<float> from_step(const Lines<float>& lines, int step) {
+  return {lines.at(0, step), lines.stride, lines.step, lines.count};
+}
+
 template <class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
     kernel(const float* a, const float* b, float* c, const float* bias, Problem p, typename S::Tiles tiles, int pitch_a,
@@ -90,7 +95,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
   using OperandA = Operand<kAAlongK, S::kTileM, kRows, WarpShape::kRows>;
   using OperandB = Operand<kBAlongK, S::kTileN, kColumns, WarpShape::kColumns>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int depth = static_cast<int>(p.k);
+  const int all = static_cast<int>(p.k), depth = min(all, kMostDepth);
   const int floats_a = (kAAlongK ? S::kTileM : depth) * pitch_a, floats_b = (kBAlongK ? S::kTileN : depth) * pitch_b;
   float* const tile_a = dynamic_shared<float>() + warp * (floats_a + floats_b);
   float* const tile_b = tile_a + floats_a;
@@ -98,12 +103,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
     const auto place = tiles.place(tile);
     const Offsets at = offsets_of(p, place.batch);
     const Lines<float> rows = rows_of(a, p, at, place.row), columns = columns_of(b, p, at, place.column);
-    OperandA::copy(ptx::shared_address(tile_a), rows, depth, pitch_a, vectors_a);
-    OperandB::copy(ptx::shared_address(tile_b), columns, depth, pitch_b, vectors_b);
-    ptx::commit_copies();
-    ptx::wait_copies<0>();
-    __syncwarp();
-
     const int lane_row = WarpShape::row(lane), lane_column = WarpShape::column(lane);
     float sum[kRows][kColumns] = {};
     const auto add = [&](auto steps, int k) {
@@ -120,11 +119,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
         }
       }
     };
-    int k = 0;
 #pragma unroll 1
-    for (; k + 4 <= depth; k += 4) add(std::integral_constant<int, 4>{}, k);
+    for (int done = 0; done < all; done += depth) {
+      const int part = min(all - done, depth);
+      __syncwarp();  // nobody reads the part before
+      OperandA::copy(ptx::shared_address(tile_a), from_step(rows, done), part, pitch_a, vectors_a);
+      OperandB::copy(ptx::shared_address(tile_b), from_step(columns, done), part, pitch_b, vectors_b);
+      ptx::commit_copies();
+      ptx::wait_copies<0>();
+      __syncwarp();
+      int k = 0;
 #pragma unroll 1
-    for (; k < depth; ++k) add(std::integral_constant<int, 1>{}, k);
+      for (; k + 4 <= part; k += 4) add(std::integral_constant<int, 4>{}, k);
+#pragma unroll 1
+      for (; k < part; ++k) add(std::integral_constant<int, 1>{}, k);
+    }
 
     const bool whole =
         p.n % OperandB::kNeighbours == 0 && reinterpret_cast<uintptr_t>(c) % (4 * OperandB::kNeighbours) == 0;
@@ -155,7 +164,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
         }
       }
     }
-    __syncwarp();  // the tiles are free for the next
   }
 }
 
@@ -164,9 +172,9 @@ cudaError_t launch_directions(const Call& call) {
   const Problem& p = call.problem;
   return launch(&kernel<S, kAAlongK, kBAlongK>, call.step(0), static_cast<const float*>(call.a),
                 static_cast<const float*>(call.b), static_cast<float*>(call.c), static_cast<const float*>(call.bias), p,
-                typename S::Tiles(p), S::kShape.pitch(kAAlongK, S::kTileM, p.k),
-                S::kShape.pitch(kBAlongK, S::kTileN, p.k), is_vectors(call.prepared.way_a),
-                is_vectors(call.prepared.way_b));
+                typename S::Tiles(p), S::kShape.pitch(kAAlongK, S::kTileM, std::min<int64_t>(p.k, kMostDepth)),
+                S::kShape.pitch(kBAlongK, S::kTileN, std::min<int64_t>(p.k, kMostDepth)),
+                is_vectors(call.prepared.way_a), is_vectors(call.prepared.way_b));
 }
 
 inline cudaError_t run(const Call& call) {

@@ -33,6 +33,7 @@ struct Source {
   const void* data;
   int lines, depth;
   int64_t pitch, batch_pitch[2];
+  bool wide;  // whole chunks at multiples of 16 bytes; else float64 in any rows
 };
 
 inline Source source_of(const Boxes& boxes) {
@@ -40,13 +41,17 @@ inline Source source_of(const Boxes& boxes) {
                 static_cast<int>(boxes.along_k ? boxes.outer : boxes.inner),
                 static_cast<int>(boxes.along_k ? boxes.inner : boxes.outer),
                 boxes.pitch,
-                {}};
+                {},
+                false};
   for (int d = 0; d < 2; ++d) source.batch_pitch[d] = boxes.batch_size[d] == 1 ? 0 : boxes.batch_pitch[d];
+  const int64_t elements = boxes.inner | source.pitch | source.batch_pitch[0] | source.batch_pitch[1];
+  source.wide =
+      boxes.element_bytes < 8 || (elements % 2 == 0 && reinterpret_cast<uint64_t>(boxes.data) % kChunkBytes == 0);
   return source;
 }
 
 // One thread's share of the copies of a tile, for one step along k after another: chunk threadIdx.x % 8 of every kRowsAtOnce-th
-// row. Elements past an edge become zero.
+// row. Chunks past an edge become zero; those that lie across it end with zeros in memory, or are copied by elements.
 template <class T, int kLines, bool kAlongK, int kThreads>
 class Copies {
   static constexpr int kChunk = kChunkBytes / sizeof(T);
@@ -60,7 +65,7 @@ class Copies {
 
   // From step `k` on.
   TREDUCE_DEVICE Copies(const Source& source, int64_t line, int64_t batch_x, int64_t batch_y, int k = 0)
-      : pitch_(source.pitch) {
+      : pitch_(source.pitch), wide_(source.wide) {
     const int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
     to_ = row * kRowBytes + (chunk ^ swizzle<T>(row)) * kChunkBytes;
     const int64_t inner = kAlongK ? chunk * kChunk : line + row / kDepth<T> * kDepth<T> + chunk * kChunk;
@@ -76,9 +81,15 @@ class Copies {
     const int rows = i * kRowsAtOnce;
     const int inner = kAlongK ? 0 : rows / kDepth<T> * kDepth<T>;
     const int outer = kAlongK ? rows : rows % kDepth<T>;
-    const int count = outer < outer_left_ ? min(max(inner_left_ - inner, 0), kChunk) : 0;
-    ptx::copy_async_part(tile + to_ + rows * kRowBytes, from_ + outer * pitch_ + inner,
-                         count * static_cast<int>(sizeof(T)));
+    const int left = outer < outer_left_ ? inner_left_ - inner : 0;
+    const T* const from = from_ + outer * pitch_ + inner;
+    const ptx::SharedAddress to = tile + to_ + rows * kRowBytes;
+    if (sizeof(T) < 8 || wide_) {
+      ptx::copy_async_or_zero<kChunkBytes>(to, from, left > 0);
+    } else {
+      ptx::copy_async_or_zero<8>(to, from, left > 0);
+      ptx::copy_async_or_zero<8>(to + 8, from + 1, left > 1);
+    }
   }
 
   // On to the next step along k.
@@ -92,6 +103,7 @@ class Copies {
   int64_t pitch_;
   int inner_left_, outer_left_;  // elements and rows from the thread's first chunk to the edges
   uint32_t to_;
+  bool wide_;
 };
 
 // Adds the bias, if there is one, to the fragments of a warp. `column`: this lane's first, of n.

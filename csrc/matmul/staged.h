@@ -10,11 +10,19 @@ namespace treduce::matmul {
 // ldmatrix exchanges rows and columns of 16-bit elements only.
 constexpr bool staged_any_direction(int element_bytes) { return element_bytes == 2 || element_bytes == 8; }
 
-inline View staged_a(const Problem& p, const void* a, int bytes) {
-  return view_of(operand_a(p, a, bytes), staged_any_direction(bytes), true);
+// float64 needs no copy for its alignment: 8 bytes are copied at once where 16 cannot.
+inline View staged_view(const Operand& o) {
+  View view = view_of(o, staged_any_direction(o.element_bytes), true);
+  if (o.element_bytes != 8 || view.reading != Reading::rows) return view;
+  view.reading = Reading::direct;
+  view.copied_bytes = 0;
+  Boxes& boxes = view.boxes;
+  boxes.data = o.data;
+  boxes.pitch = boxes.along_k ? o.line_stride : o.depth_stride;
+  for (int d = 0; d < 2; ++d) boxes.batch_pitch[d] = o.batch_stride[d];
+  return view;
 }
-inline View staged_b(const Problem& p, const void* b, int bytes) {
-  return view_of(operand_b(p, b, bytes), staged_any_direction(bytes), true);
-}
+inline View staged_a(const Problem& p, const void* a, int bytes) { return staged_view(operand_a(p, a, bytes)); }
+inline View staged_b(const Problem& p, const void* b, int bytes) { return staged_view(operand_b(p, b, bytes)); }
 
 }  // namespace treduce::matmul
