@@ -532,15 +532,19 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
                             const View& view_b, const Others& others, const Chip& chip) {
   const int bytes = static_cast<int>(size_of(dtype));
   if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || others.choice.apart) return std::nullopt;
+  // Where only the rows of the result begin inside 16 bytes, a block's longer walk along k soon costs more than storing them.
   const bool direct = view_a.reading == Reading::direct && view_b.reading == Reading::direct;
-  if (direct && p.n * bytes % kBoxAlignment == 0) return std::nullopt;
+  constexpr int64_t kFewStages = 4;
+  const bool stored_well = others.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
+  if (direct && (stored_well || p.k * bytes > kFewStages * kRowBytes)) return std::nullopt;
+  const double faster = direct ? 0.9 : 1;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
   constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128};
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;
-  const bool pays = time(best) < time_of_others(p, bytes, view_a, view_b, others, chip);
+  const bool pays = time(best) < faster * time_of_others(p, bytes, view_a, view_b, others, chip);
   return fits && pays ? std::optional(best) : std::nullopt;
 }
 

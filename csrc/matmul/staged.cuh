@@ -84,11 +84,11 @@ class Copies {
     const int left = outer < outer_left_ ? inner_left_ - inner : 0;
     const T* const from = from_ + outer * pitch_ + inner;
     const ptx::SharedAddress to = tile + to_ + rows * kRowBytes;
-    if (sizeof(T) < 8 || wide_) {
-      ptx::copy_async_or_zero<kChunkBytes>(to, from, left > 0);
-    } else {
-      ptx::copy_async_or_zero<8>(to, from, left > 0);
-      ptx::copy_async_or_zero<8>(to + 8, from + 1, left > 1);
+    const bool wide = sizeof(T) < 8 || wide_;
+    ptx::copy_async_or_zero<kChunkBytes>(to, from, left > 0, wide);
+    if constexpr (sizeof(T) == 8) {
+      ptx::copy_async_or_zero<8>(to, from, left > 0, !wide);
+      ptx::copy_async_or_zero<8>(to + 8, from + 1, left > 1, !wide);
     }
   }
 
