@@ -76,7 +76,11 @@ class Copies {
     outer_left_ = static_cast<int>((kAlongK ? source.lines : source.depth - k) - outer);
   }
 
-  // Starts copy i of kCount into the tile at `tile`.
+  // Whether chunks are copied whole.
+  TREDUCE_DEVICE bool wide() const { return sizeof(T) < 8 || wide_; }
+
+  // Starts copy i of kCount into the tile at `tile`. kWide: the chunk is whole; else two elements, wherever they lie.
+  template <bool kWide>
   TREDUCE_DEVICE void start(int i, ptx::SharedAddress tile) const {
     const int rows = i * kRowsAtOnce;
     const int inner = kAlongK ? 0 : rows / kDepth<T> * kDepth<T>;
@@ -84,11 +88,11 @@ class Copies {
     const int left = outer < outer_left_ ? inner_left_ - inner : 0;
     const T* const from = from_ + outer * pitch_ + inner;
     const ptx::SharedAddress to = tile + to_ + rows * kRowBytes;
-    const bool wide = sizeof(T) < 8 || wide_;
-    ptx::copy_async_or_zero<kChunkBytes>(to, from, left > 0, wide);
-    if constexpr (sizeof(T) == 8) {
-      ptx::copy_async_or_zero<8>(to, from, left > 0, !wide);
-      ptx::copy_async_or_zero<8>(to + 8, from + 1, left > 1, !wide);
+    if constexpr (kWide || sizeof(T) < 8) {
+      ptx::copy_async_or_zero<kChunkBytes>(to, from, left > 0);
+    } else {
+      ptx::copy_async_or_zero<8>(to, from, left > 0);
+      ptx::copy_async_or_zero<8>(to + 8, from + 1, left > 1);
     }
   }
 
@@ -158,14 +162,17 @@ class CopyRing {
         shared_(shared),
         stages_(kStages > 0 ? kStages : stages),
         ring_bytes_(stages_ * kStageBytes),
-        depth_steps_(depth_steps) {}
+        depth_steps_(depth_steps),
+        wide_(copies_a.wide() && copies_b.wide()) {}
 
   // Starts the copies of all stages but one, and waits for the first.
   TREDUCE_DEVICE void fill() {
     while (filled_ < stages_ - 1) {
       if (filled_ < depth_steps_) {
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i) copy(i);
+        for (int part = 0; part < kParts; ++part) {
+          wide_ ? copy_some(std::true_type{}, part) : copy_some(std::false_type{}, part);
+        }
       }
       close();
     }
@@ -185,8 +192,8 @@ class CopyRing {
   TREDUCE_DEVICE void copy_part(int part) {
     if (part >= kParts) return;
     if (filled_ < depth_steps_) {
-#pragma unroll
-      for (int i = part * kCopiesAPart; i < min((part + 1) * kCopiesAPart, kCopies); ++i) copy(i);
+      // One branch for all of them.
+      wide_ ? copy_some(std::true_type{}, part) : copy_some(std::false_type{}, part);
     }
     if (part == kParts - 1) close();
   }
@@ -195,11 +202,15 @@ class CopyRing {
   TREDUCE_DEVICE uint32_t after(uint32_t stage) const {
     return stage + kStageBytes == ring_bytes_ ? 0 : stage + kStageBytes;
   }
-  TREDUCE_DEVICE void copy(int i) {
-    if (i < CopiesA::kCount) {
-      copies_a_.start(i, shared_ + filling_);
-    } else {
-      copies_b_.start(i - CopiesA::kCount, shared_ + filling_ + CopiesA::kBytes);
+  template <bool kWide>
+  TREDUCE_DEVICE void copy_some(std::bool_constant<kWide>, int part) {
+#pragma unroll
+    for (int i = part * kCopiesAPart; i < min((part + 1) * kCopiesAPart, kCopies); ++i) {
+      if (i < CopiesA::kCount) {
+        copies_a_.template start<kWide>(i, shared_ + filling_);
+      } else {
+        copies_b_.template start<kWide>(i - CopiesA::kCount, shared_ + filling_ + CopiesA::kBytes);
+      }
     }
   }
   // A group of copies a stage, empty past the end of k, so that waiting may count them.
@@ -230,6 +241,7 @@ class CopyRing {
   int stages_;
   uint32_t ring_bytes_;
   int depth_steps_, filled_ = 0;
+  bool wide_;
   uint32_t filling_ = 0, reading_ = 0;  // the stages that copies go to and fragments come from
 };
 

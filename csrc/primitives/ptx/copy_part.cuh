@@ -22,25 +22,24 @@ TREDUCE_DEVICE void copy_async_part(SharedAddress to, const void* global, int by
 }
 
 // Copies kBytes (4, 8 or 16), to which both addresses are aligned, or where they do not exist writes as many zeros and reads nothing.
-// Nothing happens unless they are `wanted`: a predicate, where a branch would keep other copies waiting. cp.async (sm_80 and later): one
-// instruction, where a part of the bytes takes many.
+// cp.async with a predicate (sm_80 and later): one instruction, where a part of the bytes takes many.
 template <int kBytes>
-TREDUCE_DEVICE void copy_async_or_zero(SharedAddress to, const void* global, bool exists, bool wanted = true) {
+TREDUCE_DEVICE void copy_async_or_zero(SharedAddress to, const void* global, bool exists) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
 #ifdef TREDUCE_EMULATOR
-  if (wanted) emulator::copy_async(to, global, kBytes, exists ? kBytes : 0);
+  emulator::copy_async(to, global, kBytes, exists ? kBytes : 0);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   if constexpr (kBytes == 16) {
     asm volatile(
-        "{\n.reg .pred missing, wanted;\nsetp.eq.u32 missing, %2, 0;\nsetp.ne.u32 wanted, %3, 0;\n"
-        "@wanted cp.async.cg.shared.global [%0], [%1], 16, missing;\n}" ::"r"(to),
-        "l"(global), "r"(static_cast<unsigned>(exists)), "r"(static_cast<unsigned>(wanted))
+        "{\n.reg .pred missing;\nsetp.eq.u32 missing, %2, 0;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, missing;\n}" ::"r"(to),
+        "l"(global), "r"(static_cast<unsigned>(exists))
         : "memory");
   } else {
     asm volatile(
-        "{\n.reg .pred missing, wanted;\nsetp.eq.u32 missing, %2, 0;\nsetp.ne.u32 wanted, %3, 0;\n"
-        "@wanted cp.async.ca.shared.global [%0], [%1], %4, missing;\n}" ::"r"(to),
-        "l"(global), "r"(static_cast<unsigned>(exists)), "r"(static_cast<unsigned>(wanted)), "n"(kBytes)
+        "{\n.reg .pred missing;\nsetp.eq.u32 missing, %2, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], %3, missing;\n}" ::"r"(to),
+        "l"(global), "r"(static_cast<unsigned>(exists)), "n"(kBytes)
         : "memory");
   }
 #endif
