@@ -5,8 +5,9 @@
 // After:   warp_specialized; up to 8192 steps of k the same multiplications in the same order, hence the same bits.
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; for few rows the product is transposed, because a multiplication has 64 rows, filled or not. Up to 64
-//          rows, and few outputs, have kernels of their own: few_rows.cuh, and register_operand.cu for tfloat32. Results of 16
-//          bits leave through shared memory: as boxes by the copy engine, or where rows are not aligned as words.
+//          rows, and few outputs, have kernels of their own: few_rows.cuh, and register_operand.cu for tfloat32; so have operands
+//          that the copy engine cannot read, of short k: in_place.cu. Results leave through shared memory: as boxes by the copy
+//          engine, or where rows are not aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut. Small tiles wait for the copy
 //          engine, which has a row of 128 bytes in two cycles, and takes more than twice that if rows begin inside cache
