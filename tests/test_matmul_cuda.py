@@ -484,7 +484,7 @@ def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
 def test_many_small_matrices_have_the_bits_of_one(poisoned):
     """A warp a matrix, in k order; at the edges of its tiles, of any layout and any k that it takes."""
     many, one = tables.row("matmul", "pipelined"), tables.row("matmul", "tiled")
-    for m, n in ((1, 1), (3, 30), (16, 16), (17, 15), (32, 5), (31, 32)):
+    for m, n in ((1, 1), (3, 30), (16, 16), (17, 15), (32, 5), (31, 32), (47, 18), (64, 63)):
         for k in (1, 2, 4, 7, 32, 63, 64, 127):
             a, b = random(600, m, k, dtype=torch.float32, seed=m), random(600, k, n, dtype=torch.float32, seed=n)
             for left, right in itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)):

@@ -409,15 +409,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 }
 
 inline Source source_of(const Operand& o) {
-  const Access access = access_of(o);
-  return {o.data,
-          (access.along_k ? o.line_stride : o.depth_stride) * o.element_bytes,
-          static_cast<int>(o.lines),
-          access.width,
-          access.width == 16  ? 4
-          : access.width == 8 ? 3
-                              : 2,
-          access.along_k};
+  const auto [along_k, width] = access_of(o);
+  const int piece = width == 16 ? 4 : width == 8 ? 3 : 2;
+  const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
+  return {o.data, pitch, static_cast<int>(o.lines), width, piece, along_k};
 }
 
 inline Batches batches_of(const Operand& a, const Operand& b, const Problem& p) {
