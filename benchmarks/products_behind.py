@@ -47,7 +47,7 @@ MECHANISMS = {
     ),
     "launch": behind.Mechanism(
         "a launch, the first copies and the last stores are most of the time; of k of a stage or two, in every tile",
-        "all of a short k of float32 in shared memory at once: small products lose",
+        "all of a short k of float32 in shared memory at once: taken, 1.4 times faster; in halves: slower below 90",
     ),
     "copies": behind.Mechanism(
         "rows begin where the copy engine cannot read them: operands are copied first, which reads and writes them "

@@ -149,6 +149,7 @@ PIECES = {
     "split_warps": "split_fp16",
     "split_wide": "split_fp16",
     "split_held": "split_direct",
+    "short_k": "pipelined",
     "split": "split_fp16",
 }
 RUNGS += [("matmul", piece) for piece in PIECES]
@@ -269,6 +270,19 @@ def test_the_loop_of_pipelined_multiplies():
         assert multiply_adds >= least * len(loop), f"{symbol}: {multiply_adds} of {len(loop)}"
 
 
+def test_the_loops_of_short_k_take_factors_from_both_halves_of_the_registers():
+    """A multiply-add of three even registers, or of three odd ones, costs the scheduler a cycle."""
+    kernels = listings("matmul", "short_k")
+    assert len(kernels) == 8
+    for symbol, listing in kernels.items():
+        loop = longest_loop(listing)
+        factors = [re.findall(r"R(\d+)", text.split(",", 1)[1]) for text in loop if text.startswith("FFMA")]
+        assert all(len(registers) == 3 for registers in factors), symbol
+        assert len(factors) >= 0.7 * len(loop), f"{symbol}: {len(factors)} of {len(loop)}"
+        same = sum(len({int(r) % 2 for r in registers}) == 1 for registers in factors)
+        assert same <= 0.05 * len(factors), f"{symbol}: {same} of {len(factors)}"
+
+
 @pytest.mark.parametrize("rung", ["interleaved_modulo", "two_pass", "warp_shuffle"])
 def test_scalar_rungs_load_one_element(rung):
     """Otherwise the check above would say nothing."""
@@ -299,6 +313,7 @@ CORES = {
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "short_k": ({"FFMA", "LDS", "STS", "LDG", "LDGSTS"}, {"HMMA", "HGMMA", "LDSM", "UTMALDG"}),
 }
 
 

@@ -13,6 +13,7 @@ from graphs import captured
 from products import attempt, into_poison, layouts, product, strided_operands
 from tables import MATMUL_VARIANTS, ON_CORES
 
+import torch_reduce
 from torch_reduce import _C, _check
 
 pytestmark = pytest.mark.cuda
@@ -481,17 +482,67 @@ def test_small_matrices_have_the_bits_of_large_tiles(dtype, poisoned):
         assert_same_bits(product(a, b, small), product(a, b, large), f"a batch of {size}")
 
 
-def test_many_small_matrices_have_the_bits_of_one(poisoned):
-    """A warp a matrix, in k order; at the edges of its tiles, of any layout and any k that it takes."""
-    many, one = tables.row("matmul", "pipelined"), tables.row("matmul", "tiled")
-    for m, n in ((1, 1), (3, 30), (16, 16), (17, 15), (32, 5), (31, 32), (47, 18), (64, 63)):
-        for k in (1, 2, 4, 7, 32, 63, 64, 127):
-            a, b = random(600, m, k, dtype=torch.float32, seed=m), random(600, k, n, dtype=torch.float32, seed=n)
+def test_short_k_has_one_order(poisoned):
+    """Every shape of its tiles, in any layout, at edges and at every part of a step of k, has the bits of `tiled`."""
+    short, other = tables.row("matmul", "pipelined"), tables.row("matmul", "tiled")
+    sizes = (
+        (1, 1, 1),
+        (1, 5, 700),
+        (600, 3, 30),
+        (2000, 30, 15),
+        (600, 47, 18),
+        (70, 90, 31),
+        (40, 1, 500),
+        (9, 300, 200),
+    )
+    sizes = (
+        *sizes,
+        (300, 130, 70),
+        (1, 700, 1100),
+        (1, 1700, 9),
+        (64, 100, 33),
+        (20, 1000, 28),
+        (300, 77, 77),
+        (32, 320, 40),
+    )
+    tiles = set()
+    for batches, m, n in sizes:
+        for k in (0, 1, 2, 3, 4, 7, 8, 31, 33, 64, 77, 127):
+            a, b = (
+                random(batches, m, k, dtype=torch.float32, seed=m),
+                random(batches, k, n, dtype=torch.float32, seed=n),
+            )
+            expected = product(a, b, other)
             for left, right in itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)):
-                assert_same_bits(product(left, right, many), product(a, b, one), f"{(m, n, k)}")
-    shared = random(20, 24, dtype=torch.float32)
-    a = random(600, 20, 20, dtype=torch.float32)
-    assert_same_bits(product(a, shared, many), product(a, shared.expand(600, 20, 24).contiguous(), one), "a shared B")
+                assert_same_bits(product(left, right, short), expected, f"{(batches, m, n, k)}")
+                plan = torch_reduce.plan("matmul", left, right, variant="pipelined")
+                tiles.update(launch.kernel for launch in plan.launches)
+    assert len(tiles) == 8, tiles  # every shape of shapes.h
+    for m, n, k in ((5, 7, 9), (40, 36, 64), (130, 66, 100)):
+        a, b = random(m, k, dtype=torch.float32, seed=m), random(k, n, dtype=torch.float32, seed=n)
+        assert_one_order(a, b, short, other)
+        assert_same_with_bias(a, b, short, other)
+        apart = random(2 * m, 2 * k, dtype=torch.float32)[::2, ::2], random(2 * k, 3 * n, dtype=torch.float32)[::2, ::3]
+        assert_same_bits(product(*apart, short), product(*apart, other), "neighbours in no direction")
+    a, b = random(600, 20, 20, dtype=torch.float32), random(20, 24, dtype=torch.float32)
+    assert_same_bits(product(a, b, short), product(a, b, other), "a shared B")
+    a, b = random(3, 5, 70, 60, dtype=torch.float32), random(5, 3, 40, 60, dtype=torch.float32).permute(1, 0, 3, 2)
+    assert_same_bits(product(a, b, short), product(a, b, other), "two dimensions of matrices")
+
+
+def test_short_k_keeps_signs_of_zero_and_one_nan(poisoned):
+    """What k is filled up with changes no -0, and every NaN is the quiet one."""
+    short = tables.row("matmul", "pipelined")
+    for k in (1, 2, 3, 5, 9, 63):
+        a, b = torch.full((70, k), -1e-30, device="cuda"), torch.full((k, 90), 1e-30, device="cuda")
+        assert_same_bits(product(a, b, short), torch.full((70, 90), -0.0, device="cuda"))
+        a[3, 0], b[0, 5] = float("nan"), float("inf")
+        b[0, 6] = -b[0, 5]
+        found = product(a, b, short)
+        nan = torch.tensor(0x7FC00000, dtype=torch.int32, device="cuda").view(torch.float32)
+        assert_same_bits(found[3], nan.expand(90))
+        assert (found[:3, 5] == -torch.inf).all() and (found[:3, 6] == torch.inf).all()
+        assert (found[:3, 7:].signbit() & (found[:3, 7:] == 0)).all()
 
 
 def test_float64_has_one_order(poisoned):

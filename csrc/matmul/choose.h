@@ -21,12 +21,11 @@ namespace pipelined {
 Index choose(const Problem& p, DType dtype, int tile, const Chip& chip);
 }  // namespace pipelined
 
-namespace small_matrices {
-// Whether a batch has so many that a warp for each fills the chip, and k is short enough to wait for.
-bool pays(const Problem& p);
-// Of the kernel of pipelined for them; none where it is not theirs.
-std::optional<Index> choose(const Problem& p, DType dtype, int tile);
-}  // namespace small_matrices
+namespace short_k {
+// Whether pipelined has a kernel for it: float32 of short k, where the caller names no tile.
+bool takes(const Problem& p, DType dtype, int tile);
+int choose(const Problem& p, Way a, Way b, const Chip& chip);
+}  // namespace short_k
 
 // Of a rung that cuts long k in groups. apart: they are computed side by side, and added afterwards: the additions are the same.
 struct Choice {

@@ -206,7 +206,8 @@ struct AutoRule {
   const char* row;
   int tile;
 };
-// `tiled` was measured for float32 squares on an NVIDIA H200, 2026-11-21; where `pipelined` takes over is a guess.
+// Where `pipelined` has no kernel of short k. `tiled` was measured for float32 squares on an NVIDIA H200, 2026-11-21; where `pipelined`
+// takes over is a guess.
 // `python benchmarks/run.py --suite matmul` measures it again.
 constexpr AutoRule kAutoTable[] = {
     {128 * 128, "tiled", 16},
@@ -250,14 +251,12 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   if (cores == &split && runs(split_small) && split_direct::pays(problem, target.chip)) return {&split_small, 0};
   if (cores != nullptr && runs(*cores)) return {cores, 0};
   if (bytes && runs(find("mma"))) return {&find("mma"), 0};
+  if (target.chip.capability > 0 && short_k::takes(problem, dtype, resolved.tile)) return {&find("pipelined"), 0};
   // Of a square of threads most would have no output.
   const bool narrow = problem.m <= 4 || problem.n <= 4;
   constexpr int64_t kNarrowDepth =
       32;  // longer rows a thread each are read apart: measured on an NVIDIA H200, 2026-11-22
   if (narrow && problem.k <= kNarrowDepth && resolved.tile == 0) return {&find("naive"), 0};
-  if (dtype == DType::float32 && target.chip.capability > 0 && resolved.tile == 0 && small_matrices::pays(problem)) {
-    return {&find("pipelined"), 0};
-  }
   // As many outputs may be small matrices, which fill no larger tile.
   const bool small = problem.m <= 16 && problem.n <= 16;
   const int64_t outputs = small ? problem.m * problem.n : problem.batches * problem.m * problem.n;

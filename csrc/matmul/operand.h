@@ -48,7 +48,8 @@ inline Operand operand_b(const Problem& p, const void* b, int bytes) {
 }
 
 // Which neighbours in memory the lanes of a warp read: elements of a line, or the same element of neighbouring lines. One
-// at a time, or 16 bytes where strides, alignment and edges allow that. any: for kernels that are compiled for both directions.
+// at a time, or 16 bytes where strides, alignment and edges allow that. any: neighbours of neither, or for
+// kernels that are compiled for both directions.
 enum class Way { k, lines, k_vectors, lines_vectors, any };
 
 TREDUCE_HOST_DEVICE bool is_along_k(Way way) { return way == Way::k || way == Way::k_vectors; }

@@ -248,30 +248,30 @@ void prepare_naive(const Request& r, const Chip&, Prepared& out) {
   prepare_tiles(naive::kShapes[out.shape], out);
 }
 
-// The same of small matrices: neighbours along k are copied 16 bytes at once too, where whole rows are.
-Way way_of_small_matrices(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p,
-                          const int64_t* batch) {
+// The same of short k, where neighbours along k are read 16 bytes at once too if whole rows are.
+Way way_of_short_k(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p,
+                   const int64_t* batch) {
   constexpr int64_t kSize = 16 / sizeof(float);
   const auto whole = [](int64_t elements) { return elements % kSize == 0; };
   bool vectors = reinterpret_cast<uint64_t>(data) % 16 == 0;
   for (int d = 0; d < p.batch_dims; ++d) vectors = vectors && whole(batch[d]);
   if (step == 1) return vectors && whole(stride) && whole(p.k) ? Way::k_vectors : Way::k;
-  return vectors && stride == 1 && whole(step) && whole(lines) ? Way::lines_vectors : Way::lines;
+  if (stride != 1) return Way::any;
+  return vectors && whole(step) && whole(lines) ? Way::lines_vectors : Way::lines;
 }
 
 void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
-  if (const auto index = small_matrices::choose(p, r.dtype, r.tile)) {
-    out.small = true;
-    out.shape = *index;
-    out.way_a = way_of_small_matrices(r.a, p.a_row, p.a_column, p.m, p, p.a_batch);
-    out.way_b = way_of_small_matrices(r.b, p.b_column, p.b_row, p.n, p, p.b_batch);
-    const small_matrices::Shape& s = small_matrices::kShapes[out.shape];
+  if (short_k::takes(p, r.dtype, r.tile)) {
+    out.short_k = true;
+    out.way_a = way_of_short_k(r.a, p.a_row, p.a_column, p.m, p, p.a_batch);
+    out.way_b = way_of_short_k(r.b, p.b_column, p.b_row, p.n, p, p.b_batch);
+    out.shape = short_k::choose(p, out.way_a, out.way_b, chip);
+    const short_k::Shape& s = short_k::kShapes[out.shape];
     set_tile(s, out);
     LaunchShape launch = launch_of(s);
-    launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
-    launch.shared_bytes =
-        s.bytes(is_along_k(out.way_a), is_along_k(out.way_b), std::min(p.k, int64_t(small_matrices::kMostDepth)));
+    launch.grid = grid_of(tiles_of(p, s.tile_m, s.tile_n));
+    launch.shared_bytes = s.bytes(p.k);
     out.launches.add(launch);
     return;
   }
@@ -654,8 +654,8 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
   };
   const auto decided = [&](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.in_place, p.small, p.tile_m, p.tile_n,
-                           p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b,
+    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.in_place, p.short_k, p.small, p.tile_m,
+                           p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b,
                            p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape, p.block_segments,
                            p.segment_sums, split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read,
                            p.bytes_written);

@@ -46,15 +46,6 @@ bool fill(const std::vector<Flat>& dims, int64_t Flat::* stride, Extents& extent
 
 }  // namespace
 
-Divider::Divider(int64_t d) : divisor(d) {
-  if (d <= 1) return;
-  int bits = 64 - __builtin_clzll(static_cast<uint64_t>(d - 1));  // smallest with d <= 2^bits
-  // magic = ceil(2^(63 + bits) / d) is below 2^64 and exact enough for every n below 2^63.
-  const unsigned __int128 power = static_cast<unsigned __int128>(1) << (63 + bits);
-  magic = static_cast<uint64_t>((power + static_cast<unsigned __int128>(d) - 1) / static_cast<unsigned __int128>(d));
-  shift = bits - 1;
-}
-
 int64_t Geometry::reach() const {
   if (length == 0 || outputs == 0) return 0;
   int64_t last = 0;

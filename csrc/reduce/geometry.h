@@ -8,38 +8,12 @@
 
 #include <cstdint>
 
-#include "../common/macros.h"
+#include "../common/divider.h"
 
 namespace treduce::reduce {
 
 // Dims of either kind after collapsing; a tensor that needs more is copied first (see torch/reduce.h).
 constexpr int kMaxDims = 6;
-
-// Division by a number known on the host: a multiplication and a shift. For numerators below 2^63.
-// Source: Torbjörn Granlund and Peter Montgomery, Division by invariant integers using multiplication (1994).
-struct Divider {
-  int64_t divisor = 1;
-  uint64_t magic = 0;  // 0: the divisor is 1
-  int shift = 0;
-
-  Divider() = default;
-  explicit Divider(int64_t d);
-
-  TREDUCE_HOST_DEVICE int64_t quotient(int64_t n) const {
-    if (magic == 0) return n;
-#ifdef __CUDA_ARCH__
-    return static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(n), magic) >> shift);
-#else
-    return static_cast<int64_t>(static_cast<uint64_t>(static_cast<unsigned __int128>(n) * magic >> 64) >> shift);
-#endif
-  }
-  // The same for numerators below 2^31, in 32 bits.
-  TREDUCE_HOST_DEVICE uint32_t quotient_of_small(uint32_t n) const {
-    if (magic == 0) return n;
-    const uint32_t upper = static_cast<uint32_t>(magic >> 32) + (static_cast<uint32_t>(magic) != 0);
-    return static_cast<uint32_t>(static_cast<uint64_t>(n) * upper >> 32) >> shift;
-  }
-};
 
 // A group of dims, outermost first: turns a number into an offset.
 struct Extents {

@@ -9,14 +9,14 @@
 //          bytes of neighbouring lines, but one element of neighbours along k, because the tile is transposed. Tiles of C are
 //          taken in bands, so that those computed at the same time share more of A and B.
 // Bound:   the multiply-adds: 128 for 6 shared-memory loads and a copy at times, in the largest tiles. Large tiles pay for C of
-//          several thousand rows and columns; smaller ones keep more multiprocessors busy where C is smaller. For many small
-//          matrices see small_matrices.cuh.
+//          several thousand rows and columns; smaller ones keep more multiprocessors busy where C is smaller. Of short k
+//          a block waits and stores longer than it multiplies: float32 has short_k.cu for that.
 // Next:    wmma multiplies on tensor cores.
 // Source:  NVIDIA, CUTLASS documentation: Efficient GEMM in CUDA; Scott Gray, SGEMM (2014), for the order of lanes.
 #include "../../primitives/shared.cuh"
 #include "../copies.cuh"
 #include "../outputs.cuh"
-#include "../small_matrices.cuh"
+#include "../short_k.h"
 
 namespace treduce::matmul::pipelined {
 
@@ -183,7 +183,7 @@ cudaError_t launch_dtype(const Call& call) {
 }
 
 cudaError_t launch_one(const Call& call) {
-  if (call.prepared.small) return small_matrices::run(call);
+  if (call.prepared.short_k) return short_k::run(call);
   return dispatch_dtype(call.dtype, [&](auto type) { return launch_dtype<typename decltype(type)::type>(call); });
 }
 
