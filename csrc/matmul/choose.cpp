@@ -75,7 +75,7 @@ Index choose(const Problem& p, DType dtype, int tile, const Chip& chip) {
 namespace short_k {
 namespace {
 
-// Nanoseconds that a shape takes, roughly: its tiles on the busiest multiprocessor, and the wait of a block, or the rounds of blocks that wait.
+// Nanoseconds that a shape takes, roughly: its tiles on the busiest multiprocessor and the wait of a block, or the waits of its rounds.
 // Fitted to 174 products whose operands come from memory (NVIDIA H200, 2026-11-26), within 10 %; what is so chosen takes 1.01 of the
 // fastest's time in the mean.
 double nanoseconds(const Shape& s, const Problem& p, Way a, Way b, const Chip& chip) {

@@ -114,8 +114,8 @@ namespace short_k {
 
 constexpr int kMostK = 127;  // longer ones are multiplied as pairs
 
-// Floats in shared memory from a step of k of so many lines to the next: what a warp stores, 8 lines by 4 steps of every fourth, meets a bank
-// twice at most.
+// Floats in shared memory from a step of k of so many lines to the next: of what a warp stores at once, 8 lines by every fourth of 16 steps,
+// at most two meet in a bank.
 constexpr int row_of(int lines) { return lines + 4; }
 
 struct Shape : TileShape {

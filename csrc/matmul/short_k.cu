@@ -5,11 +5,12 @@
 // Mapping: element k of a line lies at k * row + line in shared memory, whatever the operand's direction. Neighbouring lines are copied
 //          there by cp.async; of neighbours along k a thread loads four and stores them one below another. k is filled up to whole steps of
 //          the loop with factors of -0 and 0: their product, -0, changes no sum, of which 0 would make +0 of -0.
-// Bound:   of many large matrices the multiply-adds, 256 of 280 instructions of the largest tiles' loop; of many small ones the memory; of
-//          few the latencies of a load, a loop and a store.
-// Registers: of a multiply-add's three factors at most two may come from the same half of the registers, the even or the odd ones; else the
-//          scheduler issues nothing for a cycle. The compiler finds such an assignment as long as a few registers are free, so the loop keeps
-//          nothing that can be computed anew (block_anew). It is the order of the loop over outputs that it finds one for.
+// Bound:   of many large matrices the multiply-adds, nine tenths of the loop's instructions in the largest tiles; of many small ones the
+//          memory; of few the latencies of a load, the loop and a store.
+// Registers: a multiply-add whose three factors all lie in even registers, or all in odd ones, costs the scheduler a cycle. The compiler
+//          avoids that if some registers are free, so the loop keeps nothing that can be computed anew (block_anew), and if the loop over
+//          outputs has columns outside: the other way round a fifth of the multiply-adds were such.
+// Source:  Scott Gray, SGEMM (2014), for what banks of registers cost.
 #include "short_k.h"
 
 #include <cmath>
@@ -46,18 +47,19 @@ class Tile {
  public:
   static constexpr int kRow = row_of(kLines);  // from a step of k to the next
 
-  // Starts copies of `steps` of k, from step `first` on, to `to`, the place of that step. Of neighbours along k this thread then keeps some.
+  // Starts copies of `steps` of k from step `first` on, whose place is `to`. Of neighbours along k this thread then keeps some.
   TREDUCE_DEVICE void start(ptx::SharedAddress to, const Lines<float>& lines, int first, int steps, unsigned lies) {
     const int count = lines.count < kLines ? static_cast<int>(lines.count) : kLines;
     const float* const from = lines.at(0, first);
+    const bool vectors = lies & kVectors, apart = lies & kApart;
     if (lies & kAlongK) {
-      lies& kVectors ? load_along_k<true>(from, lines.stride, count, steps)
-                     : load_along_k<false>(from, lines.stride, count, steps);
-    } else if (lies & kVectors) {
+      vectors ? load_along_k<true>(from, lines.stride, count, steps)
+              : load_along_k<false>(from, lines.stride, count, steps);
+    } else if (vectors) {
       copy_vectors(to, from, lines.step, count, steps);
     } else {
-      lies& kApart ? copy_lines<false>(to, from, lines.stride, lines.step, count, steps)
-                   : copy_lines<true>(to, from, 1, lines.step, count, steps);
+      apart ? copy_lines<false>(to, from, lines.stride, lines.step, count, steps)
+            : copy_lines<true>(to, from, 1, lines.step, count, steps);
     }
   }
   // Stores what this thread has kept.
