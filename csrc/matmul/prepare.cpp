@@ -106,16 +106,25 @@ Way wmma_way(const void* data, int64_t bytes, int64_t line_stride, int64_t depth
 
 // ---- pipelined ----
 
+constexpr int64_t kFloats = 16 / sizeof(float);  // that are copied at once
+
 // How an operand is copied, for all its matrices. Copies of single elements take every operand: `k` where neighbours lie along
 // k, `lines` otherwise. Only float32 has kernels for vectors as well.
 Way pipelined_way(const void* data, DType dtype, int64_t stride, int64_t step, int64_t lines, const Problem& p,
                   const int64_t* batch) {
   if (step == 1) return Way::k;
   if (dtype != DType::float32) return Way::lines;
-  constexpr int64_t kSize = 16 / sizeof(float);
-  bool vectors = stride == 1 && step % kSize == 0 && lines % kSize == 0 && reinterpret_cast<uint64_t>(data) % 16 == 0;
-  for (int d = 0; d < p.batch_dims; ++d) vectors = vectors && batch[d] % kSize == 0;
-  return vectors ? Way::lines_vectors : Way::lines;
+  return lines % kFloats == 0 && reads_wide(data, sizeof(float), stride, step, p, batch) ? Way::lines_vectors
+                                                                                         : Way::lines;
+}
+
+// The same of short k, where neighbours along k are read 16 bytes at once too if whole rows are.
+Way way_of_short_k(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p,
+                   const int64_t* batch) {
+  if (step == 1) {
+    return p.k % kFloats == 0 && reads_wide(data, sizeof(float), step, stride, p, batch) ? Way::k_vectors : Way::k;
+  }
+  return stride == 1 ? pipelined_way(data, DType::float32, stride, step, lines, p, batch) : Way::any;
 }
 
 // ---- split_fp16, split_bf16 ----
@@ -246,18 +255,6 @@ void prepare_tiles(const TileShape& s, Prepared& out) {
 void prepare_naive(const Request& r, const Chip&, Prepared& out) {
   out.shape = naive::choose(r.problem);
   prepare_tiles(naive::kShapes[out.shape], out);
-}
-
-// The same of short k, where neighbours along k are read 16 bytes at once too if whole rows are.
-Way way_of_short_k(const void* data, int64_t stride, int64_t step, int64_t lines, const Problem& p,
-                   const int64_t* batch) {
-  constexpr int64_t kSize = 16 / sizeof(float);
-  const auto whole = [](int64_t elements) { return elements % kSize == 0; };
-  bool vectors = reinterpret_cast<uint64_t>(data) % 16 == 0;
-  for (int d = 0; d < p.batch_dims; ++d) vectors = vectors && whole(batch[d]);
-  if (step == 1) return vectors && whole(stride) && whole(p.k) ? Way::k_vectors : Way::k;
-  if (stride != 1) return Way::any;
-  return vectors && whole(step) && whole(lines) ? Way::lines_vectors : Way::lines;
 }
 
 void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {

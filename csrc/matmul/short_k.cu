@@ -8,7 +8,7 @@
 // Bound:   of many large matrices the multiply-adds, nine tenths of the loop's instructions in the largest tiles; of many small ones the
 //          memory; of few the latencies of a load, the loop and a store.
 // Registers: a multiply-add whose three factors all lie in even registers, or all in odd ones, costs the scheduler a cycle. The compiler
-//          avoids that if some registers are free, so the loop keeps nothing that can be computed anew (block_anew), and if the loop over
+//          avoids that if some registers are free, so the loop keeps nothing that can be computed anew (block_index), and if the loop over
 //          outputs has columns outside: the other way round a fifth of the multiply-adds were such.
 // Source:  Scott Gray, SGEMM (2014), for what banks of registers cost.
 #include "short_k.h"
@@ -17,7 +17,7 @@
 
 #include "../common/divider.h"
 #include "../primitives/ptx/copy.cuh"
-#include "../primitives/ptx/opaque.cuh"
+#include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "outputs.cuh"
 
@@ -36,9 +36,9 @@ struct Tiling {
 };
 
 // How an operand lies. Bits, for of a Way the compiler makes a table of jumps: one more load to wait for.
-constexpr unsigned kAlongK = 1, kVectors = 2, kApart = 4;
+constexpr unsigned kAlongK = 1, kInVectors = 2, kApart = 4;
 inline unsigned bits_of(Way way) {
-  return (is_along_k(way) ? kAlongK : 0) | (is_vectors(way) ? kVectors : 0) | (way == Way::any ? kApart : 0);
+  return (is_along_k(way) ? kAlongK : 0) | (is_vectors(way) ? kInVectors : 0) | (way == Way::any ? kApart : 0);
 }
 
 // kLines lines of an operand in shared memory, and how a thread of S copies them.
@@ -51,7 +51,7 @@ class Tile {
   TREDUCE_DEVICE void start(ptx::SharedAddress to, const Lines<float>& lines, int first, int steps, unsigned lies) {
     const int count = lines.count < kLines ? static_cast<int>(lines.count) : kLines;
     const float* const from = lines.at(0, first);
-    const bool vectors = lies & kVectors, apart = lies & kApart;
+    const bool vectors = lies & kInVectors, apart = lies & kApart;
     if (lies & kAlongK) {
       vectors ? load_along_k<true>(from, lines.stride, count, steps)
               : load_along_k<false>(from, lines.stride, count, steps);
@@ -175,7 +175,7 @@ struct Place {
   int row, column;
 
   TREDUCE_DEVICE Place(const Divider& down, const Divider& across) {
-    const unsigned block = ptx::block_anew(), line = across.quotient_of_small(block);
+    const unsigned block = ptx::block_index(), line = across.quotient_of_small(block);
     batch = down.quotient_of_small(line);
     row = static_cast<int>(line - batch * static_cast<unsigned>(down.divisor)) * S::kTileM;
     column = static_cast<int>(block - line * static_cast<unsigned>(across.divisor)) * S::kTileN;

@@ -1,8 +1,6 @@
 // What the compiler shall not look through.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include "../../common/macros.h"
 
 namespace treduce::ptx {
@@ -24,17 +22,6 @@ TREDUCE_DEVICE int kept(int value) {
   return same;
 #else
   return value;
-#endif
-}
-
-// blockIdx.x, read anew: what is computed from it takes no register from one such place to the next.
-TREDUCE_DEVICE unsigned block_anew() {
-#ifdef __CUDA_ARCH__
-  unsigned block;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-  return block;
-#else
-  return blockIdx.x;
 #endif
 }
 
