@@ -309,7 +309,7 @@ CORES = {
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"LDSM", "LDGSTS"}),  # HMMA: see split_few.cuh
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
-    "split_held": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
+    "split_held": ({"HGMMA"}, {"HMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),

@@ -732,33 +732,57 @@ namespace split_held {
 namespace {
 
 int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64_t(kTile)); }
-int64_t places_of(const Chip& chip) { return int64_t(chip.multiprocessors) * kBlocks; }
+
+// Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
+// alone, or as all their instructions. For a block, a warp's octet of X, a segment of a tile of W, a tile; the last two and for eight octets
+// of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): 9 of 10 are met within
+// 15 %, and the number of blocks so chosen takes 1.003 of the fastest's time in the mean.
+double time_of(const Problem& p, int64_t shares, const Chip& chip) {
+  struct Times {
+    double block, octet, segment, segment_octets, tile, tile_octets;
+    double of(double octets, double tiles, double segments, double share) const {
+      return block + octets * octet +
+             tiles * (segments * (segment + segment_octets * share) + tile + tile_octets * share);
+    }
+  };
+  constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
+  constexpr double kLaunch = 1.3, kBytes = 2.2e6;  // of memory, a microsecond
+  constexpr int kReserved = 1024;                  // of shared memory, for each block
+  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
+  const int64_t octets = std::min(ceil_div(lines, int64_t(kOctet)), int64_t(kRows / kOctet)),
+                tiles = ceil_div(tiles_of_w(p), shares);
+  const double share = static_cast<double>(octets) * kOctet / kRows;
+  const auto time = [&](const Times& t, double rounds) {
+    return t.of(static_cast<double>(ceil_div(octets * segments, int64_t(kWarps))), rounds,
+                static_cast<double>(segments), share);
+  };
+  const double alone = time(kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
+  const double busy = time(kBusy, static_cast<double>(tiles) / kWarps);
+  const int64_t fit = (chip.shared_bytes() + kReserved) / (shared_bytes(segments, lines) + kReserved);
+  const int64_t at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
+  const int64_t blocks = ceil_div(x_tiles_of(p) * shares, int64_t(chip.multiprocessors)), left = blocks % at_once;
+  const auto together = [&](int64_t count) { return std::max(alone, static_cast<double>(count) * busy); };
+  const double all = static_cast<double>(blocks / at_once) * together(at_once) + (left > 0 ? together(left) : 0);
+  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches) * 4 / kBytes;
+  const double again = lines > 2 * kRows ? 1.2 : 1;  // tiles of X that split W again
+  return again * (kLaunch + std::sqrt(std::hypot(all * all, memory * memory)));
+}
 
 }  // namespace
 
-// Where it is faster, found with 60 products of batches, and 200 more, on an NVIDIA H100, 2026-11-25: of short k (of more than 64 lines W is
-// split twice), with lines of W for all warps of a block, and tiles for the chip.
-bool pays(const Problem& p, const Chip& chip) {
-  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment)), tiles = tiles_of_w(p);
-  const int64_t most_segments = lines <= kOctet ? 10 : lines <= kRows ? 6 : 5;
-  const int64_t tiles_each = lines <= kOctet || (lines > 32 && segments <= 3) ? 4 : 8;  // of a multiprocessor
-  return lines <= 2 * kRows && segments <= most_segments && tiles >= kWarps * 3 / 4 &&
-         x_tiles_of(p) * tiles >= tiles_each * chip.multiprocessors;
-}
-
-int64_t shares(const Problem& p, const Chip& chip) {
-  // What a block takes to begin, and for a round of its warps' tiles, beside each other.
-  constexpr double kBegin = 8, kRound = 3, kSegmentTime = 4.3;
-  const double round = kRound + kSegmentTime * static_cast<double>(ceil_div(p.k, int64_t(kSegment)));
-  const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)), places = places_of(chip);
-  const int64_t least = ceil_div(tiles, int64_t(kMostTiles));
-  const auto clamped = [&](int64_t shares) { return std::clamp(shares, least, most); };
-  const int64_t candidates[] = {least, clamped(2), clamped(3), clamped(4), clamped(places / x_tiles_of(p))};
-  return cheapest(candidates, [&](int64_t shares) {
-    const int64_t waves = ceil_div(x_tiles_of(p) * shares, places),
-                  rounds = ceil_div(ceil_div(tiles, shares), int64_t(kWarps));
-    return static_cast<double>(waves) * (kBegin + static_cast<double>(rounds) * round);
-  });
+std::optional<Choice> choose(const Problem& p, const Chip& chip) {
+  constexpr int64_t kMostLines = 8 * kRows;
+  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
+  if (lines > kMostLines || p.k > kMostK || shared_bytes(segments, lines) > chip.shared_bytes()) return std::nullopt;
+  const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)),
+                least = ceil_div(tiles, int64_t(kMostTiles));
+  Choice best = {most, time_of(p, most, chip)};
+  for (int64_t rounds = 2, shares = most; shares > least; ++rounds) {
+    shares = std::max(ceil_div(most, rounds), least);
+    const double time = time_of(p, shares, chip);
+    if (time < best.time) best = {shares, time};
+  }
+  return best;
 }
 
 }  // namespace split_held
@@ -798,6 +822,10 @@ double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
          (cluster > 1 ? kMeet + kAddSegment * static_cast<double>(segments) : 0);
 }
 
+bool are_few_and_short(const Problem& p) {
+  return std::min(p.m, p.n) <= split_fp16::kFewLines && p.k <= split_held::kMostK;
+}
+
 // What split_fp16 takes, fitted to the same products: its launches, rounds of blocks, and numbers that are split before.
 double time_of_others(const Problem& p, const Chip& chip) {
   const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), steps = ceil_div(p.k, int64_t(kSegment));
@@ -805,6 +833,16 @@ double time_of_others(const Problem& p, const Chip& chip) {
     return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
   };
   const auto numbers = [&](int64_t lines) { return 1e-6 * static_cast<double>(p.batches * lines * p.k); };
+  if (are_few_and_short(p)) {
+    // Whether W is read as boxes. Fitted to 650 products, many of them batches (2026-11-26): half are met within 15 %, and among these
+    // kernels what is so chosen takes 1.01 of the fastest's time in the mean.
+    const int64_t row = p.m >= p.n ? p.a_row : p.b_row, column = p.m >= p.n ? p.a_column : p.b_column;
+    const bool boxes = row == 1 ? column % 4 == 0 : column == 1 && row % 4 == 0;
+    const double depth = static_cast<double>(steps), outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
+    const double rows = rounds(128, 128) * (boxes ? 4.5 + 0.24 * depth : 2.2 + 0.75 * depth);
+    const double other = boxes ? 1.45 * numbers(more) + 6.5 * outputs : 2.35 * numbers(more) + 15 * outputs;
+    return 6.9 + 6 * numbers(fewer) + std::sqrt(std::hypot(rows * rows, other * other));
+  }
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
     const double round = 7.1 + 0.63 * (split_fp16::groups_apart(p, chip) ? segments : static_cast<double>(steps));
@@ -826,7 +864,7 @@ struct Fastest {
 };
 Fastest fastest(const Problem& p, const Chip& chip) {
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
-  Fastest best = {{k64x64, 1}, time_of(k64x64, 1, p, chip)};
+  Fastest best = {{k64x64, 1, 0}, time_of(k64x64, 1, p, chip)};
   for (int i = k64x64 + 1; i < kShapeCount; ++i) {
     const Shape& s = kShapes[i];
     // Those for few rows or columns are for these alone.
@@ -836,9 +874,11 @@ Fastest fastest(const Problem& p, const Chip& chip) {
       const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()) * cluster;
       if (cluster > 1 && (blocks > places_of(cluster, chip) * s.blocks() || cluster > segments)) break;
       const double time = time_of(i, cluster, p, chip);
-      if (time < best.time) best = {{static_cast<Index>(i), cluster}, time};
+      if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time};
     }
   }
+  const std::optional<split_held::Choice> held = split_held::choose(p, chip);
+  if (held && held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
   return best;
 }
 
@@ -847,14 +887,16 @@ Fastest fastest(const Problem& p, const Chip& chip) {
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
-  if (split_held::pays(p, chip)) return true;
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. A cluster's
-  // walk is short. Checked on 90 products of k from 1024 to 8192 (NVIDIA H200, 2026-11-25): at most 6 % slower than the faster of both.
-  constexpr double kFaster = 0.8, kClusterFaster = 0.85;
+  // walk is short, and of few lines and short k more was measured. Checked on 90 products of k from 1024 to 8192 (NVIDIA H200,
+  // 2026-11-25): at most 6 % slower than the faster of both.
+  constexpr double kFaster = 0.8, kClusterFaster = 0.85, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
-  return p.k <= kMostDepth &&
-         best.time < (best.choice.cluster > 1 ? kClusterFaster : kFaster) * time_of_others(p, chip);
+  const double faster = are_few_and_short(p) || best.choice.shares > 0 ? kMeasured
+                        : best.choice.cluster > 1                      ? kClusterFaster
+                                                                       : kFaster;
+  return p.k <= kMostDepth && best.time < faster * time_of_others(p, chip);
 }
 
 }  // namespace split_direct

@@ -127,15 +127,19 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
 }  // namespace split_both
 
 namespace split_held {
-bool pays(const Problem&, const Chip&);
-// Blocks that share the lines of W of a product.
-int64_t shares(const Problem&, const Chip&);
+struct Choice {
+  int64_t shares;  // blocks that share the lines of W of a product
+  double time;     // in microseconds
+};
+// If it takes such a product.
+std::optional<Choice> choose(const Problem&, const Chip&);
 }  // namespace split_held
 
 namespace split_direct {
 struct Choice {
   Index index;
-  int cluster;  // blocks that share a tile's k: 1, 2, 4 or 8
+  int cluster;     // blocks that share a tile's k: 1, 2, 4 or 8
+  int64_t shares;  // of split_held, if that is faster than tiles; else 0
 };
 Choice choose(const Problem& p, const Chip& chip);
 // Whether it is faster than split_fp16.

@@ -590,20 +590,21 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
   if (p.k == 0) return;
   out.groups = groups_of(p.k);
   out.split_a.as_read = out.split_b.as_read = true;
-  if (split_held::pays(p, chip)) {
+  const split_direct::Choice choice = split_direct::choose(p, chip);
+  if (choice.shares > 0) {
     const bool of_a = split_held::of_a_of(p);
     const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n);
     out.small = true;
-    const int64_t rows = split_held::rows_of(p);
-    out.tile_m = of_a ? split_held::kTile : rows;
-    out.tile_n = of_a ? rows : split_held::kTile;
-    const char* const few = of_a ? "multiply 16 x 8 tiles" : "multiply 8 x 16 tiles";
-    const char* const many = of_a ? "multiply 16 x 64 tiles" : "multiply 64 x 16 tiles";
-    add_blocks(rows == split_held::kOctet ? few : many, split_held::shares(p, chip) * split_held::x_tiles_of(p), out,
-               split_held::kThreads, /*cluster=*/1, split_held::shared_bytes(segments, lines));
+    const bool few = lines <= split_held::kOctet;
+    out.tile_m = of_a || !few ? split_held::kThreads / 2 : split_held::kOctet;
+    out.tile_n = of_a && few ? split_held::kOctet : split_held::kThreads / 2;
+    add_blocks(!few   ? "multiply 64 x 64 tiles"
+               : of_a ? "multiply 64 x 8 tiles"
+                      : "multiply 8 x 64 tiles",
+               choice.shares * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
+               split_held::shared_bytes(segments, lines));
     return;
   }
-  const split_direct::Choice choice = split_direct::choose(p, chip);
   out.shape = choice.index;
   const split_direct::Shape& s = split_direct::kShapes[out.shape];
   out.tile_m = s.tile_m();

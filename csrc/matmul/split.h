@@ -150,6 +150,9 @@ static_assert(codes_agree());
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
   return codes_with(a, Arithmetic::parts) | codes_with(a, Arithmetic::checked_parts);
 }
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
+  return codes_with(a, Arithmetic::checked_parts) | codes_with(a, Arithmetic::plain);
+}
 
 // Whether a checked output, as bits, is large enough.
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {

@@ -258,7 +258,7 @@ static __device__ __noinline__ void compute(const Product& p, int64_t outputs, f
     const int unit = job.of * p.units(0, count_a) + job.octet * sixteens + job.first / kStored;
     float* const sums = all_sums + int64_t(unit) * steps * kOutputs;
     job.sums = sums;
-    const split::Line from(many, 0, line);
+    const split::Line<> from(many, many.source.data, line);
     float next[split::kNumbers];
     from.read(many, begin, next);
 #pragma unroll 1

@@ -1,22 +1,21 @@
 // split_direct where one operand has few lines (X), the other many (W), and k is short, as a search among vectors has them, and attention
-// over an odd number of tokens: a block splits X into shared memory once, and then its warps walk W, each 16 lines at a time, which they
-// split in the registers that they multiply from. So W is read and split once, nothing of it goes through shared memory, and warps wait
-// for each other only where pairs do not suit all outputs. What they do not suit the block computes as well: by parts, and on the plain
-// cores.
+// over an odd number of tokens: a block, one warp group, splits X into shared memory once, and then walks W, 64 lines at a time, which it
+// splits in the registers that it multiplies from. So W is read and split once, nothing of it goes through shared memory, and a warp waits
+// for others only to multiply. What pairs do not suit the block lists, and computes at last: by parts, and on the plain cores.
 #include "split_held.h"
 
 #include <type_traits>
 
 #include "../primitives/ptx/atomic.cuh"
 #include "hopper.cuh"
+#include "split_group.cuh"
 #include "split_launches.h"
-#include "split_pieces.cuh"
 #include "split_source.cuh"
 
 namespace treduce::matmul::split_held {
 
+using hopper::kRowBytes;
 using split::kNumbers;
-using split::Line;
 using split::Pieces;
 using split::PiecesX;
 using split::Side;
@@ -24,151 +23,196 @@ using split::Side;
 struct Work {
   Side w, x;
   int64_t n, matrix_outputs;
-  int depth, steps, tiles_w, tiles_x, shares, inner_batches, pieces_bytes;
+  int depth, steps, tiles_w, tiles_x, shares, inner_batches;
+  int held;  // lines of X in shared memory, those past the last included
 };
-
-// The exponent of its unit, from a lane's first numbers. Who calls: all lanes of a warp.
-TREDUCE_DEVICE int unit_of(const Side& side, const Line& line, const float (&first)[4]) {
-  return split::unit_of(side.source, reinterpret_cast<const float*>(line.data), 0, first);
-}
 
 struct Shared {
-  Facts lines[kRows];  // of X
-  int units[kRows];    // exponents
+  Facts lines[kRows];              // of X
+  alignas(16) float units[kRows];  // in which its sums are
   bool all_close, none_spread, none_never;
-  // Where pairs do not suit all outputs: facts of W, codes of each eight of X as a set, and which eights have outputs by parts, or at last
-  // on the plain cores: of each tile, and of all.
-  Facts lines_w[kMostTiles * kTile];
-  uint32_t codes[kRows / kOctet];
-  unsigned char parts[kMostTiles], plain[kMostTiles];
-  uint32_t all_parts, left[kWarps];  // of each warp's tiles, a bit for each: what pairs do not suit is left
+  unsigned char code[kRows];                  // of each line
+  uint32_t codes[kRows / kOctet], all_codes;  // as sets: of each octet, and of all
+  // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and whether some of the
+  // outputs are the plain cores' at last, in the last bit.
+  int left;
+  Facts facts_w[kMostTiles * kTile];
+  uint16_t lines_w[kMostTiles * kTile];
 };
-static_assert(kMostTiles / kWarps <= 32);
 static_assert(sizeof(Shared) <= kSharedBytes && kSharedBytes % 16 == 0);
 
-// kOfA: W is A; else the product is transposed. kOctets: eights of X, at most. kVectors: four steps of W's k are one aligned load.
-template <bool kOfA, int kOctets, bool kVectors>
+// How W is read: four steps of k are one aligned load; or number by number, along k or not.
+enum class ReadW { vectors, along_k, numbers };
+
+// kOfA: W is A; else the product is transposed. kOctets: eights of X, at most.
+template <bool kOfA, int kOctets, ReadW kRead>
 struct Block {
+  static constexpr bool kVectors = kRead == ReadW::vectors;
+  using Line = split::Line<kVectors ? split::Steps::neighbours : split::Steps::every_fourth>;
+  // Lines of X that are multiplied at a time: more take more registers.
+  static constexpr int kColumns = kOctets == 1 ? kOctet : kPart;
+  static constexpr int kOutputs = kOctets * 4;  // of a thread
+  using Sums = float[kColumns / 2];
+
   const Work& work;
   Shared& shared;
-  uint4* pieces;  // of X: [segment][octet][16 bytes of a lane][lane]
-  float* scales;  // and [segment][line]
+  char* tiles;    // of X's pieces: [segment][piece][line], swizzled
+  float* scales;  // of X: [segment][line]
   Facts* facts;   // and [segment][line]
-  int64_t matrix_w, matrix_x;
-  int first_x, octets;  // of X
-  float* c;
+  const float *matrix_w, *matrix_x;
+  int first_x, x_lines, octets;  // of X
+  float* c;                      // from X's first line on
   const float* bias;
 
-  TREDUCE_DEVICE static int warps() { return static_cast<int>(blockDim.x) / 32; }
+  TREDUCE_DEVICE static int warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0); }
 
   // ---- X, in shared memory: its octets, which are eights of lines, and segments ----
 
-  template <int kPieces>
-  TREDUCE_DEVICE uint4* piece(int place) const {
-    return pieces + place * (kPieces * 2 * 32) + threadIdx.x % 32;
-  }
   TREDUCE_DEVICE int line_of_octet(int octet) const { return octet * kOctet + static_cast<int>(threadIdx.x % 32 / 4); }
   // Past the last line the last.
   TREDUCE_DEVICE Line line_x(int octet) const {
     return {work.x, matrix_x, min(first_x + line_of_octet(octet), work.x.lines - 1)};
   }
+  TREDUCE_DEVICE void read_x(const Line& from, int segment, float (&to)[kNumbers]) const {
+    if constexpr (kVectors) {
+      from.read(work.x, segment, to);
+    } else {
+      from.template read<false>(work.x, segment, to);
+    }
+  }
   TREDUCE_DEVICE int present(int segment) const { return min(kSegment, work.depth - segment * kSegment); }
+
+  // The tile of a piece of a segment, of so many.
+  template <int kPieces>
+  TREDUCE_DEVICE char* tile(int segment, int piece) const {
+    return tiles + (segment * kPieces + piece) * work.held * kRowBytes;
+  }
+  // Writes a lane's words of an octet, so that 16 bytes of a row have the steps of k that four lanes have as one word: which are those
+  // that the instruction multiplies by what these lanes have of W.
+  template <int kPieces>
+  TREDUCE_DEVICE void write_pieces(int segment, int octet, const PiecesX<kPieces>& words) const {
+    const int line = line_of_octet(octet);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      char* const row = tile<kPieces>(segment, piece) + line * kRowBytes + threadIdx.x % 4 * 4;
+#pragma unroll
+      for (int i = 0; i < kNumbers / 2; ++i) *reinterpret_cast<uint32_t*>(row + (i ^ line % 8) * 16) = words[piece][i];
+    }
+  }
 
   // Into halves, and finds out what is to be known of the lines. Who calls: all threads of the block.
   TREDUCE_DEVICE void split_halves() const {
-    for (int job = threadIdx.x / 32; job < octets * work.steps; job += warps()) {
-      const int octet = job % octets, segment = job / octets, line = line_of_octet(octet);
-      const Line from = line_x(octet);
-      float first[4], numbers[kNumbers];
-      from.read_first(work.x, first);
-      from.read(work.x, segment, numbers);
-      const int unit = unit_of(work.x, from, first);
-      uint32_t words[2][kNumbers / 2];
+    // A warp's jobs, one after another: an octet of a segment.
+    struct Job {
+      int octet, segment;
+      TREDUCE_DEVICE void skip(int jobs, int octets) {
+        for (octet += jobs; octet >= octets; octet -= octets) ++segment;
+      }
+    };
+    float next[kNumbers], next_first[4];
+    const auto read = [&](Job job) {
+      if (job.segment >= work.steps) return;
+      const Line from = line_x(job.octet);
+      from.read_first(work.x, next_first);
+      read_x(from, job.segment, next);
+    };
+    Job job = {0, 0};
+    job.skip(warp(), octets);
+    read(job);
+#pragma unroll 1
+    while (job.segment < work.steps) {
+      const int octet = job.octet, segment = job.segment, line = line_of_octet(octet);
+      float numbers[kNumbers];
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) numbers[i] = next[i];
+      const int unit = line_x(octet).unit(work.x, next_first);
+      job.skip(kWarps, octets);
+      read(job);
+      PiecesX<2> words;
       int exponent;
       unsigned flags;
       const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
           numbers, present(segment), unit, words[0], words[1], exponent, flags);
-      split::write_pieces<2>(piece<2>(job), words);
+      write_pieces<2>(segment, octet, words);
       if (threadIdx.x % split::kLanes != 0) continue;
       scales[segment * kRows + line] = split::power_of_two(exponent - unit);
       facts[segment * kRows + line] = extremes.facts(flags);
-      if (segment == 0) shared.units[line] = unit;
+      if (segment == 0) shared.units[line] = split::power_of_two(unit);
     }
-    __syncthreads();
-    if (threadIdx.x < kRows) {
-      Facts known = kNoFacts;
-      for (int i = 0; i < work.steps; ++i) known = join(known, facts[i * kRows + threadIdx.x]);
-      shared.lines[threadIdx.x] = first_x + static_cast<int>(threadIdx.x) < work.x.lines ? known : kPlainestFacts;
-    }
+    ptx::fence_async_proxy();
+    if (threadIdx.x == 0) shared.left = 0;
     __syncthreads();
     if (threadIdx.x < 32) {
       // What decides for most lines of W.
       bool all_close = true, none_spread = true, none_never = true;
+      uint32_t codes = 0;
       for (int i = threadIdx.x; i < octets * kOctet; i += 32) {
-        const unsigned kind = kind_of(shared.lines[i]);
+        Facts known = kNoFacts;
+        for (int segment = 0; segment < work.steps; ++segment) known = join(known, facts[segment * kRows + i]);
+        if (i >= x_lines) known = kPlainestFacts;
+        shared.lines[i] = known;
+        const unsigned kind = kind_of(known);
         all_close = all_close && kind == kCodeClose;
         none_spread = none_spread && kind != kCodeSpread;
         none_never = none_never && kind != 0;
+        const unsigned code = code_of(known);
+        shared.code[i] = static_cast<unsigned char>(code);
+        const uint32_t of_octet = __reduce_or_sync(0xffu << threadIdx.x / kOctet * kOctet, set_of(code));
+        shared.codes[i / kOctet] = of_octet;
+        codes |= of_octet;
       }
-      shared.all_close = __all_sync(~0u, all_close);
-      shared.none_spread = __all_sync(~0u, none_spread);
-      shared.none_never = __all_sync(~0u, none_never);
+      all_close = __all_sync(~0u, all_close);
+      none_spread = __all_sync(~0u, none_spread);
+      none_never = __all_sync(~0u, none_never);
+      codes = __reduce_or_sync(~0u, codes);
+      if (threadIdx.x == 0) {
+        shared.all_close = all_close;
+        shared.none_spread = none_spread;
+        shared.none_never = none_never;
+        shared.all_codes = codes;
+      }
     }
-    if (threadIdx.x < kWarps) shared.left[threadIdx.x] = 0;
-    if (threadIdx.x == 0) shared.all_parts = 0;
     __syncthreads();
   }
 
   // ---- a warp's 16 lines of W ----
 
-  // What is known of this lane's two lines.
+  // This lane's two lines, and what is known of them.
   struct Lines {
-    int first;
+    int line[2];
     Facts known[2];
     TREDUCE_DEVICE Facts of(int o) const { return o < 2 ? known[0] : known[1]; }
   };
-  TREDUCE_DEVICE int line_w(int first, int l) const { return first + static_cast<int>(threadIdx.x % 32 / 4) + l * 8; }
-  TREDUCE_DEVICE Line from_w(int first, int l) const {
-    return {work.w, matrix_w, min(line_w(first, l), work.w.lines - 1)};
+  TREDUCE_DEVICE static int line_of_tile(int tile, int l) {
+    return tile * kTile + static_cast<int>(threadIdx.x % 32 / 4) + l * 8;
+  }
+  // Past the last line the last.
+  TREDUCE_DEVICE Line line_w(int line) const { return {work.w, matrix_w, min(line, work.w.lines - 1)}; }
+  TREDUCE_DEVICE void read_w(int line, int segment, float (&to)[kNumbers]) const {
+    line_w(line).template read<kVectors, kRead != ReadW::numbers>(work.w, segment, to);
   }
   // Of X, of the tile.
   TREDUCE_DEVICE static int column(int octet, int o) { return octet * kOctet + threadIdx.x % 4 * 2 + o % 2; }
 
-  TREDUCE_DEVICE Arithmetic arithmetic(const Lines& lines, int octet, int o) const {
-    return arithmetic_of(code_of(lines.of(o)), code_of(shared.lines[column(octet, o)]));
+  // Sets an output, of lines of W and of X in the tile.
+  TREDUCE_DEVICE float* place_of(int line, int column) const {
+    return c + (kOfA ? line * work.n + column : column * work.n + line);
   }
-  TREDUCE_DEVICE bool exists(const Lines& lines, int octet, int o) const {
-    return line_w(lines.first, o / 2) < work.w.lines && first_x + column(octet, o) < work.x.lines;
-  }
-  // Which outputs of an octet are computed so, a bit each. What few tiles need is written as loops: its instructions have to be fetched
-  // first, which takes longer than to execute them.
-  template <class Which>
-  TREDUCE_DEVICE unsigned outputs(const Lines& lines, int octet, Which which) const {
-    unsigned found = 0;
-#pragma unroll 1
-    for (int o = 0; o < 4; ++o) found |= which(arithmetic(lines, octet, o)) ? 1u << o : 0;
-    return found;
-  }
-  TREDUCE_DEVICE float* place_of(const Lines& lines, int octet, int o) const {
-    const int64_t of_w = line_w(lines.first, o / 2), of_x = first_x + column(octet, o);
-    return c + (kOfA ? of_w * work.n + of_x : of_x * work.n + of_w);
-  }
-  TREDUCE_DEVICE float with_bias(float sum, const Lines& lines, int octet, int o) const {
-    if (bias == nullptr) return sum;
-    const int n = kOfA ? first_x + column(octet, o) : line_w(lines.first, o / 2);
-    return canonical(sum + __ldg(bias + min(n, (kOfA ? work.x : work.w).lines - 1)));
+  TREDUCE_DEVICE void set_output(int line, int column, float sum) const {
+    if (bias != nullptr) sum = canonical(sum + __ldg(bias + (kOfA ? column : line)));
+    *place_of(line, column) = sum;
   }
 
   // Asks the L2 for a segment of a tile; of its next one where it has no more.
-  TREDUCE_DEVICE void prefetch(int first, int segment) const {
+  TREDUCE_DEVICE void prefetch(int tile, int segment) const {
     if (segment >= work.steps) {
       segment -= work.steps;
-      first += warps() * kTile;
+      tile += kWarps;
     }
     const int64_t step = work.w.source.depth_stride;
-    const int lane = threadIdx.x % 32, line = step == 1 ? first + lane / 2 : first;
+    const int lane = threadIdx.x % 32, first = tile * kTile, line = step == 1 ? first + lane / 2 : first;
     if (segment >= work.steps || line >= work.w.lines) return;
-    const float* const from = work.w.source.line(static_cast<uint32_t>(matrix_w), line);
+    const float* const from = matrix_w + line * work.w.source.line_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int k = segment * kSegment + (step == 1 ? lane % 2 * 32 + i * 31 : i * 32 + lane);
@@ -176,180 +220,154 @@ struct Block {
     }
   }
 
-  // By pairs. What is found out about W: Lines.
-  TREDUCE_DEVICE void multiply_pairs(Lines& lines, float (&acc)[kOctets][4]) const {
-    const Line from[2] = {from_w(lines.first, 0), from_w(lines.first, 1)};
-    float next[2][kNumbers];
-    int unit[2];
+  // A segment of a lane's two lines, as it was read.
+  using Numbers = float[2][kNumbers];
+  TREDUCE_DEVICE void read_tile(int tile, int segment, Numbers& to) const {
 #pragma unroll
-    for (int l = 0; l < 2; ++l) from[l].template read<kVectors>(work.w, 0, next[l]);
+    for (int l = 0; l < 2; ++l) read_w(line_of_tile(tile, l), segment, to[l]);
+  }
+
+  // Multiplies a segment by all lines of X, and calls add(octet, sums of the largest pieces, of others, which of these are the first), if
+  // the warp has lines. Who calls: all threads of the block.
+  template <class Piece, int kPieces, class Add>
+  TREDUCE_DEVICE void multiply(bool some, int segment, Pieces<kPieces>& w, Add add) const {
+    const char* x[kPieces];
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) x[piece] = tile<kPieces>(segment, piece);
+#pragma unroll
+    for (int first = 0; first < kOctets * kOctet; first += kColumns) {
+      if (first >= octets * kOctet) break;
+      Sums high, rest;
+      split::start_segment<Piece, kOfA>(high, rest, w, x, first);
+      split::wait_segment(high, rest, w);
+#pragma unroll
+      for (int i = 0; i < kColumns / kOctet; ++i) {
+        if (!some || first / kOctet + i >= octets) break;
+        add(first / kOctet + i, high, rest, i * 4);
+      }
+    }
+  }
+
+  // By pairs. `next`: the tile's first segment; it becomes that of the warp's next tile. What is found out about W: Lines. A tile past the
+  // block's last is not multiplied: the warp waits for the others.
+  TREDUCE_DEVICE void multiply_pairs(int tile, bool mine, bool more, Lines& lines, Numbers& next,
+                                     float (&acc)[kOutputs]) const {
+    int unit[2];
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
-      unit[l] = unit_of(work.w, from[l], first);
+      unit[l] = line_w(lines.line[l]).unit(work.w, first);
       lines.known[l] = kNoFacts;
     }
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
-      prefetch(lines.first, segment + 2);
-      Pieces<2> w;
-      float scale[2];
+      Pieces<2> w = {};
+      float scale[2] = {};
+      if (mine) {
+        prefetch(tile, segment + 2);
 #pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        int exponent;
-        unsigned flags;
-        const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
-            next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
-        lines.known[l] = join(lines.known[l], extremes.facts(flags));
-        scale[l] = split::power_of_two(exponent - unit[l]);
-        if (segment + 1 < work.steps) from[l].template read<kVectors>(work.w, segment + 1, next[l]);
+        for (int l = 0; l < 2; ++l) {
+          int exponent;
+          unsigned flags;
+          const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
+              next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
+          lines.known[l] = join(lines.known[l], extremes.facts(flags));
+          scale[l] = split::power_of_two(exponent - unit[l]);
+        }
+        const bool last = segment + 1 == work.steps;
+        if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * kRows) + threadIdx.x % 4;
-#pragma unroll
-      for (int octet = 0; octet < kOctets; ++octet) {
-        if (octet >= octets) break;
-        PiecesX<2> x;
-        split::read_pieces<2>(piece<2>(segment * octets + octet), x);
+      multiply<float16>(mine, segment, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
         const float2 of_x = scales_x[octet * 4];
-        float high[4] = {}, rest[4] = {};
-        split::multiply_segment<float16, 2, kOfA>(high, rest, w, x);
 #pragma unroll
         for (int o = 0; o < 4; ++o) {
-          split::add_segment(acc[octet][o], high[o], rest[o], scale[o / 2] * (o % 2 == 0 ? of_x.x : of_x.y));
+          split::add_segment(acc[octet * 4 + o], high[i + o], rest[i + o],
+                             scale[o / 2] * (o % 2 == 0 ? of_x.x : of_x.y));
         }
-      }
+      });
     }
-#pragma unroll
-    for (int octet = 0; octet < kOctets; ++octet) {
-      if (octet >= octets) break;
-#pragma unroll
-      for (int o = 0; o < 4; ++o) {
-        acc[octet][o] = split::from_units(acc[octet][o], unit[o / 2], shared.units[column(octet, o)]);
-      }
-    }
-  }
-
-  // Stores all outputs of an octet, where all exist and there is no bias.
-  TREDUCE_DEVICE void store_all(const float (&sums)[4], const Lines& lines, int octet) const {
-#pragma unroll
-    for (int l = 0; l < 2; ++l) {
-      float* const at = place_of(lines, octet, l * 2);
-      if constexpr (kOfA) {
-        *reinterpret_cast<float2*>(at) = {sums[l * 2], sums[l * 2 + 1]};
-      } else {
-        at[0] = sums[l * 2];
-        at[work.n] = sums[l * 2 + 1];
-      }
-    }
-  }
-  // Those of an octet that is not known when this is compiled.
-  template <int kCount>
-  TREDUCE_DEVICE static void select(const float (&acc)[kCount][4], int octet, float (&sums)[4]) {
-#pragma unroll
-    for (int o = 0; o < 4; ++o) {
-      sums[o] = acc[0][o];
-#pragma unroll
-      for (int i = 1; i < kCount; ++i) sums[o] = i == octet ? acc[i][o] : sums[o];
-    }
-  }
-  // Stores the outputs of an octet that are `wanted`, a bit each. aligned: pairs of them.
-  TREDUCE_DEVICE void store(const float (&sums)[4], const Lines& lines, int octet, bool aligned,
-                            unsigned wanted) const {
-#pragma unroll
-    for (int l = 0; l < 2; ++l) {
-      const int o = l * 2;
-      const bool want[2] = {exists(lines, octet, o) && (wanted >> o & 1) != 0,
-                            exists(lines, octet, o + 1) && (wanted >> (o + 1) & 1) != 0};
-      float* const at = place_of(lines, octet, o);
-      const float2 both = {with_bias(sums[o], lines, octet, o), with_bias(sums[o + 1], lines, octet, o + 1)};
-      if (aligned && want[0] && want[1]) {
-        *reinterpret_cast<float2*>(at) = both;
-      } else {
-        if (want[0]) at[0] = both.x;
-        if (want[1]) at[kOfA ? 1 : work.n] = both.y;
-      }
-    }
+    split::from_units(acc, unit, reinterpret_cast<const char*>(shared.units), x_lines);
   }
 
   // ---- what pairs do not suit ----
 
-  // Octets of X whose parts fit at a time, all segments; and no more than sums do.
-  static constexpr int kMostAtOnce = kOctets < 4 ? kOctets : 4;
-  TREDUCE_DEVICE int at_once() const {
-    return min(kMostAtOnce, work.pieces_bytes / (kParts * 2 * 32 * int(sizeof(uint4))) / work.steps);
-  }
-
-  // Some octets, one in each byte.
-  TREDUCE_DEVICE static int octet_of(uint32_t some, int i) { return some >> i * 8 & 0xff; }
-
-  // Splits octets of X into parts. Who calls: all threads of the block.
-  TREDUCE_DEVICE void split_parts(uint32_t some, int count) const {
-    __syncthreads();
-    for (int job = threadIdx.x / 32; job < count * work.steps; job += warps()) {
-      const int octet = octet_of(some, job % count);
-      float numbers[kNumbers];
-      line_x(octet).template read<false>(work.x, job / count, numbers);
-      uint32_t words[kParts][kNumbers / 2];
-      split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
-      split::write_pieces<kParts>(piece<kParts>(job), words);
+  // Lists lines of a tile that have such outputs. All outputs have been stored; those are stored again. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE void list(const Lines& lines, int begin) const {
+    if (threadIdx.x % 4 != 0) return;
+#pragma unroll 1
+    for (int l = 0; l < 2; ++l) {
+      const unsigned code = code_of(lines.known[l]);
+      if (lines.line[l] >= work.w.lines || (shared.all_codes & ~codes_with(code, Arithmetic::pairs)) == 0) continue;
+      const int at = atomicAdd(&shared.left, 1);
+      shared.facts_w[at] = lines.known[l];
+      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 |
+                                                 ((shared.all_codes & codes_at_last(code)) != 0 ? 1 : 0));
     }
-    __syncthreads();
   }
 
-  // A tile's outputs by parts, of those of the octets that it `wants`.
-  TREDUCE_DEVICE void compute_parts(const Lines& lines, uint32_t some, int count, unsigned wants, bool aligned) const {
-    float acc[kMostAtOnce][4] = {};
+  // By parts. some: whether the warp has lines. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_parts(const Lines& lines, bool some) const {
+    float acc[kOutputs] = {};
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
-      float numbers[2][kNumbers];
-#pragma unroll
-      for (int l = 0; l < 2; ++l) from_w(lines.first, l).template read<kVectors>(work.w, segment, numbers[l]);
-      Pieces<kParts> w;
-#pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        split::split_all_parts(numbers[l], split::power_of_two(parts_exponent(lines.known[l])),
-                               [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
-      }
-#pragma unroll
-      for (int i = 0; i < kMostAtOnce; ++i) {
-        if (i >= count) break;
-        if ((wants >> octet_of(some, i) & 1) == 0) continue;
-        PiecesX<kParts> x;
-        split::read_pieces<kParts>(piece<kParts>(segment * count + i), x);
-        float high[4] = {}, rest[4] = {};
-        split::multiply_segment<bfloat16, kParts, kOfA>(high, rest, w, x);
-#pragma unroll
-        for (int o = 0; o < 4; ++o) split::add_parts(acc[i][o], high[o], rest[o]);
-      }
-    }
+      __syncthreads();  // the parts before have been multiplied
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const int octet = octet_of(some, i);
-      if ((wants >> octet & 1) == 0) continue;
-      float sums[4];
-      select(acc, i, sums);
+      for (int octet = warp(); octet < octets; octet += kWarps) {
+        float numbers[kNumbers];
+        line_x(octet).template read<false>(work.x, segment, numbers);
+        PiecesX<kParts> words;
+        split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
+        write_pieces<kParts>(0, octet, words);
+      }
+      Pieces<kParts> w = {};
+      if (some) {
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          float numbers[kNumbers];
+          read_w(lines.line[l], segment, numbers);
+          split::split_all_parts(numbers, split::power_of_two(parts_exponent(lines.known[l])),
+                                 [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
+        }
+      }
+      ptx::fence_async_proxy();
+      __syncthreads();
+      multiply<bfloat16>(some, 0, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
+#pragma unroll
+        for (int o = 0; o < 4; ++o) split::add_parts(acc[octet * 4 + o], high[i + o], rest[i + o]);
+      });
+    }
+    if (!some) return;
+    const uint32_t wanted[2] = {codes_by_parts(code_of(lines.known[0])), codes_by_parts(code_of(lines.known[1]))};
+    // As a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute them.
+#pragma unroll 1
+    for (int octet = 0; octet < octets; ++octet) {
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
-        sums[o] = split::from_units(sums[o], -parts_exponent(lines.known[o / 2]),
-                                    -parts_exponent(shared.lines[column(octet, o)]));
+        float sum = acc[o];
+#pragma unroll
+        for (int i = 1; i < kOctets; ++i) sum = i == octet ? acc[i * 4 + o] : sum;
+        const int line = lines.line[o / 2], of_x = column(octet, o);
+        if (line >= work.w.lines || of_x >= x_lines || (wanted[o / 2] >> shared.code[of_x] & 1) == 0) continue;
+        set_output(line, of_x,
+                   split::from_units(sum, -parts_exponent(lines.of(o)), -parts_exponent(shared.lines[of_x])));
       }
-      store(sums, lines, octet, aligned, outputs(lines, octet, &by_parts));
     }
   }
 
   // An output on the plain cores. Of finite lines a lane has a segment; else only products that are not finite count.
   // Who calls: all lanes of a warp, with the same lines.
   TREDUCE_DEVICE float plain_output(int of_w, int of_x, bool finite) const {
-    const float* const w = work.w.source.line(static_cast<uint32_t>(matrix_w), of_w);
-    const float* const x = work.x.source.line(static_cast<uint32_t>(matrix_x), first_x + of_x);
+    const float* const w = matrix_w + of_w * work.w.source.line_stride;
+    const float* const x = matrix_x + (first_x + of_x) * work.x.source.line_stride;
     const int64_t step_w = work.w.source.depth_stride, step_x = work.x.source.depth_stride;
     const int lane = threadIdx.x % 32;
     if (!finite) {
       unsigned found = 0;
+#pragma unroll 4
       for (int k = lane; k < work.depth; k += 32) {
-        const float a = __ldg(w + k * step_w), b = __ldg(x + k * step_x), product = a * b;
-        if (split::is_finite(a) && split::is_finite(b)) continue;
-        found |= split::not_finite(product);
+        const float a = __ldg(w + k * step_w), b = __ldg(x + k * step_x);
+        if (!split::is_finite(a) || !split::is_finite(b)) found |= split::not_finite(a * b);
       }
       return split::sum_of(__reduce_or_sync(~0u, found));
     }
@@ -361,27 +379,51 @@ struct Block {
     return sum;
   }
 
-  // Who calls: all lanes of a warp.
-  TREDUCE_DEVICE void compute_plain(const Lines& lines, unsigned wants) const {
+  // What is the plain cores' of the listed lines, once all parts are stored: a warp has eight outputs of a line at a time.
+  // Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_plain(int begin) const {
 #pragma unroll 1
-    for (int i = 0; i < octets * 4; ++i) {
-      const int octet = i / 4, o = i % 4;
-      if ((wants >> octet & 1) == 0) continue;
-      const Arithmetic way = arithmetic(lines, octet, o);
-      const bool mine = exists(lines, octet, o) &&
-                        (way == Arithmetic::plain || (way == Arithmetic::checked_parts &&
-                                                      !is_certain(__float_as_uint(*place_of(lines, octet, o)),
-                                                                  lines.of(o), shared.lines[column(octet, o)])));
-      const bool finite = all_finite(lines.of(o)) && all_finite(shared.lines[column(octet, o)]);
-      for (uint32_t some = __ballot_sync(~0u, mine); some != 0; some &= some - 1) {
-        const int lane = __ffs(some) - 1;
-        const float sum = plain_output(__shfl_sync(~0u, line_w(lines.first, o / 2), lane),
-                                       __shfl_sync(~0u, column(octet, o), lane), __shfl_sync(~0u, finite, lane));
-        if (static_cast<int>(threadIdx.x % 32) == lane) {
-          *place_of(lines, octet, o) = with_bias(canonical(sum), lines, octet, o);
+    for (int i = 0; i < shared.left; ++i) {
+      if (shared.lines_w[i] % 2 == 0) continue;
+      const int line = begin * kTile + shared.lines_w[i] / 2;
+      const Facts known = shared.facts_w[i];
+      const uint32_t codes = codes_at_last(code_of(known));
+#pragma unroll 1
+      for (int octet = (i + warp()) % kWarps; octet < octets; octet += kWarps) {
+        if ((shared.codes[octet] & codes) == 0) continue;
+        const int lane = threadIdx.x % 32, first = octet * kOctet, own = first + lane % kOctet;
+        const Facts of_x = shared.lines[own];
+        const Arithmetic way = arithmetic_of(code_of(known), shared.code[own]);
+        const bool mine =
+            lane < kOctet && own < x_lines &&
+            (way == Arithmetic::plain ||
+             (way == Arithmetic::checked_parts && !is_certain(__float_as_uint(*place_of(line, own)), known, of_x)));
+        const bool finite = all_finite(known) && all_finite(of_x);
+        for (uint32_t some = __ballot_sync(~0u, mine); some != 0; some &= some - 1) {
+          const int next = __ffs(some) - 1;
+          const float sum = plain_output(line, first + next, __shfl_sync(~0u, finite, next));
+          if (lane == next) set_output(line, own, canonical(sum));
         }
       }
     }
+  }
+
+  // Rare. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_left(int begin) const {
+#pragma unroll 1
+    for (int first = 0; first < shared.left; first += kWarps * kTile) {
+      Lines lines;
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const int at = first + line_of_tile(warp(), l);
+        const bool there = at < shared.left;
+        lines.line[l] = there ? begin * kTile + shared.lines_w[at] / 2 : INT32_MAX;
+        lines.known[l] = there ? shared.facts_w[at] : kPlainestFacts;
+      }
+      compute_parts(lines, first + warp() * kTile < shared.left);
+    }
+    __syncthreads();
+    compute_plain(begin);
   }
 
   // ---- all of a block ----
@@ -390,138 +432,50 @@ struct Block {
     const int share = blockIdx.x % work.shares;
     int index = blockIdx.x / work.shares;
     first_x = index % work.tiles_x * kRows;
-    octets = ceil_div(min(work.x.lines - first_x, kRows), kOctet);
+    x_lines = min(work.x.lines - first_x, kRows);
+    octets = ceil_div(x_lines, kOctet);
     index /= work.tiles_x;
     const int2 batch = {index / work.inner_batches, index % work.inner_batches};
-    matrix_w = work.w.matrices.of(batch.x, batch.y);
-    matrix_x = work.x.matrices.of(batch.x, batch.y);
-    c += index * work.matrix_outputs;
+    matrix_w = work.w.source.line(static_cast<uint32_t>(work.w.matrices.of(batch.x, batch.y)), 0);
+    matrix_x = work.x.source.line(static_cast<uint32_t>(work.x.matrices.of(batch.x, batch.y)), 0);
+    c += index * work.matrix_outputs + (kOfA ? first_x : first_x * work.n);
+    if (kOfA && bias != nullptr) bias += first_x;
     const int begin = static_cast<int>(int64_t(work.tiles_w) * share / work.shares);
     const int end = static_cast<int>(int64_t(work.tiles_w) * (share + 1) / work.shares);
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
-    const bool aligned = kOfA && work.n % 2 == 0 && reinterpret_cast<uint64_t>(c) % 8 == 0;
+    Numbers next;
+    read_tile(begin + warp(), 0, next);
+    prefetch(begin + warp(), 1);
     split_halves();
-    const bool whole_x = bias == nullptr && (aligned || !kOfA) && first_x + octets * kOctet <= work.x.lines;
-    prefetch((begin + warp) * kTile, 1);
-    for (int tile = begin + warp, i = 0; tile < end; tile += warps(), ++i) {
-      Lines lines = {tile * kTile, {}};
-      float acc[kOctets][4] = {};
-      multiply_pairs(lines, acc);
+#pragma unroll 1
+    for (int first = begin; first < end; first += kWarps) {
+      const int tile = first + warp();
+      const bool mine = tile < end;
+      Lines lines = {{line_of_tile(tile, 0), line_of_tile(tile, 1)}, {}};
+      float acc[kOutputs] = {};
+      multiply_pairs(tile, mine, tile + kWarps < end, lines, next, acc);
+      if (!mine) continue;
+      const int64_t line[2] = {lines.line[0], lines.line[1]};
+      split::store<kOfA>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
       const auto suffice = [&](Facts line) { return pairs_suffice(line, shared.all_close, shared.none_spread); };
-      const bool left = __any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]));
-      const bool whole = whole_x && lines.first + kTile <= work.w.lines;
-      if (left) {
-        if (threadIdx.x % 32 == 0) shared.left[warp] |= 1u << i;
-        if (threadIdx.x % 4 == 0) {
-#pragma unroll
-          for (int l = 0; l < 2; ++l) shared.lines_w[(tile - begin) * kTile + line_w(0, l)] = lines.known[l];
-        }
-#pragma unroll 1
-        for (int octet = 0; octet < octets; ++octet) {
-          float sums[4];
-          select(acc, octet, sums);
-          store(sums, lines, octet, aligned, outputs(lines, octet, &by_pairs));
-        }
-        continue;
+      if (__any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]))) {
+        list(lines, begin);
       }
-#pragma unroll
-      for (int octet = 0; octet < kOctets; ++octet) {
-        if (octet >= octets) break;
-        if (whole) {
-          store_all(acc[octet], lines, octet);
-        } else {
-          store(acc[octet], lines, octet, aligned, ~0u);
-        }
-      }
-    }
-    __syncwarp();
-    const uint32_t left = shared.left[warp];
-    if (__syncthreads_or(left != 0) != 0) compute_left(begin, warp, left, aligned);
-  }
-
-  // What pairs do not suit: rare. Who calls: all threads of the block.
-  TREDUCE_DEVICE void compute_left(int begin, int warp, uint32_t tiles, bool aligned) {
-    const int lane = threadIdx.x % 32;
-    for (int octet = warp; octet < octets; octet += warps()) {
-      const int line = octet * kOctet + lane % kOctet;
-      const uint32_t code = first_x + line < work.x.lines ? set_of(code_of(shared.lines[line])) : 0;
-      const uint32_t codes = __reduce_or_sync(~0u, code);
-      if (lane == 0) shared.codes[octet] = codes;
     }
     __syncthreads();
-    const auto for_each_left = [&](auto body) {
-#pragma unroll 1
-      for (uint32_t left = tiles; left != 0; left &= left - 1) {
-        const int tile = warp + (__ffs(left) - 1) * warps();
-        Lines lines = {(begin + tile) * kTile, {}};
-#pragma unroll
-        for (int l = 0; l < 2; ++l) lines.known[l] = shared.lines_w[tile * kTile + line_w(0, l)];
-        body(lines, tile);
-      }
-    };
-    // Which octets have such outputs. Each lane of a team asks for some.
-    for_each_left([&](const Lines& lines, int tile) {
-      unsigned parts = 0, plain = 0;
-#pragma unroll 1
-      for (int i = lane % 4; i < octets * 2; i += 4) {
-        const int octet = i / 2, l = i % 2;
-        if (line_w(lines.first, l) >= work.w.lines) continue;
-        const unsigned code = code_of(lines.of(l * 2));
-        for (uint32_t codes = shared.codes[octet]; codes != 0; codes &= codes - 1) {
-          const Arithmetic way = arithmetic_of(code, __ffs(codes) - 1);
-          parts |= by_parts(way) ? 1u << octet : 0;
-          plain |= at_last(way) ? 1u << octet : 0;
-        }
-      }
-      parts = __reduce_or_sync(~0u, parts);
-      plain = __reduce_or_sync(~0u, plain);
-      if (lane == 0) {
-        shared.parts[tile] = static_cast<unsigned char>(parts);
-        shared.plain[tile] = static_cast<unsigned char>(plain);
-        if (parts != 0) atomicOr(&shared.all_parts, parts);
-      }
-    });
-    __syncthreads();
-    const int most = at_once();
-#pragma unroll 1
-    for (uint32_t all = shared.all_parts; all != 0;) {
-      uint32_t some = 0, set = 0;
-      int count = 0;
-      for (; count < most && all != 0; all &= all - 1, ++count) {
-        const int octet = __ffs(all) - 1;
-        some |= octet << count * 8;
-        set |= 1u << octet;
-      }
-      split_parts(some, count);
-      for_each_left([&](const Lines& lines, int tile) {
-        const unsigned wants = shared.parts[tile] & set;
-        if (wants != 0) compute_parts(lines, some, count, wants, aligned);
-      });
-    }
-    for_each_left([&](const Lines& lines, int tile) {
-      if (shared.plain[tile] != 0) compute_plain(lines, shared.plain[tile]);
-    });
+    if (shared.left != 0) compute_left(begin);
   }
 };
 
-template <bool kOfA, int kOctets, bool kVectors>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+template <bool kOfA, int kOctets, ReadW kRead>
+__global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
-  char* const memory = dynamic_shared<char>();
-  uint4* const pieces = reinterpret_cast<uint4*>(memory + kSharedBytes);
-  float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(pieces) + work.pieces_bytes);
-  Block<kOfA, kOctets, kVectors> block{work,
-                                       *reinterpret_cast<Shared*>(memory),
-                                       pieces,
-                                       scales,
-                                       reinterpret_cast<Facts*>(scales + work.steps * kRows),
-                                       0,
-                                       0,
-                                       0,
-                                       0,
-                                       c,
-                                       bias};
+  char* const tiles = hopper::aligned_tiles(dynamic_shared<char>());
+  Shared* const shared = reinterpret_cast<Shared*>(tiles + tile_bytes(work.steps, work.held));
+  float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(shared) + kSharedBytes);
+  Block<kOfA, kOctets, kRead> block{
+      work, *shared, tiles, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), nullptr, nullptr, 0,
+      0,    0,       c,     bias};
   block.compute();
 #endif
 }
@@ -542,17 +496,22 @@ cudaError_t run(const Call& call) {
   const Launch launched = call.step(0);
   work.shares = static_cast<int>(launched.grid / x_tiles_of(p));
   work.inner_batches = static_cast<int>(inner_batches_of(p));
-  work.pieces_bytes = pieces_bytes(work.steps, work.x.lines);
+  work.held = held_of(work.x.lines);
   const auto run = [&](auto kernel) {
     return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
   };
-  const auto run_rows = [&](auto rows) {
+  const auto run_rows = [&](auto rows, auto is_a) {
     constexpr int kOctets = rows() / kOctet;
-    if (work.w.vectors) return of_a ? run(&kernel<true, kOctets, true>) : run(&kernel<false, kOctets, true>);
-    return of_a ? run(&kernel<true, kOctets, false>) : run(&kernel<false, kOctets, false>);
+    constexpr bool kOfA = is_a();
+    if (work.w.vectors) return run(&kernel<kOfA, kOctets, ReadW::vectors>);
+    return run(work.w.source.depth_stride == 1 ? &kernel<kOfA, kOctets, ReadW::along_k>
+                                               : &kernel<kOfA, kOctets, ReadW::numbers>);
   };
-  return rows_of(p) == kOctet ? run_rows(std::integral_constant<int, kOctet>{})
-                              : run_rows(std::integral_constant<int, kRows>{});
+  const auto run_of = [&](auto is_a) {
+    return work.held == kOctet ? run_rows(std::integral_constant<int, kOctet>{}, is_a)
+                               : run_rows(std::integral_constant<int, kRows>{}, is_a);
+  };
+  return of_a ? run_of(std::true_type{}) : run_of(std::false_type{});
 }
 
 }  // namespace treduce::matmul::split_held

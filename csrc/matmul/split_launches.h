@@ -176,30 +176,30 @@ constexpr Shape kShapes[kShapeCount] = {
 
 }  // namespace split_direct
 
-// Of split_direct, too: few lines of X, short k, and many lines of W. A block splits X into shared memory, and its warps walk lines of W.
+// Of split_direct, too: few lines of X, short k, and many lines of W. A block, a warp group, splits X into shared memory, and walks W.
 namespace split_held {
 
-// Lines of X of a block, of which a warp splits eight, and of W of a warp; a block's warps, its tiles of W, and blocks of a multiprocessor.
-constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 8, kThreads = kWarps * 32, kMostTiles = 128, kBlocks = 2;
-// What is known of lines.
-constexpr int kSharedBytes = kRows * 8 + kMostTiles * (kTile * 4 + 2) + kRows / kOctet * 4 + kWarps * 4 + 16;
-// Of X's halves: 2 KB for eight lines of a segment; and at least so many that parts of eight lines fit, which take half as much more, or of
-// four such in a segment.
-constexpr int pieces_bytes(int64_t segments, int64_t lines) {
-  constexpr int kHalves = kOctet * kSegment * 4, kParts = kHalves * 3 / 2;
-  const int octets = static_cast<int>((lines < kRows ? lines + kOctet - 1 : kRows) / kOctet),
-            steps = static_cast<int>(segments);
-  const int halves = kHalves * steps * octets, parts = kParts * (steps < 4 ? 4 : steps);
-  return halves < parts ? parts : halves;
+// Lines of X of a block, and of a warp that splits some; of W of a warp; a block's warps, and its tiles of W, of a warp each.
+constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 4, kThreads = kWarps * 32, kMostTiles = 64;
+constexpr int kPart = 32;        // of X's lines, that are multiplied at a time
+constexpr int64_t kMostK = 640;  // longer was not measured
+// What is known of lines: of X's; of W's that pairs do not suit.
+constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
+// Lines of X that a block has room for: of up to an octet there is a kernel of its own. And blocks of a multiprocessor.
+constexpr int held_of(int64_t lines) { return lines <= kOctet ? kOctet : lines <= kPart ? kPart : kRows; }
+constexpr int blocks_of(int64_t lines) { return lines <= kOctet ? 4 : 3; }
+// Of X's halves, of all segments, or parts, of one.
+constexpr int tile_bytes(int64_t segments, int held) {
+  return static_cast<int>(segments * 2 < kParts ? kParts : segments * 2) * held * hopper::kRowBytes;
 }
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
-  return kSharedBytes + pieces_bytes(segments, lines) + kRows * 8 * static_cast<int>(segments);
+  return hopper::kTileAlignment + tile_bytes(segments, held_of(lines)) + kSharedBytes +
+         kRows * 8 * static_cast<int>(segments);
 }
-// Whether W is A. And tiles of X, of all products; and their lines: of up to an octet there is a kernel of its own.
+// Whether W is A. And tiles of X, of all products.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
 inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < p.n ? p.m : p.n, int64_t(kRows)); }
-inline int rows_of(const Problem& p) { return (p.m < p.n ? p.m : p.n) <= kOctet ? kOctet : kRows; }
 
 }  // namespace split_held
 

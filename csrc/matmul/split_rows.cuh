@@ -6,6 +6,7 @@
 #pragma once
 
 #include "epilogue.cuh"
+#include "split_group.cuh"
 #include "split_launches.h"
 #include "split_lines.cuh"
 #include "split_segment.cuh"
@@ -240,29 +241,6 @@ struct Mode {
   }
 };
 
-// Starts the multiplications of a segment: multiply(to, piece of W, piece of X, which of four steps, accumulate). of_a: W is A.
-template <int kPieces, int kSums, class Multiply>
-TREDUCE_DEVICE void start_products(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
-  ptx::wgmma_touch(high);
-  ptx::wgmma_touch(rest);
-  ptx::wgmma_fence();
-  // Products of the largest pieces alternate with the first of the others: a multiplication waits for the one before it in the
-  // same accumulator.
-#pragma unroll
-  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
-    const PieceProduct pieces = rest_product<kPieces>(product);
-    const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      multiply(rest, of_w, of_x, i, product + i > 0);
-      if (product == 0) multiply(high, 0, 0, i, i > 0);
-    }
-  }
-  ptx::wgmma_commit();
-  ptx::wgmma_touch(high);
-  ptx::wgmma_touch(rest);
-}
-
 // Starts those of 64 lines of W by kPart lines of X, both in shared memory. `w`, `x`: the first pieces of these lines; others lie
 // bytes_w and bytes_x apart.
 template <class Piece, int kPieces, int kPart>
@@ -273,7 +251,7 @@ TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart 
     ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w + of_w * bytes_w, 0, i),
                                                      Lines::lone_descriptor(x + of_x * bytes_x, 0, i), accumulate);
   };
-  start_products<kPieces>(high, rest, of_a, multiply);
+  split::start_products<kPieces>(high, rest, of_a, multiply);
 }
 
 // Multiplies a segment of all lines of X, and calls add(first line, high, rest) of kPart lines after another.

@@ -115,39 +115,53 @@ static __device__ __noinline__ int late_unit(const Source& source, const float* 
   return source.unit(true, line, segment);
 }
 
-// The exponent of a group's unit, from a lane's first numbers of it, four that are neighbours. data: of the line, from the first of these
-// on were the group the first. Who calls: all lanes of a warp.
-TREDUCE_DEVICE int unit_of(const Source& source, const float* data, int group,
+// The exponent of a group's unit, from a lane's share of its first numbers. Who calls: all lanes of a warp.
+TREDUCE_DEVICE int unit_of(const Source& source, const float* line, int group,
                            const float (&first)[kSampled / kLanes]) {
   const uint32_t most = Extremes::of<kLanes>(first).most;
-  if (__any_sync(~0u, most == 0)) {
-    return late_unit(source, data - threadIdx.x % kLanes * 4 * source.depth_stride, group * kGroupSegments);
-  }
-  return unit_exponent(most);
+  return __any_sync(~0u, most == 0) ? late_unit(source, line, group * kGroupSegments) : unit_exponent(most);
 }
 
-// A lane's numbers of a line. A team of four lanes has a line; a lane four of every 16 steps of k, which are neighbours.
+// Which four of every 16 steps of k a lane has of a line, of which a team of four lanes has all: neighbours, or every fourth. A load of
+// single numbers then brings what lies side by side. Operands that are multiplied have to agree.
+enum class Steps { neighbours, every_fourth };
+
+// A lane's numbers of a line.
+template <Steps kSteps = Steps::neighbours>
 struct Line {
+  static constexpr bool kNeighbours = kSteps == Steps::neighbours;
+  static constexpr int kFirst = kNeighbours ? 4 : 1,
+                       kNext = kNeighbours ? 1 : 4;  // steps from lane to lane; to the next number
+
   const char* data;  // from the lane's first number on
 
-  TREDUCE_DEVICE Line(const Side& side, int64_t matrix, int line)
-      : data(reinterpret_cast<const char*>(side.source.line(static_cast<uint32_t>(matrix), line) +
-                                           threadIdx.x % kLanes * 4 * side.source.depth_stride)) {}
+  // matrix: its first line.
+  TREDUCE_DEVICE Line(const Side& side, const float* matrix, int line)
+      : data(reinterpret_cast<const char*>(matrix + line * side.source.line_stride +
+                                           threadIdx.x % kLanes * kFirst * side.source.depth_stride)) {}
 
+  // The exponent of the unit of its first group, from the lane's first four numbers. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE int unit(const Side& side, const float (&first)[4]) const {
+    return unit_of(side.source,
+                   reinterpret_cast<const float*>(data) - threadIdx.x % kLanes * kFirst * side.source.depth_stride, 0,
+                   first);
+  }
   // The first four.
   TREDUCE_DEVICE void read_first(const Side& side, float (&to)[4]) const {
-    const int left = static_cast<int>(side.source.depth) - static_cast<int>(threadIdx.x % kLanes) * 4;
+    const int64_t step = side.source.depth_stride * 4;
+    const int left = static_cast<int>(side.source.depth) - static_cast<int>(threadIdx.x % kLanes) * kFirst;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      to[i] = i < left ? __ldg(reinterpret_cast<const float*>(data + i * side.source.depth_stride * 4)) : 0.0f;
+      to[i] = i * kNext < left ? __ldg(reinterpret_cast<const float*>(data + i * kNext * step)) : 0.0f;
     }
   }
-  // Those of a segment; zeros past the end of k. kVectors: whether four steps of k are one aligned load.
-  template <bool kVectors>
+  // Those of a segment; zeros past the end of k. kVectors: four steps of k are one aligned load. kAlongK: they are neighbours in memory.
+  template <bool kVectors, bool kAlongK = kVectors>
   TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
-    const int64_t step = side.source.depth_stride * 4;
+    static_assert(!kVectors || kNeighbours);
+    const int64_t step = kAlongK ? 4 : side.source.depth_stride * 4;
     const int begin = segment * kSegment;
-    const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % kLanes) * 4;
+    const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % kLanes) * kFirst;
     const char* const from = data + begin * step;
     if constexpr (kVectors) {
 #pragma unroll
@@ -156,10 +170,10 @@ struct Line {
         to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
       }
     } else {
-      const char* at[4] = {from, from + step, from + 2 * step, from + 3 * step};
+      const char* at[4] = {from, from + kNext * step, from + 2 * kNext * step, from + 3 * kNext * step};
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) {
-        to[i] = i / 4 * 16 + i % 4 < left ? __ldg(reinterpret_cast<const float*>(at[i % 4])) : 0.0f;
+        to[i] = i / 4 * 16 + i % 4 * kNext < left ? __ldg(reinterpret_cast<const float*>(at[i % 4])) : 0.0f;
         at[i % 4] += 16 * step;
       }
     }

@@ -11,7 +11,6 @@
 
 #include "../primitives/ptx/copy_part.cuh"
 #include "../primitives/ptx/opaque.cuh"
-#include "split_pieces.cuh"
 #include "split_rows.cuh"
 
 namespace treduce::matmul::split_wide {
@@ -20,6 +19,8 @@ using namespace hopper;
 using split::kNumbers;
 using split::Operand16;
 using split::Pieces;
+using split::start_segment;
+using split::wait_segment;
 using split_rows::ReadW;
 
 constexpr int kWarpGroups = split_rows::Shape::kWideGroups, kWarps = kWarpGroups * 4;
@@ -149,36 +150,6 @@ struct RingOfX {
 // lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int own_line() { return split_rows::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
 
-// Starts the multiplications of a segment of a warp group's lines of W, in registers, by 2 kSums lines of X from `first` on, in shared
-// memory.
-template <class Piece, bool kOfA, int kPieces, int kSums>
-TREDUCE_DEVICE void start_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w,
-                                  const PiecesOfX<kPieces>& x, int first) {
-  using Lines = Tile<Piece, 8, true>;
-  const auto multiply = [&](float (&to)[kSums], int of_w, int of_x, int i, int accumulate) {
-    const uint32_t words[4] = {w[of_w][0][i * 2], w[of_w][1][i * 2], w[of_w][0][i * 2 + 1], w[of_w][1][i * 2 + 1]};
-    ptx::WgmmaHeld<Piece, kSums * 2, false>::multiply(to, words, Lines::lone_descriptor(x.piece[of_x], first, i),
-                                                      accumulate);
-  };
-#pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-    ptx::wgmma_touch(w[piece][0]);
-    ptx::wgmma_touch(w[piece][1]);
-  }
-  split_rows::start_products<kPieces>(high, rest, kOfA, multiply);
-}
-template <int kPieces, int kSums>
-TREDUCE_DEVICE void wait_segment(float (&high)[kSums], float (&rest)[kSums], Pieces<kPieces>& w) {
-  ptx::wgmma_wait<0>();
-  ptx::wgmma_touch(high);
-  ptx::wgmma_touch(rest);
-#pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
-    ptx::wgmma_touch(w[piece][0]);
-    ptx::wgmma_touch(w[piece][1]);
-  }
-}
-
 // Sets the pieces that are multiplied next. The compiler may not know that the numbers are the same: it would take their registers while
 // these are multiplied, and let no multiplication overlap the splitting (ptxas of CUDA 13.0 warns of it).
 TREDUCE_DEVICE void take(Pieces<2>& pieces, const Pieces<2>& next) {
@@ -233,98 +204,6 @@ TREDUCE_DEVICE void add_parts(float (&acc)[kOutputs], int first, const float (&h
   }
 }
 constexpr auto kAll = [](int) { return true; };
-
-// Brings sums from the units of two lines of W, of which these are the exponents, and of X's lines: as split::from_units, by one factor
-// where that is a normal number for all. Who calls: all lanes of a warp.
-template <int kOutputs>
-TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], const char* units_x, int x_lines) {
-  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
-  const int2* const of_x = reinterpret_cast<const int2*>(units_x) + threadIdx.x % 4;
-  // Powers of two, as bits.
-  constexpr int kOne = 127 << 23;
-  int least = kOne, most = kOne;
-#pragma unroll
-  for (int i = 0; i < kOutputs / 4; ++i) {
-    const int2 two = of_x[i * 4];
-    const int x = i * 8 + first < x_lines ? two.x : kOne, y = i * 8 + first + 1 < x_lines ? two.y : kOne;
-    least = min(least, min(x, y));
-    most = max(most, max(x, y));
-  }
-  const int lowest = (least >> 23) + min(unit[0], unit[1]), highest = (most >> 23) + max(unit[0], unit[1]);
-  if (__all_sync(~0u, lowest > 0 && highest < 255)) {
-#pragma unroll
-    for (int i = 0; i < kOutputs / 4; ++i) {
-      const int2 two = of_x[i * 4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) acc[i * 4 + j] *= __int_as_float((j % 2 == 0 ? two.x : two.y) + (unit[j / 2] << 23));
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kOutputs / 4; ++i) {
-    const int2 two = of_x[i * 4];
-    const int exponents[2] = {(two.x >> 23) - 127, (two.y >> 23) - 127};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) acc[i * 4 + j] = split::from_units(acc[i * 4 + j], unit[j / 2], exponents[j % 2]);
-  }
-}
-
-struct EveryOutput {
-  TREDUCE_DEVICE bool operator()(int, int) const { return true; }
-};
-
-// Stores this lane's outputs of two lines of W, where wanted(which of the lines, row of X) is. `to`: the product. Lines from w_lines on
-// do not exist.
-template <bool kOfA, int kOutputs, class Wanted>
-TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, const int64_t (&line)[2], int64_t w_lines,
-                          int x_lines, const float* bias, Wanted wanted) {
-  const int first = static_cast<int>(threadIdx.x) % 4 * 2;
-  float* at[2];
-#pragma unroll
-  for (int l = 0; l < 2; ++l) at[l] = to + (kOfA ? line[l] * n + first : first * n + line[l]);
-  const auto with_bias = [&](float sum, int l, int row) {
-    return bias == nullptr ? sum : canonical(sum + __ldg(bias + (kOfA ? row : line[l])));
-  };
-  const bool pairs = kOfA && aligned_pairs(to, n);
-  if constexpr (std::is_same_v<Wanted, EveryOutput>) {
-    // Most tiles.
-    if (x_lines == 2 * kOutputs && bias == nullptr && (pairs || !kOfA)) {
-#pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        if (line[l] >= w_lines) continue;
-        float* here = at[l];
-#pragma unroll
-        for (int i = 0; i < kOutputs / 4; ++i, here += kOfA ? 8 : 8 * n) {
-          const float2 sums = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
-          if constexpr (kOfA) {
-            *reinterpret_cast<float2*>(here) = sums;
-          } else {
-            here[0] = sums.x;
-            here[n] = sums.y;
-          }
-        }
-      }
-      return;
-    }
-  }
-#pragma unroll
-  for (int l = 0; l < 2; ++l) {
-    if (line[l] >= w_lines) continue;
-#pragma unroll
-    for (int i = 0; i < kOutputs / 4; ++i) {
-      const int row = i * 8 + first;
-      const float sum[2] = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
-      const bool want[2] = {row < x_lines && wanted(l, row), row + 1 < x_lines && wanted(l, row + 1)};
-      float* const here = at[l] + i * (kOfA ? 8 : 8 * n);
-      if (pairs && want[0] && want[1]) {
-        *reinterpret_cast<float2*>(here) = {with_bias(sum[0], l, row), with_bias(sum[1], l, row + 1)};
-      } else {
-        if (want[0]) here[0] = with_bias(sum[0], l, row);
-        if (want[1]) here[kOfA ? 1 : n] = with_bias(sum[1], l, row + 1);
-      }
-    }
-  }
-}
 
 // map_x: of the halves; map_x_parts: of the parts. kOfA: W is A; else the product is transposed.
 template <class S, bool kOfA, ReadW kRead>
@@ -469,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const bool more = step + 1 < task.end;
         const auto segment = ring_x.template wait<2>();
         float high[kPart / 2], rest[kPart / 2];
-        start_segment<float16, kOfA>(high, rest, pieces, segment, 0);
+        start_segment<float16, kOfA>(high, rest, pieces, segment.piece, 0);
         const bool plain = are_one<kRows>(segment.scales);
         const auto add = [&](int first) {
           if (plain) {
@@ -484,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if constexpr (kRows > kPart) {
           wait_segment(high, rest, pieces);
           add(0);
-          start_segment<float16, kOfA>(high, rest, pieces, segment, kPart);
+          start_segment<float16, kOfA>(high, rest, pieces, segment.piece, kPart);
         }
         // Read again: registers are few.
 #pragma unroll
@@ -492,7 +371,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (more) release_w();
         wait_segment(high, rest, pieces);
         add(kRows - kPart);
-        if (!more) from_units(acc, unit, segment.units, work.x_lines);
+        if (!more) split::from_units(acc, unit, segment.units, work.x_lines);
         ring_x.template release<2>();
         take(pieces, next);
         set_scales(found, scale);
@@ -521,7 +400,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int first = 0; first < kRows; first += kPartOfBoth) {
             float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
-            start_segment<float16, kOfA>(high, rest, pieces, segment, first);
+            start_segment<float16, kOfA>(high, rest, pieces, segment.piece, first);
             wait_segment(high, rest, pieces);
             add_pairs(acc, first, high, rest, scale, segment.scales, [&](int i) { return !is_by_parts(i); });
           }
@@ -541,11 +420,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int first = 0; first < kRows; first += kPartOfBoth) {
           float high[kPartOfBoth / 2], rest[kPartOfBoth / 2];
-          start_segment<bfloat16, kOfA>(high, rest, parts, segment, first);
+          start_segment<bfloat16, kOfA>(high, rest, parts, segment.piece, first);
           wait_segment(high, rest, parts);
           add_parts(acc, first, high, rest, is_by_parts);
         }
-        if (step + 1 == task.end) from_units(acc, unit, segment.units, work.x_lines);
+        if (step + 1 == task.end) split::from_units(acc, unit, segment.units, work.x_lines);
         ring_x.template release<kParts>();
       }
     }
@@ -572,8 +451,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     split::tell_left(w, x, now.matrix_x, done, held);
 
     const int64_t lines[2] = {now.first + own, now.first + own + 8};
-    store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
-                work.x_lines, bias, EveryOutput{});
+    split::store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
+                       work.x_lines, bias, split::EveryOutput{});
   }
 #endif
 }
@@ -790,19 +669,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int part = 0; part < kRows / kPart; ++part) {
         float high[kPart / 2], rest[kPart / 2];
-        start_segment<bfloat16, kOfA>(high, rest, pieces, segment, part * kPart);
+        start_segment<bfloat16, kOfA>(high, rest, pieces, segment.piece, part * kPart);
         if (part == 0) fetch(step + kStages, at_w.stage);
         wait_segment(high, rest, pieces);
         add_parts(acc, part * kPart, high, rest, kAll);
       }
       ring_x.template release<kParts>();
     }
-    from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x), work.x_lines);
+    split::from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x), work.x_lines);
     const int64_t lines[2] = {own < count ? line_at(own) : work.w_lines,
                               own + 8 < count ? line_at(own + 8) : work.w_lines};
-    store<kOfA>(acc, c + task.group * work.outputs + task.batch * work.m * work.n, work.n, lines, work.w_lines,
-                work.x_lines, bias,
-                [&](int l, int row) { return split_rows::is_left(gathered.w[own + l * 8], gathered.x[row]); });
+    split::store<kOfA>(acc, c + task.group * work.outputs + task.batch * work.m * work.n, work.n, lines, work.w_lines,
+                       work.x_lines, bias,
+                       [&](int l, int row) { return split_rows::is_left(gathered.w[own + l * 8], gathered.x[row]); });
   }
 #endif
 }

@@ -231,7 +231,8 @@ struct Tile {
   TREDUCE_DEVICE int unit_of(const Line& line, int octet, int group) const {
     float first[split::kSampled / split::kLanes];
     read(line, group * kGroup, first);
-    return split::unit_of(work.sides[octet >= kOctetsF].source, line.data, group, first);
+    const split::Source& source = work.sides[octet >= kOctetsF].source;
+    return split::unit_of(source, line.data - threadIdx.x % split::kLanes * 4 * source.depth_stride, group, first);
   }
 
   // Writes what a lane's numbers become, of a segment of the chunk. `present`: numbers of the segment.
