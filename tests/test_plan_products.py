@@ -164,7 +164,9 @@ def test_lines_are_held_where_the_others_are_many():
         assert launch.grid[0] % (batch * -(-few // 64)) == 0 and launch.shared_bytes <= 227 << 10
         # A block holds what is known of so many lines.
         assert max(m, n) <= launch.grid[0] // (batch * -(-few // 64)) * 64 * 16
-        assert plan("matmul", (batch, m, k), (batch, k, n)).rung == ("split_direct" if k > 127 else "pipelined")
+    for m, n, k, batch in ((197, 64, 197, 384), (257, 80, 257, 64), (300, 300, 128, 32), (128, 64, 127, 192)):
+        rung = plan("matmul", (batch, m, k), (batch, k, n)).rung
+        assert rung == ("split_direct" if k > 127 else "pipelined")
     for m, n, k, batch in (
         (197, 64, 197, 12),
         (40, 30, 199, 50),
