@@ -1,4 +1,4 @@
-// The products of split_direct of up to 128 lines of one operand by many of the other, and short k. Apart from split_direct.cu, because
+// The products of split_direct of few lines of one operand by many of the other, and short k. Apart from split_direct.cu, because
 // both take long to compile.
 #pragma once
 
