@@ -736,7 +736,7 @@ int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64
 // Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
 // alone, or as all their instructions. For a block, a warp's octet of X, a segment of a tile of W, a tile; the last two and for eight octets
 // of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): 9 of 10 are met within
-// 15 %, and the number of blocks so chosen takes 1.003 of the fastest's time in the mean.
+// 15 %, and the number of blocks so chosen takes 1.003 of the fastest's time in the mean. Up to 8 lines and k of 2048 as well (150 products).
 double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   struct Times {
     double block, octet, segment, segment_octets, tile, tile_octets;
@@ -773,7 +773,8 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
 std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   constexpr int64_t kMostLines = 8 * kRows;
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  if (lines > kMostLines || p.k > kMostK || shared_bytes(segments, lines) > chip.shared_bytes()) return std::nullopt;
+  if (lines > kMostLines || p.k > most_k(lines) || shared_bytes(segments, lines) > chip.shared_bytes())
+    return std::nullopt;
   const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)),
                 least = ceil_div(tiles, int64_t(kMostTiles));
   Choice best = {most, time_of(p, most, chip)};
@@ -823,7 +824,8 @@ double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
 }
 
 bool are_few_and_short(const Problem& p) {
-  return std::min(p.m, p.n) <= split_fp16::kFewLines && p.k <= split_held::kMostK;
+  const int64_t lines = std::min(p.m, p.n);
+  return lines <= split_fp16::kFewLines && p.k <= split_held::most_k(lines);
 }
 
 // What split_fp16 takes, fitted to the same products: its launches, rounds of blocks, and numbers that are split before.

@@ -135,8 +135,8 @@ struct Block {
           numbers, present(segment), unit, words[0], words[1], exponent, flags);
       write_pieces<2>(segment, octet, words);
       if (threadIdx.x % split::kLanes != 0) continue;
-      scales[segment * kRows + line] = split::power_of_two(exponent - unit);
-      facts[segment * kRows + line] = extremes.facts(flags);
+      scales[segment * work.held + line] = split::power_of_two(exponent - unit);
+      facts[segment * work.held + line] = extremes.facts(flags);
       if (segment == 0) shared.units[line] = split::power_of_two(unit);
     }
     ptx::fence_async_proxy();
@@ -148,7 +148,7 @@ struct Block {
       uint32_t codes = 0;
       for (int i = threadIdx.x; i < octets * kOctet; i += 32) {
         Facts known = kNoFacts;
-        for (int segment = 0; segment < work.steps; ++segment) known = join(known, facts[segment * kRows + i]);
+        for (int segment = 0; segment < work.steps; ++segment) known = join(known, facts[segment * work.held + i]);
         if (i >= x_lines) known = kPlainestFacts;
         shared.lines[i] = known;
         const unsigned kind = kind_of(known);
@@ -277,7 +277,7 @@ struct Block {
         const bool last = segment + 1 == work.steps;
         if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
       }
-      const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * kRows) + threadIdx.x % 4;
+      const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * work.held) + threadIdx.x % 4;
       multiply<float16>(mine, segment, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
         const float2 of_x = scales_x[octet * 4];
 #pragma unroll
@@ -371,6 +371,7 @@ struct Block {
       }
       return split::sum_of(__reduce_or_sync(~0u, found));
     }
+    static_assert(kGroupSegments <= 32);
     float acc = 0, sum = 0;
     const int end = min((lane + 1) * kSegment, work.depth);
 #pragma unroll 4
@@ -474,7 +475,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
   Shared* const shared = reinterpret_cast<Shared*>(tiles + tile_bytes(work.steps, work.held));
   float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(shared) + kSharedBytes);
   Block<kOfA, kOctets, kRead> block{
-      work, *shared, tiles, scales, reinterpret_cast<Facts*>(scales + work.steps * kRows), nullptr, nullptr, 0,
+      work, *shared, tiles, scales, reinterpret_cast<Facts*>(scales + work.steps * work.held), nullptr, nullptr, 0,
       0,    0,       c,     bias};
   block.compute();
 #endif

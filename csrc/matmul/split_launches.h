@@ -181,8 +181,9 @@ namespace split_held {
 
 // Lines of X of a block, and of a warp that splits some; of W of a warp; a block's warps, and its tiles of W, of a warp each.
 constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 4, kThreads = kWarps * 32, kMostTiles = 64;
-constexpr int kPart = 32;        // of X's lines, that are multiplied at a time
-constexpr int64_t kMostK = 640;  // longer was not measured
+constexpr int kPart = 32;  // of X's lines, that are multiplied at a time
+// The longest k, of so many lines of X: a line has one unit; and longer was not measured.
+constexpr int64_t most_k(int64_t lines) { return lines <= kOctet ? kGroup : 640; }
 // What is known of lines: of X's; of W's that pairs do not suit.
 constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
 // Lines of X that a block has room for: of up to an octet there is a kernel of its own. And blocks of a multiprocessor.
@@ -195,7 +196,7 @@ constexpr int tile_bytes(int64_t segments, int held) {
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return hopper::kTileAlignment + tile_bytes(segments, held_of(lines)) + kSharedBytes +
-         kRows * 8 * static_cast<int>(segments);
+         held_of(lines) * 8 * static_cast<int>(segments);
 }
 // Whether W is A. And tiles of X, of all products.
 inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
