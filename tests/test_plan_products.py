@@ -107,7 +107,7 @@ def test_small_products_take_one_launch():
         p = plan("matmul", (m, k), (k, n))
         assert (p.rung, p.order, p.tile, p.regions) == ("split_direct", "split_fp16", tile, ())
         assert len(p.launches) == 1 and p.reads == ("split as it is read",) * 2
-    for m, n, k in ((1024, 1024, 1024), (1, 50257, 768), (1, 4096, 4096), (256, 256, 8256)):
+    for m, n, k in ((1024, 1024, 1024), (1, 50257, 2100), (1, 4096, 4096), (256, 256, 8256)):
         assert plan("matmul", (m, k), (k, n)).rung == "split_fp16"
 
 
@@ -175,7 +175,7 @@ def test_lines_are_held_where_the_others_are_many():
     ):
         p = plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct")
         assert p.launches[0].block[0] > 128 or p.tile == (64, 32)
-    assert plan("matmul", (1, 768), (768, 50_257)).rung == "split_fp16"
+    assert plan("matmul", (16, 768), (768, 50_257)).rung == "split_fp16"
 
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():

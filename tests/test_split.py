@@ -1035,6 +1035,10 @@ DIRECT_PRODUCTS = [
     (17_003, 64, 333, ()),
     (199, 100, 197, (45,)),
     (31, 130, 129, (130,)),
+    (300, 301, 140, (33,)),
+    (2, 20_001, 1500, ()),
+    (9000, 8, 2048, (3,)),
+    (70_001, 3, 130, ()),
 ]
 
 
@@ -1046,7 +1050,7 @@ def test_every_tile_of_small_products_is_tested():
     found = {(p.tile, p.launches[0].block[0]) for p in plans}
     tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
     several = {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
-    assert found == several | {((16, 64), 256), ((64, 16), 256)}
+    assert found == several | {((64, 64), 128), ((64, 8), 128), ((8, 64), 128)}
     assert {p.launches[0].cluster for p in plans} == {1, 2, 4, 8}
 
 
