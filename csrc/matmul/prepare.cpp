@@ -596,8 +596,8 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n);
     out.small = true;
     const bool few = lines <= split_held::kOctet;
-    out.tile_m = of_a || !few ? split_held::kThreads / 2 : split_held::kOctet;
-    out.tile_n = of_a && few ? split_held::kOctet : split_held::kThreads / 2;
+    out.tile_m = of_a || !few ? split_held::kLines : split_held::kOctet;
+    out.tile_n = of_a && few ? split_held::kOctet : split_held::kLines;
     add_blocks(!few   ? "multiply 64 x 64 tiles"
                : of_a ? "multiply 64 x 8 tiles"
                       : "multiply 8 x 64 tiles",

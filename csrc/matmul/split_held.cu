@@ -56,7 +56,7 @@ struct Block {
 
   const Work& work;
   Shared& shared;
-  char* tiles;    // of X's pieces: [segment][piece][line], swizzled
+  char* pieces;   // of X: [segment][piece][line], swizzled
   float* scales;  // of X: [segment][line]
   Facts* facts;   // and [segment][line]
   const float *matrix_w, *matrix_x;
@@ -82,10 +82,10 @@ struct Block {
   }
   TREDUCE_DEVICE int present(int segment) const { return min(kSegment, work.depth - segment * kSegment); }
 
-  // The tile of a piece of a segment, of so many.
+  // Where a piece of a segment lies, of so many that each has.
   template <int kPieces>
-  TREDUCE_DEVICE char* tile(int segment, int piece) const {
-    return tiles + (segment * kPieces + piece) * work.held * kRowBytes;
+  TREDUCE_DEVICE char* piece_at(int segment, int piece) const {
+    return pieces + (segment * kPieces + piece) * work.held * kRowBytes;
   }
   // Writes a lane's words of an octet, so that 16 bytes of a row have the steps of k that four lanes have as one word: which are those
   // that the instruction multiplies by what these lanes have of W.
@@ -94,7 +94,7 @@ struct Block {
     const int line = line_of_octet(octet);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      char* const row = tile<kPieces>(segment, piece) + line * kRowBytes + threadIdx.x % 4 * 4;
+      char* const row = piece_at<kPieces>(segment, piece) + line * kRowBytes + threadIdx.x % 4 * 4;
 #pragma unroll
       for (int i = 0; i < kNumbers / 2; ++i) *reinterpret_cast<uint32_t*>(row + (i ^ line % 8) * 16) = words[piece][i];
     }
@@ -233,7 +233,7 @@ struct Block {
   TREDUCE_DEVICE void multiply(bool some, int segment, Pieces<kPieces>& w, Add add) const {
     const char* x[kPieces];
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) x[piece] = tile<kPieces>(segment, piece);
+    for (int piece = 0; piece < kPieces; ++piece) x[piece] = piece_at<kPieces>(segment, piece);
 #pragma unroll
     for (int first = 0; first < kOctets * kOctet; first += kColumns) {
       if (first >= octets * kOctet) break;
@@ -412,7 +412,7 @@ struct Block {
   // Rare. Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_left(int begin) const {
 #pragma unroll 1
-    for (int first = 0; first < shared.left; first += kWarps * kTile) {
+    for (int first = 0; first < shared.left; first += kLines) {
       Lines lines;
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
@@ -471,12 +471,12 @@ template <bool kOfA, int kOctets, ReadW kRead>
 __global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
-  char* const tiles = hopper::aligned_tiles(dynamic_shared<char>());
-  Shared* const shared = reinterpret_cast<Shared*>(tiles + tile_bytes(work.steps, work.held));
+  char* const pieces = hopper::aligned_tiles(dynamic_shared<char>());
+  Shared* const shared = reinterpret_cast<Shared*>(pieces + piece_bytes(work.steps, work.held));
   float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(shared) + kSharedBytes);
   Block<kOfA, kOctets, kRead> block{
-      work, *shared, tiles, scales, reinterpret_cast<Facts*>(scales + work.steps * work.held), nullptr, nullptr, 0,
-      0,    0,       c,     bias};
+      work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * work.held), nullptr, nullptr, 0,
+      0,    0,       c,      bias};
   block.compute();
 #endif
 }

@@ -179,8 +179,10 @@ constexpr Shape kShapes[kShapeCount] = {
 // Of split_direct, too: few lines of X, short k, and many lines of W. A block, a warp group, splits X into shared memory, and walks W.
 namespace split_held {
 
-// Lines of X of a block, and of a warp that splits some; of W of a warp; a block's warps, and its tiles of W, of a warp each.
-constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 4, kThreads = kWarps * 32, kMostTiles = 64;
+// Lines of X of a block, and of a warp that splits some; of W of a warp; a block's warps, and its tiles of W, of a warp each; and the lines
+// of W that it multiplies at a time.
+constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 4, kThreads = kWarps * 32, kMostTiles = 64,
+              kLines = kWarps * kTile;
 constexpr int kPart = 32;  // of X's lines, that are multiplied at a time
 // The longest k, of so many lines of X: a line has one unit; and longer was not measured.
 constexpr int64_t most_k(int64_t lines) { return lines <= kOctet ? kGroup : 640; }
@@ -190,12 +192,12 @@ constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
 constexpr int held_of(int64_t lines) { return lines <= kOctet ? kOctet : lines <= kPart ? kPart : kRows; }
 constexpr int blocks_of(int64_t lines) { return lines <= kOctet ? 4 : 3; }
 // Of X's halves, of all segments, or parts, of one.
-constexpr int tile_bytes(int64_t segments, int held) {
+constexpr int piece_bytes(int64_t segments, int held) {
   return static_cast<int>(segments * 2 < kParts ? kParts : segments * 2) * held * hopper::kRowBytes;
 }
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
-  return hopper::kTileAlignment + tile_bytes(segments, held_of(lines)) + kSharedBytes +
+  return hopper::kTileAlignment + piece_bytes(segments, held_of(lines)) + kSharedBytes +
          held_of(lines) * 8 * static_cast<int>(segments);
 }
 // Whether W is A. And tiles of X, of all products.
