@@ -60,8 +60,8 @@ TREDUCE_DEVICE void wait_segment(float (&high)[kSums], float (&rest)[kSums], Pie
 }
 
 // Brings sums from the units of two lines of W, of which these are the exponents, and of X's lines: as from_units, by one factor
-// where that is a normal number for all. Who calls: all lanes of a warp.
-template <int kOutputs>
+// where that is a normal number for all. kFewer: X mostly has fewer lines than there is room for. Who calls: all lanes of a warp.
+template <bool kFewer = false, int kOutputs>
 TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], const char* units_x, int x_lines) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
   const int2* const of_x = reinterpret_cast<const int2*>(units_x) + threadIdx.x % 4;
@@ -79,7 +79,7 @@ TREDUCE_DEVICE void from_units(float (&acc)[kOutputs], const int (&unit)[2], con
   if (__all_sync(~0u, lowest > 0 && highest < 255)) {
 #pragma unroll
     for (int i = 0; i < kOutputs / 4; ++i) {
-      if (i * 8 >= x_lines) break;
+      if (kFewer && i * 8 >= x_lines) break;
       const int2 two = of_x[i * 4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) acc[i * 4 + j] *= __int_as_float((j % 2 == 0 ? two.x : two.y) + (unit[j / 2] << 23));
@@ -101,7 +101,7 @@ struct EveryOutput {
 
 // Stores this lane's outputs of two lines of W, where wanted(which of the lines, row of X) is. `to`: the product. Lines from w_lines on
 // do not exist.
-template <bool kOfA, int kOutputs, class Wanted>
+template <bool kOfA, bool kFewer = false, int kOutputs, class Wanted>
 TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, const int64_t (&line)[2], int64_t w_lines,
                           int x_lines, const float* bias, Wanted wanted) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
@@ -138,7 +138,7 @@ TREDUCE_DEVICE void store(const float (&acc)[kOutputs], float* to, int64_t n, co
     if (line[l] >= w_lines) continue;
 #pragma unroll
     for (int i = 0; i < kOutputs / 4; ++i) {
-      if (i * 8 >= x_lines) break;
+      if (kFewer && i * 8 >= x_lines) break;
       const int row = i * 8 + first;
       const float sum[2] = {acc[i * 4 + l * 2], acc[i * 4 + l * 2 + 1]};
       const bool want[2] = {row < x_lines && wanted(l, row), row + 1 < x_lines && wanted(l, row + 1)};

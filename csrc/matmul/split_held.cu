@@ -287,7 +287,7 @@ struct Block {
         }
       });
     }
-    split::from_units(acc, unit, reinterpret_cast<const char*>(shared.units), x_lines);
+    split::from_units<true>(acc, unit, reinterpret_cast<const char*>(shared.units), x_lines);
   }
 
   // ---- what pairs do not suit ----
@@ -456,7 +456,7 @@ struct Block {
       multiply_pairs(tile, mine, tile + kWarps < end, lines, next, acc);
       if (!mine) continue;
       const int64_t line[2] = {lines.line[0], lines.line[1]};
-      split::store<kOfA>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
+      split::store<kOfA, true>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
       const auto suffice = [&](Facts line) { return pairs_suffice(line, shared.all_close, shared.none_spread); };
       if (__any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]))) {
         list(lines, begin);
