@@ -174,7 +174,7 @@ def test_lines_are_held_where_the_others_are_many():
         (100_000, 64, 641, 1),
     ):
         p = plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct")
-        assert p.launches[0].block[0] > 128 or p.tile == (64, 32)
+        assert p.launches[0].block[0] > 128
     assert plan("matmul", (16, 768), (768, 50_257)).rung == "split_fp16"
 
 
