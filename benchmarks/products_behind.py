@@ -37,8 +37,8 @@ MECHANISMS = {
     "splitting": behind.Mechanism(
         "float32 by pairs: warps split what tensor cores then multiply; of few rows issue slots and DRAM are each half "
         "to two thirds busy, and launches follow one another; of small products each block splits its lines again",
-        "X split by each block, all stages of W at once, loads to registers, other numbers of warps and blocks: level "
-        "or slower",
+        "two lines of X split by each block, all stages of W at once, loads to registers, other numbers of warps and "
+        "blocks: level or slower",
     ),
     "chain": behind.Mechanism(
         "few outputs, each a chain of dependent multiplications, whose length depends on k alone; torch divides k",

@@ -147,6 +147,7 @@ PIECES = {
     "small_tiles": "persistent",
     "split_rows": "split_fp16",
     "split_warps": "split_fp16",
+    "split_one": "split_fp16",
     "split_wide": "split_fp16",
     "split_held": "split_direct",
     "short_k": "pipelined",
@@ -312,6 +313,7 @@ CORES = {
     "split_held": ({"HGMMA"}, {"HMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
+    "split_one": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "short_k": ({"FFMA", "LDS", "STS", "LDG", "LDGSTS"}, {"HMMA", "HGMMA", "LDSM", "UTMALDG"}),
 }

@@ -91,12 +91,18 @@ def test_few_rows_are_split_as_they_are_read():
 
 
 def test_a_warp_splits_and_multiplies_up_to_eight_rows():
-    for rows, stages in ((1, 3), (3, 3), (8, 2)):
+    for rows, stages in ((2, 3), (3, 3), (8, 2)):
         p = plan("linear", (rows, 4096), (11008, 4096))
         assert (p.tile, p.stages, p.launches[1].kernel) == ((8, 16), stages, "multiply 16 x 8 tiles")
         assert main(p).grid == (4 * 132, 1) and p.launches[2].kernel == "multiply parts, 64 x 16 tiles"
     p = plan("matmul", (11008, 4096), (4096, 5), variant="split_fp16")
     assert p.tile == (16, 8)
+    # One row, which each block splits: as many blocks for each of up to two groups of k, of one product.
+    for n, k, blocks in ((50257, 768, 4 * 132), (11008, 4096, 4 * 132), (11008, 4092, 4 * 132), (4096, 4096, 2 * 256)):
+        p = plan("linear", (1, k), (n, k), variant="split_fp16")
+        assert (p.stages, main(p).kernel, main(p).grid) == (2, "multiply 1 x 16 tiles", (blocks, 1)), (n, k)
+    assert plan("matmul", (11008, 4096), (4096, 1), variant="split_fp16").launches[1].kernel == "multiply 16 x 1 tiles"
+    assert plan("linear", (1, 4100), (11008, 4100)).launches[1].kernel == "multiply 16 x 8 tiles"
     # Where the copy engine finds no lines along k, and for more rows.
     for a, b in (((1, 4096), (4096, 11008)), ((9, 4096), (4096, 11008))):
         assert "64 x" in plan("matmul", a, b, variant="split_fp16").launches[1].kernel

@@ -42,6 +42,7 @@ KERNELS = {
     "rows 128, A transposed": (100, 128, (), "TN"),
     "columns 8": (260, 5, (), "NN"),
     "columns 8, A transposed": (132, 1, (), "TN"),
+    "one column": (300, 1, (), "NN"),
     "columns 16": (200, 13, (), "NT"),
     "columns 32, A transposed": (132, 31, (), "TT"),
     "columns 64": (300, 50, (), "NN"),
@@ -552,6 +553,30 @@ def test_products_are_near_the_models(rung, kernel):
             expected = orders.split_matmul(left, right, rung is SPLIT).to("cuda")
             error = of_magnitude((found - expected).abs().double(), left.double().abs() @ right.double().abs())
             assert error <= 2.0**-20, f"{kernel}, {kind}, k {k}: {error:.3g}"
+
+
+def nearly_close(shape, g):
+    """Half of the numbers of a line are as small as those of a close line can be, or a little smaller: scaled and
+    rounded to 11 bits they are 2^-8 or the number before."""
+    least = 2.0**-22 * (1 - 2.0**-12 + torch.randint(-2, 3, (*shape[:-1], 1), generator=g, device=g.device) * 2.0**-24)
+    return torch.where(normal(shape, g) < 0, least, torch.where(normal(shape, g) < 0, -1.5, 1.25))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", [*DISTRIBUTIONS, "spread by nearly close"])
+def test_one_row_has_the_bits_of_several(kind):
+    """Its kernel finds out by other means what pairs suit."""
+    for n, k in ((3000, 192), (9000, 768), (300, 2048), (1030, 2112), (500, 4096)):
+        if kind in DISTRIBUTIONS:
+            a, b = operands(kind, 8, n, k, layout="NT")
+        else:
+            g = torch.Generator(device="cuda").manual_seed(n)
+            a, b = spread((8, k), g), nearly_close((n, k), g).mT
+        rows, columns = product(a, b, SPLIT), product(b.mT, a.mT, SPLIT)
+        for i in (0, 5):
+            one = a[i : i + 1]
+            assert_same_bits(product(one, b, SPLIT), rows[i : i + 1], f"{n} x {k}")
+            assert_same_bits(product(b.mT, one.mT, SPLIT).mT, columns[:, i : i + 1].mT, f"{n} x {k}, a column")
 
 
 # Accuracy.

@@ -6,11 +6,17 @@
 
 namespace treduce {
 
+// What the L2 fetches where a copy asks for a row of 128 bytes that it has not: that line, or the pair of lines. Pairs are faster where
+// the other line is asked for a stage later, and slower by up to 10 % where both are asked for at once: the memory is then read twice in
+// part (NVIDIA H200, 2026-11-26).
+enum class Fetch { lines, pairs };
+
 // Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] elements whose rows of 128
 // bytes are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
 // is found at run time, so that the extension needs no libcuda to be imported.
 inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, const cuuint64_t (&sizes)[4],
-                                   const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map) {
+                                   const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map,
+                                   Fetch fetch = Fetch::pairs) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -26,8 +32,8 @@ inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, c
   // Of rows that begin inside lines of the L2, fetching pairs of lines brings what nobody asked for yet: 5 to 10 % of the time of small
   // products (NVIDIA H200, 2026-11-25).
   constexpr cuuint64_t kLine = 128;
-  const auto promotion =
-      strides[0] % kLine == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  const auto promotion = fetch == Fetch::pairs && strides[0] % kLine == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                                                          : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto encode = [&] {
     return function(map, type, 4, const_cast<void*>(data), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                     CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

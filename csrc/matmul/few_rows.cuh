@@ -248,7 +248,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   if (transposed) std::swap(p.m, p.n);
   const int columns = static_cast<int>(transposed ? call.prepared.tile_m : call.prepared.tile_n);
   CUtensorMap map_w, map_x;
-  cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, &map_w);
+  cudaError_t error = encode(w, kMapType<T>, kDepth<T>, columns, &map_w, Fetch::lines);
   Work work;
   work.row_tiles = static_cast<int>(S::kShape.row_tiles(p.m));
   work.rows = static_cast<int>(ceil_div(p.m, work.row_tiles));

@@ -239,7 +239,8 @@ void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
     const int64_t shares = ceil_div(std::min<int64_t>(p.m, split::kFinishTile), split::kFinishRows);
     add_blocks("add groups of k, finish", tiles * shares <= 8 * chip.multiprocessors ? tiles * shares : tiles, out);
   } else {
-    add_blocks("finish", std::min<int64_t>(tiles, 8 * chip.multiprocessors), out);
+    // Of few rows a block hardly ever has something to do.
+    add_blocks("finish", std::min<int64_t>(tiles, (out.few ? 2 : 8) * chip.multiprocessors), out);
   }
 }
 
@@ -549,12 +550,14 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     if (out.small) {
       out.tile_m = of_a ? split_warps::kLines : split_warps::kRows;
       out.tile_n = of_a ? split_warps::kRows : split_warps::kLines;
-      out.stages = split_warps::stages_of(x_lines);
-      multiply.kernel = "multiply 16 x 8 tiles";
+      const bool one = split_one::suits(x_lines, out.groups, p.batches);
+      out.stages = one ? split_one::kStages : split_warps::stages_of(x_lines);
+      multiply.kernel = one ? of_a ? "multiply 16 x 1 tiles" : "multiply 1 x 16 tiles" : "multiply 16 x 8 tiles";
       multiply.block = split_warps::kThreads;
-      const int64_t tasks = ceil_div(w_lines, int64_t(split_warps::kLines)) * p.batches * out.groups;
-      multiply.grid = std::min<int64_t>(tasks, int64_t(chip.multiprocessors) * split_warps::blocks_of(of_a));
-      multiply.shared_bytes = split_warps::shared_bytes_of(x_lines);
+      const int64_t tasks = ceil_div(w_lines, int64_t(split_warps::kLines)) * p.batches;
+      const int64_t room = int64_t(chip.multiprocessors) * split_warps::blocks_of(of_a);
+      multiply.grid = one ? split_one::grid_of(tasks, out.groups, room) : std::min<int64_t>(tasks * out.groups, room);
+      multiply.shared_bytes = one ? split_one::kSharedBytes : split_warps::shared_bytes_of(x_lines);
     }
     out.launches.add(multiply);
     if (!out.small && choice.group_parts > 1) {

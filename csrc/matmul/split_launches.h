@@ -89,6 +89,30 @@ constexpr int shared_bytes_of(int64_t x_lines) {
 
 }  // namespace split_warps
 
+// The same for one line of X, which each block splits itself: where it has to do so once, of the line that it needs all of.
+namespace split_one {
+
+constexpr int kLines = split_warps::kLines, kWarps = split_warps::kWarps, kThreads = kWarps * 32;
+constexpr int kStageBytes = split_warps::kStageBytes, kStages = 2;
+constexpr int kMostGroups = kMostTakers;
+constexpr bool suits(int64_t x_lines, int64_t groups, int64_t batches) {
+  return x_lines == 1 && groups <= kMostGroups && batches == 1;
+}
+// Sums of a task's segments, of two tasks; and X, a segment of which is 64 pairs of halves and a scale.
+constexpr int kSumsBytes = 2 * kGroupSegments * kLines * 4, kBytesX = kGroupSegments * (kSegment + 1) * 4;
+constexpr int kSharedBytes = kWarps * kStages * kStageBytes + kSumsBytes + kBytesX + hopper::kTileAlignment;
+// A block's tasks are of one group of k, whose blocks take them as they come: the first ones are given, so many beyond the first.
+// Of later ones a block knows the number a task before a ring may have its segments.
+constexpr int kTaken = 8;
+constexpr int given_of(int segments) { return 1 + (kStages - 1) / (segments < kWarps ? 1 : segments / kWarps); }
+static_assert(kStages + 2 <= kTaken);
+// As many blocks for each group, of as many as there is room for.
+constexpr int64_t grid_of(int64_t tasks_of_group, int64_t groups, int64_t room) {
+  return groups * (tasks_of_group < room / groups ? tasks_of_group : room / groups);
+}
+
+}  // namespace split_one
+
 // Few rows and columns, and long k: both operands are split as they are read.
 namespace split_both {
 

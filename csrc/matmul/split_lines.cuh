@@ -14,7 +14,7 @@ constexpr uint32_t kBegun = 0x7d3c51a9;  // unlikely to be there by chance
 TREDUCE_DEVICE uint32_t* blocks_done(const Operand16& few) { return few.codes + kWordOfDone - kWordOfCodes; }
 TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordOfBegun - kWordOfCodes; }
 
-// Who takes tasks as they come counts them here.
+// Who takes tasks as they come counts them here, and others in the next words.
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
 // What a warp has found out about its lines of `many`: whether all their products with those of `few` are done, and whether parts hold
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kLineThreads)
   if (blockIdx.x == 0) {
     if (threadIdx.x == 0) {
       *to.codes = 0;
-      *next_task(to) = 0;
+      for (int i = 0; i < kMostTakers; ++i) next_task(to)[i] = 0;
       *blocks_done(to) = 0;
       __threadfence();
       *begun(to) = counted ? kBegun : 0;

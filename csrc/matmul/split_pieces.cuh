@@ -15,6 +15,10 @@ using Pieces = uint32_t[kPieces][2][kNumbers / 2];
 template <int kPieces>
 using PiecesX = uint32_t[kPieces][kNumbers / 2];
 
+// The first of the lines of lane 4 i, of a tile in swizzled rows of 128 bytes: lanes that read shared memory together touch every bank
+// once.
+TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
+
 // Splits a lane's numbers into parts, times 2^exponent.
 TREDUCE_DEVICE void split_pieces(const float (&numbers)[kNumbers], int exponent, PiecesX<kParts>& pieces) {
   split_all_parts(numbers, power_of_two(exponent), [&](int part, int i, uint32_t pair) { pieces[part][i] = pair; });
@@ -71,6 +75,119 @@ TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const P
     const PieceProduct pieces = rest_product<kPieces>(product);
     multiply(rest, pieces.a, pieces.b);
   }
+}
+
+// ---- splitting two lines of W, which a lane has numbers of, into halves ----
+
+// The largest magnitude without its last 16 bits; and above it, so that both are found by one maximum, the complement of the smallest
+// nonzero one. 0: no number.
+using Tops = uint32_t;
+TREDUCE_DEVICE Tops larger_of(Tops a, Tops b) { return __vmaxu2(a, b); }
+TREDUCE_DEVICE Tops tops_of(const Extremes& e) {
+  return e.most >> 17 | (e.least_nonzero == ~0u ? 0u : 0xffff0000u - ((e.least_nonzero + 1) >> 17 << 16));
+}
+TREDUCE_DEVICE uint32_t least_of(Tops tops) { return 0xffff - (tops >> 16); }
+// The exponents of the extremes, which is all that a scale and facts depend on; of numbers that are not zero.
+TREDUCE_DEVICE Extremes extremes_of(Tops tops) { return {(tops & 0x7f80) << 17 | 1, (least_of(tops) & 0x7f80) << 17}; }
+// Of a line, of which kLanes neighbouring lanes have numbers. Zeros count. Two numbers take 3.5 instructions; Extremes take five.
+// Who calls: all lanes of a warp.
+TREDUCE_DEVICE Tops all_tops_of(const float (&x)[kNumbers]) {
+  uint32_t most = 0, least = ~0u;
+  const auto two = [&](int i) {
+    return __byte_perm(__float_as_uint(x[i]), __float_as_uint(x[i + 1]), 0x7632) & 0x7fff7fff;
+  };
+#pragma unroll
+  for (int i = 0; i < kNumbers; i += 4) {
+    const uint32_t a = two(i), b = two(i + 2);
+    most = __vimax3_u16x2(most, a, b);
+    least = __vimin3_u16x2(least, a, b);
+  }
+  Tops tops = larger_of(__byte_perm(most, ~least, 0x5410), __byte_perm(most, ~least, 0x7632));
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) tops = larger_of(tops, __shfl_xor_sync(~0u, tops, d));
+  return tops;
+}
+
+// What is known of a lane's two lines.
+struct KnownLines {
+  Tops tops[2] = {};
+  uint32_t flags = 0xffff;  // those of the second line above
+
+  TREDUCE_DEVICE void join(int l, const Extremes& e) { tops[l] = larger_of(tops[l], tops_of(e)); }
+  TREDUCE_DEVICE Facts facts(int l) const {
+    return facts_of(flags >> l * 8 & 0xff, (tops[l] & 0x7f80) >> 7, min(least_of(tops[l]) >> 7, 255u));
+  }
+};
+
+// Splits two lines as split_segment does, with fewer instructions: numbers that are zero, or next to nothing, are looked for by their
+// first 16 bits; if there are such, the extremes are found anew; and large ones are counted by the tensor cores. `scale`: the factor that
+// brings the segment's sum to the unit. Who calls: all lanes of a warp.
+TREDUCE_DEVICE void split_two_lines(const float (&x)[2][kNumbers], int present, const int (&unit)[2], Pieces<2>& pieces,
+                                    float (&scale)[2], KnownLines& known) {
+  constexpr int kNearExponent = -8;  // kNear is 2^-8, and what is 2^-20 smaller is rounded to it
+  static_assert(kNear == 1.0f / (1 << -kNearExponent));
+  Tops tops[2];
+  SegmentScale s[2];
+  bool close[2], rare = false;
+#pragma unroll
+  for (int l = 0; l < 2; ++l) {
+    tops[l] = all_tops_of(x[l]);
+    s[l] = scale_of(extremes_of(tops[l]), unit[l]);
+    // Numbers that have these first bits may be near or not.
+    const uint32_t bound = static_cast<uint32_t>(s[l].exponent + kNearExponent - 1 + 127) << 7 | 0x7f;
+    const uint32_t least = least_of(tops[l]);
+    close[l] = least > bound;
+    rare |= least == 0 || least == bound;
+  }
+  rare = __any_sync(~0u, rare);
+  if (rare) {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const Extremes extremes = Extremes::of<kLanes>(x[l]);
+      tops[l] = tops_of(extremes);
+      s[l] = scale_of(extremes, unit[l]);
+    }
+  }
+#pragma unroll
+  for (int l = 0; l < 2; ++l) {
+    halve<kNumbers>(x[l], s[l], pieces[0][l], pieces[1][l]);
+    scale[l] = power_of_two(s[l].exponent - unit[l]);
+    known.tops[l] = larger_of(known.tops[l], tops[l]);
+  }
+  // How many numbers of each line are at least so large.
+  const auto count = [&](float least, float (&of_line)[2]) {
+    constexpr uint32_t kOnes = 0x3c003c00;
+    float sums[4] = {};
+    const auto are = [&](uint32_t word) {
+      __half2 two;
+      memcpy(&two, &word, 4);
+      two = __hge2(__habs2(two), __float2half2_rn(least));
+      memcpy(&word, &two, 4);
+      return word;
+    };
+#pragma unroll
+    for (int i = 0; i < kNumbers / 2; i += 2) {
+      const uint32_t words[4] = {are(pieces[0][0][i]), are(pieces[0][1][i]), are(pieces[0][0][i + 1]),
+                                 are(pieces[0][1][i + 1])};
+      ptx::multiply(float16{}, sums, words, kOnes, kOnes);
+    }
+    of_line[0] = sums[0];
+    of_line[1] = sums[2];
+  };
+  float large[2];
+  count(kLarge, large);
+  if (rare) {
+    float near[2];
+    count(kNear, near);
+    close[0] = near[0] == static_cast<float>(present);
+    close[1] = near[1] == static_cast<float>(present);
+  }
+  uint32_t flags = 0;
+#pragma unroll
+  for (int l = 0; l < 2; ++l) {
+    flags |= flags_of(s[l], 2 * large[l] > static_cast<float>(present), close[l], large[l] <= 2) << l * 8;
+  }
+  known.flags &= flags;
 }
 
 }  // namespace treduce::matmul::split

@@ -209,13 +209,17 @@ struct Mode {
 
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE static Mode of(const Facts* facts, int lines) {
+    return of_each([&](int line) { return facts[line]; }, lines);
+  }
+  template <class Known>
+  TREDUCE_DEVICE static Mode of_each(Known facts_at, int lines) {
     Mode mode;
     mode.halves = mode.parts = false;
     mode.all_held = mode.all_close = mode.none_spread = true;
 #pragma unroll
     for (int i = 0; i < (kRows + 31) / 32; ++i) {
       const int line = i * 32 + static_cast<int>(threadIdx.x % 32);
-      const Facts known = line < lines ? facts[line] : kPlainestFacts;
+      const Facts known = line < lines ? facts_at(line) : kPlainestFacts;
       const bool finite = line < lines && all_finite(known);
       mode.all_held = mode.all_held && __all_sync(~0u, code_of(known) / kCodeRange == kRangeAll);
       const unsigned kind = kind_of(known);
@@ -674,7 +678,10 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   cudaError_t error = split::encode_parts(split_x, S::kRows, &map_x_parts);
   if (error == cudaSuccess) error = split::encode_halves(split_x, S::kRows, &map_x);
   if (error == cudaSuccess && kRead != ReadW::numbers) {
-    error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kRead == ReadW::along_k ? kLines : kSegment, &map_w);
+    // Along k both lines of a pair are asked for at once.
+    constexpr bool kAlongK = kRead == ReadW::along_k;
+    error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kAlongK ? kLines : kSegment, &map_w,
+                   kAlongK ? Fetch::lines : Fetch::pairs);
   }
   if (error != cudaSuccess) return error;
   const Work work = work_of(call, S::kShape, of_a, boxes, w, x, split_x, S::kFirst);

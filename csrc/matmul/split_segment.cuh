@@ -98,16 +98,18 @@ TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
   return s;
 }
 
-// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets the
-// halves of these. Returns its flags. Who calls: all lanes of a warp.
-template <int kCount, int kLanes>
-TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, const SegmentScale& s,
-                                      uint32_t (&high)[kCount / 2], uint32_t (&low)[kCount / 2]) {
+// The flags that it has. `dense`: whether more than half of the numbers that there are are large; `close`: whether all are near the
+// largest; `few`: whether at most two are large.
+TREDUCE_DEVICE unsigned flags_of(const SegmentScale& s, bool dense, bool close, bool few) {
+  dense = dense || (s.flags & kZero) != 0;
+  return s.flags & ~((dense ? 0u : kDense) | (close ? 0u : kClose) | (few ? 0u : kFew));
+}
+
+// Splits numbers of a segment into halves, two a word; look(the large halves of two).
+template <int kCount, class Look>
+TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint32_t (&high)[kCount / 2],
+                          uint32_t (&low)[kCount / 2], Look look) {
   const float down = power_of_two(-s.exponent), far_down = power_of_two(kLowBits - s.exponent);
-  // Counts large numbers and, times kNearOnes, near ones.
-  constexpr int kNearOnes = 128;
-  static_assert(kCount * (kNearOnes + 1) / 2 <= 2048 && kCount * kLanes < kNearOnes);  // float16 has such integers
-  __half2 found = __float2half2_rn(0.0f);
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const __half2 top = __floats2half2_rn(x[i * 2] * down, x[i * 2 + 1] * down);
@@ -115,17 +117,35 @@ TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, con
     // Exact: the rest has fewer bits than the number.
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
-    found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge)));
-    found = __hfma2(__hge2(__habs2(top), __float2half2_rn(kNear)), __float2half2_rn(kNearOnes), found);
+    look(top);
     memcpy(high + i, &top, 4);
     memcpy(low + i, &rest, 4);
   }
+}
+template <int kCount>
+TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint32_t (&high)[kCount / 2],
+                          uint32_t (&low)[kCount / 2]) {
+  halve(x, s, high, low, [](__half2) {});
+}
+
+// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets the
+// halves of these. Returns its flags. Who calls: all lanes of a warp.
+template <int kCount, int kLanes>
+TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, const SegmentScale& s,
+                                      uint32_t (&high)[kCount / 2], uint32_t (&low)[kCount / 2]) {
+  // Counts large numbers and, times kNearOnes, near ones.
+  constexpr int kNearOnes = 128;
+  static_assert(kCount * (kNearOnes + 1) / 2 <= 2048 && kCount * kLanes < kNearOnes);  // float16 has such integers
+  __half2 found = __float2half2_rn(0.0f);
+  halve(x, s, high, low, [&](__half2 top) {
+    found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge)));
+    found = __hfma2(__hge2(__habs2(top), __float2half2_rn(kNear)), __float2half2_rn(kNearOnes), found);
+  });
   int both = static_cast<int>(__low2float(found) + __high2float(found));
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) both += __shfl_xor_sync(~0u, both, d);
   const int large = both % kNearOnes, near = both / kNearOnes;
-  const bool dense = 2 * large > present || (s.flags & kZero) != 0;
-  return s.flags & ~((dense ? 0u : kDense) | (near == present ? 0u : kClose) | (large <= 2 ? 0u : kFew));
+  return flags_of(s, 2 * large > present, near == present, large <= 2);
 }
 
 // Both. `exponent`: of the segment's scale.

@@ -11,6 +11,7 @@ namespace treduce::matmul::split_warps {
 
 using namespace hopper;
 using split::kNumbers;
+using split::line_of_lanes;
 using split::multiply_segment;
 using split::Operand16;
 using split::Pieces;
@@ -41,9 +42,6 @@ struct Task {
     steps = min(work.steps - begin, kGroupSegments);
   }
 };
-
-// The first of the lines of lane 4 i: lanes that read shared memory together touch every bank once.
-TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
 
 // kOfA: W is A; else the product is transposed.
 template <bool kOfA>
@@ -287,7 +285,7 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
   boxes.data = w.data;
   CUtensorMap map_w;
-  const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w);
+  const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w, Fetch::lines);
   if (error != cudaSuccess) return error;
   Work work;
   work.n = p.n;

@@ -20,6 +20,18 @@ TREDUCE_DEVICE unsigned increment_acq_rel(unsigned* address, unsigned limit) {
 #endif
 }
 
+// *address += 1; returns what was there. One thread, which need not wait for the answer at once: of atomicAdd() the compiler makes one
+// for all lanes, and waits. atom.relaxed.gpu.global.add.u32 (sm_70 and later).
+TREDUCE_DEVICE unsigned increment(unsigned* address) {
+#ifdef TREDUCE_EMULATOR
+  return atomicAdd(address, 1u);
+#else
+  unsigned old;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(address) : "memory");
+  return old;
+#endif
+}
+
 // Brings the line of `address` to the L2, and waits for nothing. prefetch.global.L2 (sm_70 and later).
 TREDUCE_DEVICE void prefetch_l2([[maybe_unused]] const void* address) {
 #ifndef TREDUCE_EMULATOR

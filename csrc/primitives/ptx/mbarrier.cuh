@@ -32,6 +32,12 @@ TREDUCE_DEVICE uint32_t kept_shared_address(const void* place) {
   return kept;
 }
 
+// What lies at such an address.
+template <class T>
+TREDUCE_DEVICE T load_shared(uint32_t address) {
+  return *static_cast<const T*>(__cvta_shared_to_generic(address));
+}
+
 // One thread arrives at a barrier of its own block, and releases what it wrote before.
 TREDUCE_DEVICE void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -54,9 +60,11 @@ TREDUCE_DEVICE void mbarrier_arrive_at(uint64_t* barrier, unsigned rank) {
 }
 
 // Arrives, and lets the phase wait for `bytes` of copies as well.
+TREDUCE_DEVICE void mbarrier_arrive_expect(uint32_t barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  mbarrier_arrive_expect(shared_address(barrier), bytes);
 }
 
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread

@@ -23,12 +23,29 @@ TREDUCE_DEVICE void prefetch_tensor_map(const CUtensorMap* map) {
 
 // Copies the box at `at` to shared memory and counts its bytes at `barrier`. One thread asks; who reads the box waits at the
 // barrier (mbarrier_wait).
-TREDUCE_DEVICE void load_box(void* to, const CUtensorMap* map, const Coordinates& at, uint64_t* barrier) {
+TREDUCE_DEVICE void load_box(uint32_t to, const CUtensorMap* map, const Coordinates& at, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w)
+      "[%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w)
       : "memory");
+}
+TREDUCE_DEVICE void load_box(void* to, const CUtensorMap* map, const Coordinates& at, uint64_t* barrier) {
+  load_box(shared_address(to), map, at, shared_address(barrier));
+}
+
+// True in one lane of the warp, always the same. All 32 lanes call, converged. The compiler knows that it is one, and asks for a box
+// once; behind `lane == 0` it makes a loop over all lanes that may be there.
+TREDUCE_DEVICE bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
 }
 
 // The same, to the same place in each block of the cluster whose bit is set in `blocks`; each block's own barrier
