@@ -163,10 +163,10 @@ __device__ __noinline__ inline void fix_few(const float* a, const float* b, floa
 }
 
 // Adds the groups of k of kRows rows of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are
-// aligned, with kLoads loads of a thread in flight together.
-template <int kRows>
+// aligned, with kLoads loads of a thread in flight together. wanted(): whether to store them, asked while they are loaded.
+template <int kRows, class Wanted>
 TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
-                               int64_t m, int64_t n, int groups, int64_t outputs) {
+                               int64_t m, int64_t n, int groups, int64_t outputs, Wanted wanted) {
   constexpr int kAcross = kFixTile / 4, kDown = kFinishRows, kRounds = kRows / kDown, kLoads = 16;
   column += threadIdx.x % kAcross * 4;
   row += threadIdx.x / kAcross;
@@ -189,6 +189,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
         sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
       }
     }
+    if (!wanted()) return;
     if (bias != nullptr && column < n) {
       const float more[4] = {bias[column], bias[column + 1], bias[column + 2], bias[column + 3]};
 #pragma unroll
@@ -203,6 +204,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
     }
     return;
   }
+  if (!wanted()) return;
   for (int i = 0; i < kRounds; ++i) {
     const int64_t r = row + i * kDown;
     for (int64_t j = column; j < min(column + 4, n) && r < m; ++j) {
@@ -263,17 +265,21 @@ static __global__ void __launch_bounds__(kThreads, 2)
   __shared__ int of_warp[kThreads / 32];
   __shared__ Plain plain;
   ptx::wait_for_launch_before();
-  const bool no_more = codes_a != nullptr && !any_output(*codes_a, *codes_b, &at_last);  // in any tile
-  if (no_more && groups == 1) return;
+  const bool known = codes_a != nullptr;
+  const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
+  const auto is_all = [&] { return known && !any_output(set_a, set_b, &at_last); };  // of any tile
+  if (groups == 1 && is_all()) return;
   const int share = static_cast<int>(blockIdx.x) % shares;
   const int64_t begin = blockIdx.x / shares, step = gridDim.x / shares, outputs = p.batches * p.m * p.n;
-  if (no_more && (shares > 1 || p.m <= kFinishRows)) {
+  // Whether that is all is known no sooner than the groups' sums: both are asked for at once.
+  if (groups > 1 && (shares > 1 || p.m <= kFinishRows)) {
     const auto at = tiles.place(begin);
     const int64_t matrix = at.batch * p.m * p.n;
     add_groups<kFinishRows>(partials + matrix, c + matrix, bias, at.row + share * kFinishRows, at.column, p.m, p.n,
-                            groups, outputs);
-    return;
+                            groups, outputs, is_all);
+    if (is_all()) return;
   }
+  const bool no_more = is_all();
   if (share > 0) return;
   const auto batch_of = [&](int64_t batch) {
     return int2{static_cast<int>(batch / inner_batches), static_cast<int>(batch % inner_batches)};
@@ -306,7 +312,8 @@ static __global__ void __launch_bounds__(kThreads, 2)
       const auto at = tiles.place(tile);
       const int64_t matrix = at.batch * p.m * p.n;
       if (groups > 1) {
-        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups, outputs);
+        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups, outputs,
+                             [] { return true; });
       }
       if (no_more || !some_plain[i]) continue;
       __syncthreads();  // what add_groups wrote, too
