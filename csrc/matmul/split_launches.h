@@ -89,7 +89,8 @@ constexpr int shared_bytes_of(int64_t x_lines) {
 
 }  // namespace split_warps
 
-// The same for one line of X, which each block splits itself: where it has to do so once, of the line that it needs all of.
+// The same for one line of X, which each block splits itself: once, for its tasks are of one group, and all of it, for the whole line decides
+// how it is multiplied.
 namespace split_one {
 
 constexpr int kLines = split_warps::kLines, kWarps = split_warps::kWarps, kThreads = kWarps * 32;

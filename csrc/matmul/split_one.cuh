@@ -67,7 +67,7 @@ struct LineX {
   Facts* of_warp;
 };
 
-// Splits X. shares: of its groups. Who calls: all threads of the block.
+// Splits X, and finds out what is known of the whole line. shares: of its groups. Who calls: all threads of the block.
 TREDUCE_DEVICE void split_line(const Work& work, Share (&shares)[kMostGroups], const LineX& to, int group) {
   static_assert(kThreads / kQuad == kGroupSegments && kMostGroups == 2);
   const int team = threadIdx.x / kQuad, lane = threadIdx.x % 32;
