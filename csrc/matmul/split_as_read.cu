@@ -19,9 +19,9 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
   const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
   return split_rows::run(
       call, of_a, w, x, split_w, split_x, partials,
-      [&] {
+      [&](const Boxes& boxes) {
         const bool one = split_one::suits(x.lines, call.prepared.groups, call.problem.batches);
-        return (one ? &split_one::run : &split_warps::run)(call, of_a, w, x, split_w, split_x, partials);
+        return (one ? &split_one::run : &split_warps::run)(call, boxes, of_a, w, x, split_w, split_x, partials);
       },
       [&](const Boxes& boxes, bool first) {
         const bool few = call.prepared.shape == split_rows::kWide64;

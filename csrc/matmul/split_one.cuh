@@ -333,11 +333,10 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
 #endif
 }
 
-inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
-                       const Operand16& split_x, float* partials) {
+// boxes: of W.
+inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
+                       const Operand16& split_w, const Operand16& split_x, float* partials) {
   const Problem& p = call.problem;
-  Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
-  boxes.data = w.data;
   CUtensorMap map_w;
   const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w, Fetch::lines);
   if (error != cudaSuccess) return error;
@@ -355,9 +354,9 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   work.w = split::source_of(w);
   work.x = split::source_of(x);
   work.vectors_x = splitting_of(x, split_x.shape).vectors;
-  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work,
-                partials != nullptr ? partials : static_cast<float*>(call.c),
-                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+  const auto results = split::results_of(call, partials);
+  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work, results.c,
+                results.bias);
 }
 
 }  // namespace treduce::matmul::split_one

@@ -686,9 +686,9 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   if (error != cudaSuccess) return error;
   const Work work = work_of(call, S::kShape, of_a, boxes, w, x, split_x, S::kFirst);
   const auto function = &kernel<S, kRead>;
+  const auto results = split::results_of(call, partials);
   error = launch(function, call.step(S::kFirst ? 1 : -2), map_w, map_x, map_x_parts, split_x, split_w, work,
-                 static_cast<int>(call.problem.k), partials != nullptr ? partials : static_cast<float*>(call.c),
-                 partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+                 static_cast<int>(call.problem.k), results.c, results.bias);
   if (error != cudaSuccess) return error;
   if constexpr (S::kMayPart) {
     if (work.group_parts > 1) return launch(&add_segments<S::kRows>, call.step(2), work, split_x, partials);
@@ -696,7 +696,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A. first() launches the first pass, wide(boxes of w, whether the first) either, where they are kernels of other files.
+// `of_a`: w is A. first(boxes of w) launches the first pass, wide(boxes of w, whether the first) either, where they are kernels of other
+// files.
 template <class First, class Wide>
 cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
                 const Operand16& split_x, float* partials, First first, Wide wide) {
@@ -724,7 +725,7 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
                              call.step(0), split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr},
                              split_w, call.step(0).cluster, late, call.prepared.small);
   if (error == cudaSuccess) {
-    error = call.prepared.small ? first() : run_pass(std::integral_constant<Pass, Pass::first>{});
+    error = call.prepared.small ? first(boxes) : run_pass(std::integral_constant<Pass, Pass::first>{});
   }
   if (error == cudaSuccess && late) {
     error = launch(&split::split_late_parts, call.step(-3), split::IntoLateParts{split_all, nullptr},

@@ -310,6 +310,16 @@ struct LineScales {
   }
 };
 
+// Where a launch's results go: sums of groups of k to where the last launch adds them, or C, with the bias if there is one.
+struct Results {
+  float* c;
+  const float* bias;
+};
+inline Results results_of(const Call& call, float* partials) {
+  if (partials != nullptr) return {partials, nullptr};
+  return {static_cast<float*>(call.c), static_cast<const float*>(call.bias)};
+}
+
 // Describes both halves of an operand for copies of `lines` lines and a segment of k.
 inline cudaError_t encode_halves(const Operand16& o, int lines, CUtensorMap* map) {
   const Halves& h = o.shape;

@@ -279,11 +279,10 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
 #endif
 }
 
-inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
-                       const Operand16& split_x, float* partials) {
+// boxes: of W.
+inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
+                       const Operand16& split_w, const Operand16& split_x, float* partials) {
   const Problem& p = call.problem;
-  Boxes boxes = (of_a ? call.prepared.view_a : call.prepared.view_b).boxes;
-  boxes.data = w.data;
   CUtensorMap map_w;
   const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w, Fetch::lines);
   if (error != cudaSuccess) return error;
@@ -304,9 +303,9 @@ inline cudaError_t run(const Call& call, bool of_a, const Operand& w, const Oper
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
   work.source = split::source_of(w);
-  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work,
-                partials != nullptr ? partials : static_cast<float*>(call.c),
-                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+  const auto results = split::results_of(call, partials);
+  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work, results.c,
+                results.bias);
 }
 
 }  // namespace treduce::matmul::split_warps

@@ -702,17 +702,17 @@ cudaError_t run_shape(const Call& call, bool of_a, const Boxes& boxes, const Ope
   static_cast<split_rows::Work&>(work) = split_rows::work_of(call, S::kShape, of_a, boxes, w, x, split_x, false);
   work.tasks = static_cast<int>(work.w_tiles * p.batches * work.groups);
   work.one_each = work.groups == 1 && split_w.shape.matrices == p.batches;
-  float* const to = partials != nullptr ? partials : static_cast<float*>(call.c);
-  const float* const bias = partials != nullptr ? nullptr : static_cast<const float*>(call.bias);
+  const auto results = split::results_of(call, partials);
   const int depth = static_cast<int>(p.k);
   const auto of = [&](auto is_a) {
     constexpr bool kOfA = is_a();
     if (first) {
       const auto function = boxes.along_k ? &kernel<S, kOfA, ReadW::along_k> : &kernel<S, kOfA, ReadW::along_lines>;
-      return launch(function, call.step(1), map_w, map_x, map_x_parts, split_x, split_w, work, depth, to, bias);
+      return launch(function, call.step(1), map_w, map_x, map_x_parts, split_x, split_w, work, depth, results.c,
+                    results.bias);
     }
     const auto function = boxes.along_k ? &kernel_rest<S, kOfA, true> : &kernel_rest<S, kOfA, false>;
-    return launch(function, call.step(-2), map_x_parts, split_x, split_w, work, depth, to, bias);
+    return launch(function, call.step(-2), map_x_parts, split_x, split_w, work, depth, results.c, results.bias);
   };
   return of_a ? of(std::true_type{}) : of(std::false_type{});
 }

@@ -267,13 +267,12 @@ cudaError_t launch_shape(const Call& call, int step, const Operand& a, const Ope
   const auto function = &kernel<S>;
   const Work work = split::work_of(call.problem, S::kTileM * S::kCluster, S::kTileN, split_a.shape.segments(), range,
                                    partials != nullptr);
+  const auto results = split::results_of(call, partials);
   return launch(function, call.step(step), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b),
                 work, split::lines_of(a, split_a), split::lines_of(b, split_b),
                 static_cast<const uint32_t*>(split_a.codes), static_cast<const uint32_t*>(split_b.codes),
                 Order{split_a.line_at, split_a.reordered}, Order{split_b.line_at, split_b.reordered},
-                split_few::product_of(call, a, b, split_a, split_b),
-                partials != nullptr ? partials : static_cast<float*>(call.c),
-                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+                split_few::product_of(call, a, b, split_a, split_b), results.c, results.bias);
 }
 
 cudaError_t run(const Call& call, int step, const Operand& a, const Operand& b, const Operand16& split_a,

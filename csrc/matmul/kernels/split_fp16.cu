@@ -277,10 +277,10 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   const auto facts = [](const Operand& o, const Operand16& split) {
     return OperandFacts{split::segments_of(o, split), split::lines_of(o, split), split.codes};
   };
+  const auto results = split::results_of(call, partials);
   return launch(function, call.step(1), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b), work,
-                facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b),
-                partials != nullptr ? partials : static_cast<float*>(call.c),
-                partials != nullptr ? nullptr : static_cast<const float*>(call.bias));
+                facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b), results.c,
+                results.bias);
 }
 
 cudaError_t launch_one(const Call& call) {
