@@ -17,7 +17,7 @@ from torch_reduce._plan_products import ProductPlan
 CHIP = "H200"
 # Above these shares of a product's time, memory at its ceiling or a chain of multiplications explains it.
 MEMORY_SHARE, CHAIN_SHARE = 0.75, 0.4
-# The tensor cores wait for more than cache lines above this share of their peak.
+# The tensor cores wait for more than sectors above this share of their peak.
 BUSY_SHARE = 0.6
 # Nanoseconds of a multiplication that waits for the one before (1.5 µs for 1000 steps of 16 bits; H200, 2026-11-25),
 # and the steps of k that it makes, by the bytes of what tensor cores multiply.
@@ -30,7 +30,7 @@ SHORT_IF_IDLE = 256
 FULL = 0.9
 # Fragments a multiplication, 1 / rows + 1 / columns of a tile, from which shared memory bounds float64.
 MANY_FRAGMENTS = 1 / 32
-LINE_BYTES = 128
+SECTOR_BYTES = 32
 
 # What bounds a product that is behind. `mechanism` says which; docs/tried.md has all that was tried.
 MECHANISMS = {
@@ -42,8 +42,9 @@ MECHANISMS = {
     ),
     "chain": behind.Mechanism(
         "few outputs, each a chain of dependent multiplications, whose length depends on k alone; torch divides k",
-        "groups of 2048 steps already from k of 2049 on: up to 1.9 times faster here, but large products are up to "
-        "12 % slower, some layers 15 to 27 %; of float64 other loads: level",
+        "multiplications of warp groups, and copies of four slabs of k at once: taken, up to a quarter faster; groups "
+        "of 2048 steps already from k of 2049 on: up to 1.9 times faster here, but large products are up to 12 % "
+        "slower; of float64 other loads: level",
     ),
     "launch": behind.Mechanism(
         "a launch, the first copies and the last stores are most of the time; of k of a stage or two, in every tile",
@@ -57,17 +58,18 @@ MECHANISMS = {
     "in place": behind.Mechanism(
         "rows begin where the copy engine cannot read them, or tfloat32 lies across k: threads copy, 2 to 16 bytes an "
         "instruction; issue slots bound it where tiles are many, latencies where they are few",
-        "copies of a part of their bytes (many instructions each) and a direction that each load asks for: taken out, "
-        "a third faster; larger tiles for few rows of results: not tried",
+        "kernels for each direction, chunks that are shifted in place of 2 bytes at once, edges as a mask: taken, up "
+        "to a quarter faster; more stages under way: a fifth where tiles of tfloat32 are few, else level",
     ),
-    "cache lines": behind.Mechanism(
-        "rows of an operand begin inside cache lines: each is two requests of the copy engine, 5 cycles in place of 2",
-        "clusters that share operands: taken where they are faster; of 128 x 192 and 128 x 256 tiles they leave too "
-        "many multiprocessors idle",
+    "sectors": behind.Mechanism(
+        "rows of an operand begin inside sectors of 32 bytes: all multiprocessors together get half as many bytes a "
+        "cycle from the L2",
+        "clusters that share operands: taken where they are faster; threads that copy in place of the copy engine: no "
+        "faster; 192 x 192 tiles: 0.5 % in the mean",
     ),
     "rounds": behind.Mechanism(
         "tiles of the last round, or past the edge, leave multiprocessors idle",
-        "tiles of 224, 176, 144 and 96 columns: taken where they leave fewer idle",
+        "tiles of 224, 176 and 96 columns: taken where they leave fewer idle",
     ),
     "memory": behind.Mechanism(
         "few rows: the weights, read at three quarters of the ceiling or more; the rest is a launch, the first copies "
@@ -127,16 +129,16 @@ def chain_us(plan: ProductPlan, width: int) -> float:
     return k / STEPS[width] * MULTIPLICATION_NS / 1e3
 
 
-def inside_lines(row: Mapping[str, Any]) -> bool:
-    """Whether rows of an operand do not all begin at a cache line."""
+def inside_sectors(row: Mapping[str, Any]) -> bool:
+    """Whether rows of an operand do not all begin at a sector of the L2."""
     with products.precision(row["dtype"]) as dtype:
         operands = products.on_meta(point_of(row), dtype)
-    return any(max(x.stride()[-2:]) * x.element_size() % LINE_BYTES for x in operands)
+    return any(max(x.stride()[-2:]) * x.element_size() % SECTOR_BYTES for x in operands)
 
 
 def is_in_place(plan: ProductPlan) -> bool:
-    """Whether the kernel is that of in_place.cu: no other of `persistent` has so few threads and so short a ring."""
-    return plan.rung == "persistent" and plan.stages in (2, 3) and plan.launches[-1].block[0] in (128, 256)
+    """Whether the kernel is that of in_place.cu."""
+    return plan.launches[-1].kernel.endswith("in place")
 
 
 def mechanism(row: Mapping[str, Any], plan: ProductPlan) -> str:
@@ -159,8 +161,8 @@ def mechanism(row: Mapping[str, Any], plan: ProductPlan) -> str:
     busy = plan.arithmetic_us >= BUSY_SHARE * us
     idle, short = filled(plan) < FULL, plan.problem[3] <= (SHORT_K if busy else SHORT_IF_IDLE)
     waits = width < 8 and not (short or (idle and us < FEW_US)) and not busy
-    if waits and inside_lines(row):
-        return "cache lines"
+    if waits and inside_sectors(row):
+        return "sectors"
     if short or us < FEW_US:
         return "launch"
     if idle:

@@ -141,6 +141,7 @@ RUNGS = [
 
 # Kernels that rungs have beside their own, in files of their own.
 PIECES = {
+    "few_outputs": "persistent",
     "few_rows": "persistent",
     "register_operand": "persistent",
     "in_place": "persistent",
@@ -303,10 +304,11 @@ CORES = {
     "wgmma": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS", "USETMAXREG"}),
     "warp_specialized": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "persistent": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "few_outputs": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "few_rows": ({"HMMA", "LDSM", "UTMALDG"}, {"HGMMA", "LDGSTS"}),
     "small_tiles": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "register_operand": ({"HGMMA", "UTMALDG", "LDS"}, {"HMMA", "LDSM", "LDGSTS"}),
-    "in_place": ({"HMMA", "LDSM", "LDGSTS"}, {"HGMMA", "UTMALDG"}),
+    "in_place": ({"HMMA", "LDGSTS"}, {"HGMMA", "UTMALDG"}),  # LDSM: not of tfloat32 across k
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"LDSM", "LDGSTS"}),  # HMMA: see split_few.cuh
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),

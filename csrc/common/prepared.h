@@ -35,6 +35,11 @@ struct Chip {
       default: return 99 * 1024;
     }
   }
+  // How many blocks that ask for so much the shared memory of a multiprocessor holds.
+  int64_t blocks_with(int64_t bytes) const {
+    constexpr int kReserved = 1024;  // for each
+    return (shared_bytes() + kReserved) / (bytes + kReserved);
+  }
 };
 
 constexpr int64_t kMostCounters = 4096;  // of one launch, see counters.h

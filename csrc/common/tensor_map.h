@@ -11,12 +11,12 @@ namespace treduce {
 // part (NVIDIA H200, 2026-11-26).
 enum class Fetch { lines, pairs };
 
-// Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] elements whose rows of 128
-// bytes are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
+// Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] x depth elements whose rows of
+// 128 bytes are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
 // is found at run time, so that the extension needs no libcuda to be imported.
 inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, const cuuint64_t (&sizes)[4],
                                    const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map,
-                                   Fetch fetch = Fetch::pairs) {
+                                   Fetch fetch = Fetch::pairs, cuuint32_t depth = 1) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -27,7 +27,7 @@ inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, c
     return reinterpret_cast<Encode>(found);
   }();
   if (function == nullptr) return cudaErrorNotSupported;
-  const cuuint32_t boxes[4] = {box[0], box[1], 1, 1};
+  const cuuint32_t boxes[4] = {box[0], box[1], depth, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   // Of rows that begin inside lines of the L2, fetching pairs of lines brings what nobody asked for yet: 5 to 10 % of the time of small
   // products (NVIDIA H200, 2026-11-25).

@@ -83,16 +83,14 @@ double nanoseconds(const Shape& s, const Problem& p, Way a, Way b, const Chip& c
   constexpr double kCopy[] = {0.14, 0.11, 0.095, 0.08, 0.14};          // for an element, by way
   constexpr double kWait = 60, kStep = 2.3, kCopyOfThread = 16;  // of a block; for a step of k; for an element a thread
   constexpr double kLoads = 230;                                 // for each time that threads load what lies along k
-  constexpr int kReserved = 1024;                                // of shared memory, for each block
   const auto k = static_cast<double>(p.k), outputs = static_cast<double>(s.tile_m * s.tile_n);
   const double copy = k * (s.tile_m * kCopy[static_cast<int>(a)] + s.tile_n * kCopy[static_cast<int>(b)]);
   const double tile = s.threads * kThread + copy + outputs * (k * kMultiply + kStore);
   const bool loads = is_along_k(a) || is_along_k(b);
   const double wait = kWait + kStep * k + kCopyOfThread * (s.tile_m + s.tile_n) * k / s.threads +
                       (loads ? kLoads * static_cast<double>(ceil_div(p.k, int64_t(s.depth()))) : 0);
-  const int fitting = (chip.shared_bytes() + kReserved) / (s.bytes(p.k) + kReserved);
   const int64_t tiles = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
-  const int64_t rounds = ceil_div(tiles, int64_t(std::clamp(fitting, 1, s.blocks)));
+  const int64_t rounds = ceil_div(tiles, std::clamp<int64_t>(chip.blocks_with(s.bytes(p.k)), 1, s.blocks));
   return std::max(static_cast<double>(tiles) * tile + wait, static_cast<double>(rounds) * wait);
 }
 
@@ -274,77 +272,80 @@ bool pays(const Problem& p, DType dtype) {
 namespace few_rows {
 namespace {
 
-constexpr int kTileCost = 8;  // what a tile costs besides its columns, in columns
-
-// Clock cycles, roughly: a step of 32 bytes of k waits for the multiplication before it, for the fragments that the block's warps load,
-// or for what is copied, longer if rows begin inside lines; and a tile begins and ends (NVIDIA H200, 2026-11-25).
-double cycles(const Shape& s, const Problem& p, DType dtype, const Boxes& x, const Boxes& w, const Chip& chip) {
-  constexpr double kLatency = 35, kWarp = 8, kBytes = 60, kAllBytes = 48, kSkewed = 1.4, kBesides = 1500;
-  const int columns = columns_of(s, p, chip);
-  const int64_t down = s.row_tiles(p.m), tiles = ceil_div(p.n, columns) * down;
-  const auto bytes = [](const Boxes& boxes, int64_t lines) {
-    return static_cast<double>(lines * 32) * (boxes.rows_inside_lines() ? kSkewed : 1);
-  };
-  const double copied = bytes(x, ceil_div(p.m, down)) + bytes(w, columns);
-  const double all = copied * static_cast<double>(tiles) / chip.multiprocessors;  // the L2 has less for all at once
-  const double warps = static_cast<double>(columns) / s.warp_columns * s.parts();
-  const double step = std::max({kLatency, kWarp * warps, copied / kBytes, all / kAllBytes});
-  const double steps = static_cast<double>(p.k * static_cast<int64_t>(size_of(dtype))) / 32;
-  return static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors))) * (steps * step + kBesides);
-}
-
-}  // namespace
-
-// Both operands contiguous along k, and one matrix; batches were not measured. Narrow tiles where columns are few (NVIDIA H200,
-// 2026-11-25: of 256 to 6144 columns and k of 1024 to 8192, 0.6 to 0.95 of the time of the others). Of 16 bits up to 16 rows, and up to
-// 64 where tiles of 64 x 128 are more than the multiprocessors (2026-11-21: faster by 2 to 8 %). More rows where both models say so:
-// 100 x 500 x 4000 takes 0.71 of the time of 16 bits, and 0.79 of that of tfloat32.
-std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                             const Choice& other, const Chip& chip) {
-  const bool half = size_of(dtype) == 2;
-  if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
-  if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
-  const auto time = [&](Index index) { return cycles(kShapes[index], p, dtype, x, w.boxes, chip); };
-  const auto chosen = [&](Index index) { return std::optional(Choice{index, false, time(index)}); };
-  const auto narrow = [&] {
-    constexpr Index kNarrow[] = {kNarrow32, kNarrow16, kNarrow64};
-    return cheapest(kNarrow, time);
-  };
-  if (p.m > kMostRows) {
-    constexpr double kFaster = 0.9;
-    // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
-    constexpr int64_t kMostOutputs = 4 * kShapes[kNarrow64].rows * kShapes[kNarrow64].most_columns();
-    const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
-    if (transposed || p.n <= kMostRows || many) return std::nullopt;
-    const auto best = chosen(narrow());
-    return best->cycles < kFaster * other.cycles ? best : std::nullopt;
-  }
-  const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
-  if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
-    return chosen(p.m <= 16 ? kNarrow16 : p.m <= 32 ? kNarrow32 : narrow());
-  }
-  if (!half || transposed) return std::nullopt;
-  if (p.m <= 16) return chosen(kRows16);
-  return p.m > 32 && ceil_div(p.n, 128) > chip.multiprocessors ? chosen(kRows64) : std::nullopt;
-}
-
 // Those that leave the busiest multiprocessor the least; of equals the most, which read the rows fewest times.
-int columns_of(const Shape& shape, const Problem& p, const Chip& chip) {
+Choice rows16(const Problem& p, const Chip& chip) {
+  constexpr int kTileCost = 8;  // what a tile costs besides its columns, in columns
   int best = 0;
   int64_t least = INT64_MAX;
-  for (int columns = shape.warp_columns; columns <= shape.most_columns(); columns += shape.warp_columns) {
-    const int64_t rounds = ceil_div(ceil_div(p.n, columns) * shape.row_tiles(p.m), int64_t(chip.multiprocessors));
-    const int64_t cost = rounds * (columns + kTileCost);
+  for (int columns = kWarpColumns; columns <= kMostColumns; columns += kWarpColumns) {
+    const int64_t cost = ceil_div(ceil_div(p.n, columns), int64_t(chip.multiprocessors)) * (columns + kTileCost);
     if (cost <= least) {
       least = cost;
       best = columns;
     }
   }
+  return {-1, kRows, best, std::clamp(kRingBytes / stage_bytes(best), 2, kMostStages), 0};
+}
+
+// Clock cycles of a shape of few_outputs, roughly. A step of 32 bytes of k waits for the multiplication before it, or for what is copied,
+// longer if rows begin inside sectors; and a tile begins and ends. Fitted to 300 times of 22 products: what is so chosen was the fastest of
+// 20 (NVIDIA H100, 2026-11-26).
+double cycles(int index, int rows, const Problem& p, DType dtype, const Boxes& x, const Boxes& w, const Chip& chip) {
+  constexpr double kChain[few_outputs::kShapeCount] = {24, 32, 34, 42, 46, 67}, kBytes = 41, kBesides = 900;
+  constexpr double kLonger[] = {1, 1.15, 1.4};  // of rows, by where they begin
+  const int columns = few_outputs::kShapes[index].columns;
+  const int64_t tiles = ceil_div(p.n, columns) * ceil_div(p.m, rows);
+  const auto bytes = [&](const Boxes& boxes, int64_t lines) {
+    return static_cast<double>(lines * 32) * kLonger[static_cast<int>(boxes.rows_begin())];
+  };
+  const double copies = (bytes(x, round_up(rows, 8)) + bytes(w, columns)) / kBytes;
+  const double step = std::pow(std::pow(kChain[index], 4) + std::pow(copies, 4), 0.25);
+  const double steps = static_cast<double>(p.k * static_cast<int64_t>(size_of(dtype))) / 32;
+  return static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors))) * (steps * step + kBesides);
+}
+
+Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, const Chip& chip) {
+  constexpr int kMostRowTiles = 8;
+  Choice best = {0, 0, 0, 0, std::numeric_limits<double>::infinity()};
+  for (int index = 0; index < few_outputs::kShapeCount; ++index) {
+    const int64_t fewest = ceil_div(p.m, kMostRows);
+    for (int64_t row_tiles = fewest; row_tiles < fewest + kMostRowTiles && row_tiles <= p.m; ++row_tiles) {
+      const int rows = static_cast<int>(ceil_div(p.m, row_tiles));
+      const double other = cycles(index, rows, p, dtype, x, w, chip);
+      if (other < best.cycles) best = {index, rows, few_outputs::kShapes[index].columns, 0, other};
+    }
+  }
+  const int bytes = few_outputs::kShapes[best.index].stage_bytes(best.rows);
+  best.stages =
+      std::clamp((chip.shared_bytes() - few_outputs::kBehind - hopper::kTileAlignment) / bytes, 2, kMostStages);
   return best;
 }
 
-int stages_of(const Shape& shape, int columns) {
-  return std::clamp(kRingBytes / shape.stage_bytes(columns), 2, kMostStages);
+}  // namespace
+
+// Both operands contiguous along k, and one matrix; batches were not measured. Of 16 bits up to 16 rows by many columns (NVIDIA H200,
+// 2026-11-21: faster by 2 to 8 %; of more rows, tiles of 64 x 64 or 64 x 128 of persistent are). Where columns are few, and of more rows
+// where both models say so, few_outputs: of 768 to 2048 columns it takes 0.7 to 0.95 of the time of multiplications by mma.sync (NVIDIA
+// H100, 2026-11-26).
+std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+                             const matmul::Choice& other, const Chip& chip) {
+  const bool half = size_of(dtype) == 2;
+  if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
+  if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
+  if (p.m > kMostRows) {
+    constexpr double kFaster = 0.9;
+    // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
+    constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
+    const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
+    if (transposed || p.n <= kMostRows || many) return std::nullopt;
+    const Choice best = narrow(p, dtype, x, w.boxes, chip);
+    return best.cycles < kFaster * other.cycles ? std::optional(best) : std::nullopt;
+  }
+  const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
+  if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
+    return narrow(p, dtype, x, w.boxes, chip);
+  }
+  return half && !transposed && p.m <= 16 ? std::optional(rows16(p, chip)) : std::nullopt;
 }
 
 }  // namespace few_rows
@@ -353,38 +354,35 @@ namespace persistent {
 
 namespace {
 
-// Shares of the tensor cores' speed that a shape reaches: where rows of both operands begin at lines of the L2, and what is left of it if
-// those of C do not; and where rows of an operand begin inside lines, with what is left of that for each such operand while most of the
-// chip's blocks read. Then a row is two requests of the copy engine, and blocks that share operands lose least; elsewhere they never are
-// the fastest, and have no share. For elements of up to 16 bits, and of 32. Measured on an NVIDIA H200, 2026-11-21 and 22: squares of 256
-// to 4096 and layers of 64 to 2048 rows, every shape. Rows inside lines: fitted to 500 times of all shapes, 2026-11-25; of 46 products of
-// 80 to 3112 rows the shape so chosen takes 1.02 of the fastest's time in the mean, 1.2 at most.
+// Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at lines of the L2; and what is left of that
+// for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks read. Blocks that share operands lose
+// least then. For elements of up to 16 bits, and of 32. Fitted to 177 products of 200 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26):
+// what is so chosen takes 1.01 of the fastest's time in the mean, 1.15 at most, apart from a few of 576 to 600 rows.
 struct Speed {
-  double aligned, skewed_result, skewed, skewed_operand;
+  double at_lines, at_sectors, inside_sectors;
 };
 struct Cost {
   Index index;
   double besides;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 2500, {1, 0.9, 0.93, 0.93}, {1, 0.945, 0.96, 0.915}},
-                           {kLong, 2500, {0.97, 0.9, 0.905, 0.93}, {0.97, 0.945, 0.93, 0.915}},
-                           {kWide224, 2500, {0.97, 0.92, 1, 0.83}, {0.99, 0.96, 1.01, 0.905}},
-                           {kWide, 2200, {0.97, 0.92, 0.98, 0.82}, {0.99, 0.96, 1.02, 0.89}},
-                           {kWide176, 2500, {0.96, 0.92, 0.955, 0.82}, {0.98, 0.96, 1.03, 0.885}},
-                           {kWide144, 2500, {0.93, 0.88, 0.855, 0.905}, {0.95, 0.88, 0.88, 0.91}},
-                           {kMedium, 2000, {0.94, 0.845, 0.85, 0.8}, {0.93, 0.8, 1.05, 0.855}},
-                           {kMediumFour, 4000, {0, 1, 0.985, 0.97}, {0, 1, 1.02, 0.915}},
-                           {kMedium96, 2000, {0.87, 0.83, 0.78, 0.77}, {0.85, 0.8, 1.05, 0.78}},
-                           {kNarrow, 1000, {0.77, 0.83, 0.6, 0.775}, {0.68, 0.87, 0.845, 0.78}},
-                           {kNarrowTwo, 2300, {0, 1, 0.69, 0.9}, {0, 1, 0.785, 0.82}},
-                           {kSquare, 700, {0.5, 0.83, 0.51, 0.715}, {0.47, 0.87, 0.72, 0.7}},
-                           {kSquareEight, 1200, {0, 1, 0.435, 1}, {0, 1, 0.435, 1}}};
+constexpr Cost kCosts[] = {{kLarge, 3300, {0.98, 0.945, 0.83}, {0.945, 0.9, 0.82}},
+                           {kLong, 3300, {0.95, 0.945, 0.83}, {0.915, 0.9, 0.82}},
+                           {kWide224, 2650, {0.98, 0.925, 0.705}, {1, 0.875, 0.705}},
+                           {kWide, 2350, {1, 0.91, 0.71}, {0.97, 0.865, 0.715}},
+                           {kWideTwo, 3000, {0.965, 0.935, 0.795}, {0.945, 0.855, 0.79}},
+                           {kWide176, 2600, {0.965, 0.86, 0.68}, {0.97, 0.855, 0.675}},
+                           {kMedium, 2050, {0.945, 0.84, 0.68}, {0.9, 0.815, 0.67}},
+                           {kMediumFour, 3400, {0.93, 1, 0.865}, {0.935, 0.885, 0.83}},
+                           {kMedium96, 1950, {0.835, 0.83, 0.625}, {0.81, 0.8, 0.69}},
+                           {kNarrow, 965, {0.695, 0.835, 0.645}, {0.705, 0.785, 0.61}},
+                           {kNarrow96, 870, {0.6, 0.835, 0.635}, {0.63, 0.8, 0.63}},
+                           {kSquare, 640, {0.53, 0.8, 0.655}, {0.495, 0.77, 0.685}},
+                           {kSquareEight, 1140, {0.45, 0.965, 0.9}, {0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
-// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides. skewed: operands whose rows begin
-// inside lines.
-double cycles(const Problem& p, const Cost& cost, int skewed, bool skewed_result, DType dtype, bool apart,
+// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
+double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b, DType dtype, bool apart,
               const Chip& chip) {
   constexpr double kMost = 0.9;  // of the multiprocessors: from there on they wait for each other's requests
   const TileShape& s = kShapes[cost.index];
@@ -394,9 +392,11 @@ double cycles(const Problem& p, const Cost& cost, int skewed, bool skewed_result
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
   const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
-  const double speed = skewed == 0 ? share.aligned * (skewed_result ? share.skewed_result : 1)
-                                   : share.skewed * std::pow(share.skewed_operand, skewed * busy);
-  if (speed == 0) return std::numeric_limits<double>::infinity();
+  const auto of_operand = [&](const Boxes& boxes) {
+    const RowsBegin begin = boxes.rows_begin();
+    return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
+  };
+  const double speed = share.at_lines * std::pow(of_operand(a) * of_operand(b), busy);
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
@@ -422,8 +422,6 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
     if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, 0};
   }
-  const int operands = a.rows_inside_lines() + b.rows_inside_lines();
-  const bool result = inside_lines(p.n * static_cast<int64_t>(size_of(result_dtype(dtype))));
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
     const bool can = apart                  ? takes_groups_apart(cost.index)
@@ -431,7 +429,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
                      : cost.index == kLong  ? in_groups
                      : in_groups            ? adds_groups(cost.index)
                                             : true;
-    return can ? cycles(p, cost, operands, result, dtype, apart, chip) : std::numeric_limits<double>::infinity();
+    return can ? cycles(p, cost, a, b, dtype, apart, chip) : std::numeric_limits<double>::infinity();
   };
   const auto best_of = [&](bool apart) -> const Cost& {
     return cheapest(kCosts, [&](const Cost& cost) { return cost_of(cost, apart); });
@@ -502,32 +500,40 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 2,200
-// times of four shapes, 563 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26: two thirds are met within
-// 20 %, and what is so chosen, of these and of the others, takes 1.04 of the fastest's time in the mean.
+// nothing else runs, besides its stages, and a stage. By the bytes that are copied at once, 16, 8, 4 or 2: of 64 lines of a stage their
+// copies, and how much longer a stage waits for them. Fitted to 368 times of four shapes, 92 products of random and of odd sizes, on an
+// NVIDIA H100, 2026-11-26: two thirds are met within 10 %, and the shape so chosen takes 1.03 of the fastest's time in the mean.
 struct Times {
   double tile, alone, stage;
 };
-constexpr Times kTimes[kShapeCount] = {{0.35, 0, 0.53}, {0.73, 1.13, 0.6}, {1.52, 0.79, 0.79}, {0.74, 0.69, 0.68}};
-constexpr double kLaunch = 2.1, kMultiply = 0.053;  // of 64 x 64 outputs, a stage
-constexpr double kThroughRegisters = 0.69;          // of a stage, beside its time
-constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
+constexpr Times kTimes[kShapeCount] = {{0.43, 0, 0.28}, {0.78, 0.27, 0.4}, {1.74, 0, 0.5}, {0.85, 0, 0.44}};
+constexpr double kLaunch = 2.35, kMultiply = 0.2;  // of 64 x 64 outputs, a stage
+constexpr double kBytes = 3e6;                     // a microsecond, of operands and results
 
-double lines_time(const Access& access, int lines, int bytes) {
-  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.166 : access.width == 4 ? 0.196 : 0.3;
-  return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
+struct CopyTimes {
+  double lines, wait;
+};
+CopyTimes copy_times(const Access& access) {
+  switch (access.width) {
+    case 16: return {0.053, 0};
+    case 8: return {0.226, 0.131};
+    case 4: return {0.271, 0.222};
+    default: return {0.522, 0.746};
+  }
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
-  const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
+  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n), tiles = down * across * p.batches;
+  // Of a tile in the mean.
+  const double rows = static_cast<double>(p.m) / static_cast<double>(down),
+               columns = static_cast<double>(p.n) / static_cast<double>(across);
   const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
-  const double stage =
-      lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
+  const CopyTimes of_a = copy_times(a), of_b = copy_times(b);
+  const double stage = (of_a.lines * rows + of_b.lines * columns) / 64 + kMultiply * rows * columns / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (kTimes[index].tile + stages * stage);
-  const double through_registers = bytes == 2 ? kThroughRegisters * ((a.width == 2) + (b.width == 2)) : 0;
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
-  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + through_registers));
+  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + of_a.wait + of_b.wait));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
   return kLaunch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }
@@ -747,7 +753,6 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   };
   constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
   constexpr double kLaunch = 1.3, kBytes = 2.2e6;  // of memory, a microsecond
-  constexpr int kReserved = 1024;                  // of shared memory, for each block
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
   const int64_t octets = std::min(ceil_div(lines, int64_t(kOctet)), int64_t(kRows / kOctet)),
                 tiles = ceil_div(tiles_of_w(p), shares);
@@ -758,8 +763,8 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   };
   const double alone = time(kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
   const double busy = time(kBusy, static_cast<double>(tiles) / kWarps);
-  const int64_t fit = (chip.shared_bytes() + kReserved) / (shared_bytes(segments, lines) + kReserved);
-  const int64_t at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
+  const int64_t fit = chip.blocks_with(shared_bytes(segments, lines)),
+                at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
   const int64_t blocks = ceil_div(x_tiles_of(p) * shares, int64_t(chip.multiprocessors)), left = blocks % at_once;
   const auto together = [&](int64_t count) { return std::max(alone, static_cast<double>(count) * busy); };
   const double all = static_cast<double>(blocks / at_once) * together(at_once) + (left > 0 ? together(left) : 0);

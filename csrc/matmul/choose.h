@@ -75,13 +75,17 @@ bool pays(const Problem& p, DType dtype);
 }  // namespace small_tiles
 
 namespace few_rows {
-// None: the kernel cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
+struct Choice {
+  int index;    // of few_outputs; -1: tiles of 16 rows
+  int rows;     // of a tile
+  int columns;  // of a tile
+  int stages;
+  double cycles;
+};
+// None: the kernels cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
 // operand; transposed: the product is C's transpose, so its rows are columns of C.
 std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
-                             const Choice& other, const Chip& chip);
-// Of a block.
-int columns_of(const Shape& shape, const Problem& p, const Chip& chip);
-int stages_of(const Shape& shape, int columns);
+                             const matmul::Choice& other, const Chip& chip);
 }  // namespace few_rows
 
 namespace register_operand {

@@ -1,18 +1,21 @@
 // persistent where the copy engine cannot read the operands where they lie, and k is short: rows that do not begin at multiples of 16
 // bytes, and tfloat32 across k. A copy of an operand would be read and written once more, which takes as long as the product. So threads
-// copy it to shared memory, as many bytes at once as its alignment allows (cp.async of 16, 8 or 4); rows of 16 bits that begin at odd
-// elements go through registers.
+// copy it to shared memory, as many bytes at once as its alignment allows (cp.async of 16, 8 or 4). Of rows of 16 bits that begin at odd
+// elements they copy the aligned chunks of 16 bytes in which these lie, and shift the chunks when they have arrived.
 //
 // Order:   that of few_rows.cuh, by the same instructions.
 // Mapping: a block a tile, several blocks a multiprocessor, which hide each other's first copies and last stores. A stage has 128 bytes
-//          of k of each line; copies run up to two stages ahead. A row of a tile is a line, or where lines are contiguous a step of k.
+//          of k of each line; where blocks are few, up to seven stages are under way. A row of a tile is a line, or where lines are
+//          contiguous a step of k.
 //          Sums leave by way of shared memory, whole rows of a tile at a time, wherever these begin.
 // Source:  A. Kerr et al., CUTLASS: software-pipelined warp-level matrix multiply.
 #include "in_place.h"
 
+#include "../common/divider.h"
 #include "../primitives/ptx/copy_part.cuh"
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/matrix.cuh"
+#include "../primitives/ptx/mbarrier.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "../primitives/ptx/opaque.cuh"
 #include "../primitives/shared.cuh"
@@ -37,11 +40,15 @@ constexpr int kSteps = 4;  // multiplications along the k of a stage, 32 bytes e
 // An operand as threads read it.
 struct Source {
   const void* data;
-  int64_t pitch;  // bytes from line to line, or where lines are contiguous from a step of k to the next
+  const char* end;
+  int64_t pitch;       // bytes from line to line, or where lines are contiguous from a step of k to the next
+  int64_t next_stage;  // bytes
   int lines;
-  int width;     // bytes that may be copied at once: 16, 8, 4, or 2
-  int piece;     // the logarithm of what a thread copies at once: 4 bytes, or `width`
-  bool along_k;  // k is contiguous
+  int width;  // bytes that may be copied at once: 16, 8, 4, or 2
+  int piece;  // the logarithm of what a thread copies at once
+
+  // Whether rows are copied as the chunks that they lie in, and shifted afterwards.
+  TREDUCE_DEVICE bool is_shifted() const { return width == 2; }
 };
 
 // Of chunks of 16 bytes in a row. Fragments of 16 bits, or along k, are read by ldmatrix, eight rows of a chunk; of 32 bits across k by
@@ -51,118 +58,187 @@ TREDUCE_DEVICE int swizzle(int row, bool along_k) {
   return sizeof(T) == 4 && !along_k ? row % 4 * 2 : row % 8;
 }
 
+TREDUCE_DEVICE uint32_t low_bits(int count) { return count >= 32 ? ~0u : count <= 0 ? 0 : (1u << count) - 1; }
+
 // A thread's copies of an operand's tiles, a stage after another. Rows of shared memory are 128 bytes; of a stage they come in units of
-// kDepth, each a slab of kDepth lines where lines are contiguous. What is past an edge becomes zero.
-template <class T, class S, int kLines>
+// kDepth, each a slab of kDepth lines where lines are contiguous. What is past the end of k becomes zero. Of a stage a thread has pieces
+// of every at_once-th row.
+template <class T, class S, int kLines, bool kAlongK>
 class Copies {
-  static constexpr int kRows = kLines > kDepth<T> ? kLines : kDepth<T>, kUnits = kRows / kDepth<T>;
+  static constexpr int kUnitRows = kDepth<T>, kUnits = (kLines + kUnitRows - 1) / kUnitRows, kRows = kUnits * kUnitRows;
+  static constexpr int kChunk = 16, kChunkedRow = kRowBytes + kChunk;  // of a row, the chunks that it lies in
+  static_assert(kRows <= S::kThreads);
 
  public:
-  static constexpr int kBytes = kRows * kRowBytes;
-  static constexpr int kWords = kBytes / 4 / S::kThreads;  // of a stage, a thread
+  static constexpr int kBytes = kRows * kRowBytes, kChunkedBytes = kRows * kChunkedRow;
 
-  TREDUCE_DEVICE Copies(const Source& source, int64_t matrix, int64_t line, int depth)
-      : width_(source.width), along_k_(source.along_k) {
+  TREDUCE_DEVICE Copies(const Source& source, int64_t matrix, int64_t line) : source_(source) {
     constexpr int kSize = sizeof(T);
-    const int64_t pitch = source.pitch;
-    const int lines = static_cast<int>(min(source.lines - line, int64_t(kLines)));
-    const int at_once = (S::kThreads << source.piece) / kRowBytes;
-    const int inner = threadIdx.x << source.piece & (kRowBytes - 1), row = (threadIdx.x << source.piece) / kRowBytes;
-    from_ = static_cast<const char*>(source.data) + (matrix + line * (along_k_ ? 0 : 1)) * kSize +
-            (along_k_ ? line + row : row) * pitch + inner;
-    hop_ = at_once * pitch;
-    next_ = along_k_ ? int64_t(kRowBytes) : kDepth<T> * pitch;
-    next_unit_ = along_k_ ? kDepth<T> * pitch : int64_t(kRowBytes);
-    inner_left_ = (along_k_ ? depth : lines) * kSize - inner;
-    outer_left_ = along_k_ ? lines : depth;
-    row_ = row;
-    to_ = row * kRowBytes + (inner / 16 ^ swizzle<T>(row, along_k_)) * 16 + inner % 16;
+    const int lines = static_cast<int>(min(source.lines - line, int64_t(kLines))), at_once = rows_at_once();
+    const char* const first = static_cast<const char*>(source.data) + (matrix + (kAlongK ? 0 : line)) * kSize +
+                              (kAlongK ? line : 0) * source.pitch;
+    from_ = first + row() * source.pitch + inner();
+    hop_ = at_once * source.pitch;
+    to_ = row() * kRowBytes + (inner() / 16 ^ swizzle<T>(row(), kAlongK)) * 16 + inner() % 16;
     // What at_once rows on the swizzle exchanges.
-    turn_ = at_once % 8 != 0 && (sizeof(T) == 2 || along_k_) ? 64 : 0;
-  }
-
-  TREDUCE_DEVICE bool through_registers() const { return sizeof(T) == 2 && width_ == 2; }
-
-  // Starts the copies of a stage, unless they go through registers.
-  TREDUCE_DEVICE void start(ptx::SharedAddress tile) const {
-    if (width_ == 16) {
-      start_by<16>(tile);
-    } else if (width_ == 8) {
-      start_by<8>(tile);
-    } else if (width_ == 4) {
-      start_by<4>(tile);
+    turn_ = at_once % 8 != 0 && (sizeof(T) == 2 || kAlongK) ? 64 : 0;
+    int chunk_begin = 0;
+    if (is_shifted()) {
+      // As many rows, or stages, further a row begins as far behind a chunk.
+      skew_ = static_cast<int>(reinterpret_cast<uint64_t>(from_) % kChunk);
+      from_ -= skew_;
+      chunk_begin = skew_;
+      const char* const begin = first + (kAlongK ? threadIdx.x : last_row()) * source.pitch + last_inner();
+      const int skew = static_cast<int>(reinterpret_cast<uint64_t>(begin) % kChunk);
+      last_ = begin - skew + kRowBytes;
+      last_end_ = kRowBytes - skew;
+      has_last_ =
+          skew > 0 && threadIdx.x < kRows && (kAlongK ? threadIdx.x < lines : last_inner() + last_end_ < lines * kSize);
     }
-  }
-
-  // The same through registers.
-  template <int kCount>
-  TREDUCE_DEVICE void load(uint16_t (&words)[kCount][2]) const {
-    for_each_piece<4>([&](int i, int, const char* from, int left) {
-      words[i][0] = left > 0 ? __ldg(reinterpret_cast<const uint16_t*>(from)) : uint16_t(0);
-      words[i][1] = left > 2 ? __ldg(reinterpret_cast<const uint16_t*>(from) + 1) : uint16_t(0);
-    });
-  }
-  template <int kCount>
-  TREDUCE_DEVICE void store(ptx::SharedAddress tile, const uint16_t (&words)[kCount][2]) const {
-    for_each_piece<4>([&](int i, int to, const char*, int) {
-      ptx::store_shared(tile + to, words[i][0] | static_cast<uint32_t>(words[i][1]) << 16);
-    });
-  }
-
-  // On to the next stage.
-  TREDUCE_DEVICE void next() {
-    from_ += next_;
-    if (along_k_) {
-      inner_left_ -= kRowBytes;
+    if (kAlongK) {
+      exists_ = low_bits((lines - row() + at_once - 1) / at_once);
     } else {
-      outer_left_ -= kDepth<T>;
-    }
-  }
-
- private:
-  template <int kWidth>
-  TREDUCE_DEVICE void start_by(ptx::SharedAddress tile) const {
-    for_each_piece<kWidth>(
-        [&](int, int to, const char* from, int left) { ptx::copy_async_or_zero<kWidth>(tile + to, from, left > 0); });
-  }
-
-  // visit(number, place in the tile, address, bytes that are left from there on) of this thread's pieces of a stage.
-  template <int kWidth, class Visit>
-  TREDUCE_DEVICE void for_each_piece(Visit&& visit) const {
-    constexpr int kAtOnce = S::kThreads * kWidth / kRowBytes, kCount = kDepth<T> / kAtOnce;
-    static_assert(kAtOnce % 4 == 0 && kCount * kAtOnce == kDepth<T>);
+      const int count = kUnitRows / at_once;
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      const char* from = ptx::opaque(from_ + unit * next_unit_);
-      const int outer_left = outer_left_ - (along_k_ ? unit * kDepth<T> : 0);
-      const int left = inner_left_ - (along_k_ ? 0 : unit * kRowBytes);
-      const int to = to_ + unit * kDepth<T> * kRowBytes, turned = to ^ turn_;
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        if (kLines < kDepth<T> && along_k_ && i * kAtOnce >= kLines) break;
-        visit(unit * kCount + i, (i % 2 == 0 ? to : turned) + i * kAtOnce * kRowBytes, from,
-              row_ + i * kAtOnce < outer_left ? left : 0);
-        from = ptx::opaque(from + hop_);  // else the compiler keeps a register for each address
+      for (int unit = 0; unit < kUnits; ++unit) {
+        if (inner() + unit * kRowBytes < lines * kSize + chunk_begin) exists_ |= low_bits(count) << unit * count;
       }
     }
   }
 
+  // Rows of 32 bits never are.
+  TREDUCE_DEVICE bool is_shifted() const { return sizeof(T) == 2 && source_.is_shifted(); }
+  // Of a stage, as it arrives.
+  TREDUCE_DEVICE int stage_bytes() const { return is_shifted() ? kChunkedBytes : kBytes; }
+
+  // Starts the copies of the next stage, which has k_left steps of k.
+  TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
+    const uint32_t exists = k_left < kUnitRows ? exists_ & in_k(k_left) : exists_;
+    if (source_.width == 16) {
+      start_by<16>(stage, exists);
+    } else if (source_.width == 8) {
+      start_by<8>(stage, exists);
+    } else if (source_.width == 4) {
+      start_by<4>(stage, exists);
+    } else if (is_shifted()) {
+      start_chunks(stage, exists, k_left);
+      last_ += source_.next_stage;
+    }
+    from_ += source_.next_stage;
+  }
+
+  // Makes a tile of a stage that has arrived as chunks, and has k_left steps of k; what is past them becomes zero.
+  TREDUCE_DEVICE void shift(ptx::SharedAddress stage, ptx::SharedAddress tile, int k_left) const {
+    constexpr int kWords = kChunk / 4, kSize = sizeof(T);
+    const ptx::SharedAddress chunks = stage + to_chunk() + skew_ / 4 * 4;
+    const int left = k_left * kSize - inner();  // of a row, where k is contiguous
+    for_each_piece<kChunk>([&](int, int rows, int to) {
+      uint32_t words[kWords + 1];
+#pragma unroll
+      for (int i = 0; i <= kWords; ++i) words[i] = ptx::load_shared<uint32_t>(chunks + rows * kChunkedRow + i * 4);
+      const bool exists = kAlongK || (row() + rows) % kUnitRows < k_left;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const int bits = kAlongK ? min(max(left - i * 4, 0), 4) * 8 : exists ? 32 : 0;
+        words[i] = __funnelshift_r(words[i], words[i + 1], skew_ % 4 * 8) & low_bits(bits);
+      }
+      ptx::store_shared(tile + to, make_uint4(words[0], words[1], words[2], words[3]));
+    });
+  }
+
+ private:
+  // This thread's place: a row, and bytes in it.
+  TREDUCE_DEVICE int row() const { return (threadIdx.x << source_.piece) / kRowBytes; }
+  TREDUCE_DEVICE int inner() const { return threadIdx.x << source_.piece & (kRowBytes - 1); }
+  TREDUCE_DEVICE int rows_at_once() const { return (S::kThreads << source_.piece) / kRowBytes; }
+  // Of row threadIdx.x of a stage.
+  TREDUCE_DEVICE int last_row() const { return threadIdx.x % kUnitRows; }
+  TREDUCE_DEVICE int last_inner() const { return kAlongK ? 0 : static_cast<int>(threadIdx.x) / kUnitRows * kRowBytes; }
+  TREDUCE_DEVICE int64_t next_unit() const { return kAlongK ? kUnitRows * source_.pitch : int64_t(kRowBytes); }
+
+  // The pieces that lie in the first k_left steps of a stage.
+  TREDUCE_DEVICE uint32_t in_k(int k_left) const {
+    constexpr int kSize = sizeof(T);
+    if (kAlongK) return inner() < k_left * kSize + skew_ ? ~0u : 0;
+    const int at_once = rows_at_once(), count = kUnitRows / at_once;
+    const uint32_t of_unit = low_bits((k_left - row() + at_once - 1) / at_once);
+    uint32_t all = 0;
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) all |= of_unit << unit * count;
+    return all;
+  }
+
+  // visit(number, rows from the thread's first, place in the tile) of this thread's pieces of a stage.
+  template <int kWidth, class Visit>
+  TREDUCE_DEVICE void for_each_piece(Visit&& visit) const {
+    constexpr int kAtOnce = S::kThreads * kWidth / kRowBytes, kCount = kUnitRows / kAtOnce;
+    static_assert(kAtOnce % 4 == 0 && kCount * kAtOnce == kUnitRows && kUnits * kCount <= 32);
+#pragma unroll
+    for (int piece = 0; piece < kUnits * kCount; ++piece) {
+      visit(piece, piece * kAtOnce, (piece % 2 == 0 ? to_ : to_ ^ turn_) + piece * kAtOnce * kRowBytes);
+    }
+  }
+
+  template <int kWidth>
+  TREDUCE_DEVICE void start_by(ptx::SharedAddress stage, uint32_t exists) const {
+    constexpr int kCount = kUnitRows / (S::kThreads * kWidth / kRowBytes);
+    const char* from = from_;
+    for_each_piece<kWidth>([&](int piece, int rows, int to) {
+      if (piece % kCount == 0) from = ptx::opaque(from_ + piece / kCount * next_unit());
+      const int place = is_shifted() ? to_chunk() + rows * kChunkedRow : to;
+      ptx::copy_async_or_zero<kWidth>(stage + place, from, (exists >> piece & 1) != 0);
+      from = ptx::opaque(from + hop_);  // else the compiler keeps a register for each address
+    });
+  }
+
+  TREDUCE_DEVICE int to_chunk() const { return row() * kChunkedRow + inner(); }
+  TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) const {
+    constexpr int kSize = sizeof(T), kAtOnce = S::kThreads * kChunk / kRowBytes, kCount = kUnitRows / kAtOnce;
+    const bool last = has_last_ && (kAlongK ? last_end_ < k_left * kSize : last_row() < k_left);
+    const ptx::SharedAddress to_last = stage + threadIdx.x * kChunkedRow + kRowBytes;
+    const auto place_of = [&](int piece) { return from_ + piece / kCount * next_unit() + piece % kCount * hop_; };
+    // Nothing past the operand's end is read: it may be the end of the memory.
+    const bool passes = exists != 0 && place_of(31 - __clz(exists)) + kChunk > source_.end;
+    if (!passes) start_by<kChunk>(stage, exists);
+    if (last && last_ + kChunk <= source_.end) ptx::copy_async<kChunk>(to_last, last_);
+    const auto start_elements = [&](ptx::SharedAddress to, const char* from) {
+#pragma unroll 1
+      for (int i = 0; i < kChunk && from + i < source_.end; i += kSize) {
+        ptx::store_shared(to + i, __ldg(reinterpret_cast<const uint16_t*>(from + i)));
+      }
+    };
+    if (passes) {
+#pragma unroll 1
+      for (int piece = 0; piece < kUnits * kCount; ++piece) {
+        if ((exists >> piece & 1) != 0)
+          start_elements(stage + to_chunk() + piece * kAtOnce * kChunkedRow, place_of(piece));
+      }
+    }
+    if (last && last_ + kChunk > source_.end) start_elements(to_last, last_);
+  }
+
+  const Source& source_;
   const char* from_;
-  int64_t hop_, next_, next_unit_;
-  int inner_left_, outer_left_;  // bytes from the thread's first, and rows from the tile's, to the edges
-  int row_, to_, turn_, width_;
-  bool along_k_;
+  int64_t hop_;
+  uint32_t exists_ = 0;  // a bit for each piece of a whole stage: not past the last line
+  int to_, turn_;
+  // Of rows that are shifted: bytes from the chunk's begin to the row's; the last chunk of row threadIdx.x, where in the row it begins,
+  // and whether it is needed.
+  int skew_ = 0;
+  const char* last_ = nullptr;
+  int last_end_ = 0;
+  bool has_last_ = false;
 };
 
 // Where a warp reads the fragments of an operand in a tile.
-template <class T>
+template <class T, bool kAlongK>
 class Reader {
  public:
   // `line`: the warp's first.
-  TREDUCE_DEVICE Reader(bool along_k, const char* shared, int line)
+  TREDUCE_DEVICE Reader(const char* shared, int line)
       : shared_(shared), address_(ptx::shared_address(const_cast<char*>(shared))) {
     const int lane = threadIdx.x % 32, slab = line / kDepth<T> * kDepth<T>;
-    if (along_k) {
+    if (kAlongK) {
       place_ = (line + lane % 16) * kRowBytes + (lane / 16 ^ lane % 8) * 16;
     } else if (sizeof(T) == 2) {
       const int chunk = line % kDepth<T> / 8 + lane / 8 % 2;
@@ -175,7 +251,6 @@ class Reader {
 
   // Fragment `index`, of 16 lines, of multiplication `step`: lines 0 to 7 and 8 to 15 of the first half of k, then of the second.
   // tile: where it begins, in bytes.
-  template <bool kAlongK>
   TREDUCE_DEVICE void load(uint32_t (&words)[4], int tile, int index, int step) const {
     if constexpr (kAlongK) {
       ptx::load_matrices<false>(words, address_ + tile + (place_ ^ step * 32) + index * 16 * kRowBytes);
@@ -203,97 +278,130 @@ class Reader {
 // Sums of a tile in shared memory, rounded.
 template <class Out, class S>
 struct Results {
-  static constexpr int kPitch = S::kTileN + 16 / sizeof(Out);  // so that rows of a fragment meet all banks
+  static constexpr int kSize = sizeof(Out);
+  static constexpr int kPitch = S::kTileN + 16 / kSize;  // so that rows of a fragment meet all banks
 
   // Stores the tile from `to` on, its first output: 16 bytes at once where rows of C begin at multiples of these; else words. Of 16 bits
   // a row may begin between two words: then an output is left at either end.
   // Who calls: all threads of the block, behind a barrier.
   TREDUCE_DEVICE static void store(const Out* from, Out* to, int64_t pitch, int rows, int columns) {
-    if (pitch % (16 / sizeof(Out)) == 0 && reinterpret_cast<uint64_t>(to) % 16 == 0) {
-      for_each_row<16>(from, to, pitch, rows, [&](const Out* in, Out* out, int first) {
-        if (first < columns) *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(in);
+    if (pitch % (16 / kSize) == 0 && reinterpret_cast<uint64_t>(to) % 16 == 0) {
+      const bool exists = first<16>() < columns;
+      for_each_row<16>(from, to, pitch, rows, [&](const Out* in, Out* out) {
+        if (exists) *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(in);
       });
-    } else if constexpr (sizeof(Out) == 4) {
-      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out, int first) {
-        if (first < columns) *out = *in;
+    } else if constexpr (kSize == 4) {
+      const bool exists = first<4>() < columns;
+      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out) {
+        if (exists) *out = *in;
       });
     } else {
-      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out, int first) {
-        uint32_t word = *reinterpret_cast<const uint32_t*>(in);
-        const bool skew = reinterpret_cast<uint64_t>(out) % 4 != 0;
-        if (skew) {
-          if (first == 0) *out = *in;
-          word = __funnelshift_r(word, *reinterpret_cast<const uint32_t*>(in + 2), 16);
+      // The same in all rows of a thread, which are an even number apart.
+      const int skew =
+          static_cast<int>(reinterpret_cast<uint64_t>(to + threadIdx.x / (S::kTileN * kSize / 4) * pitch) / 2 % 2);
+      const int left = columns - first<4>() - skew;
+      const bool begins = skew > 0 && first<4>() == 0;
+      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out) {
+        const uint32_t word = *reinterpret_cast<const uint32_t*>(in);
+        const uint32_t shifted =
+            skew > 0 ? __funnelshift_r(word, *reinterpret_cast<const uint32_t*>(in + 2), 16) : word;
+        if (left >= 2) {
+          *reinterpret_cast<uint32_t*>(out + skew) = shifted;
+        } else if (left == 1) {
+          out[skew] = in[skew];
         }
-        out += skew;
-        if (first + skew + 2 <= columns) {
-          *reinterpret_cast<uint32_t*>(out) = word;
-        } else if (first + skew < columns) {
-          *out = in[skew];
-        }
+        if (begins) *out = *in;
       });
     }
   }
 
  private:
-  // visit(place in shared memory, place in C, column) of this thread's pieces of kWidth bytes.
+  // This thread's first column, of pieces of kWidth bytes.
+  template <int kWidth>
+  TREDUCE_DEVICE static int first() {
+    constexpr int kARow = S::kTileN * kSize / kWidth;
+    return threadIdx.x % kARow * (kWidth / kSize);
+  }
+
+  // visit(place in shared memory, place in C) of this thread's pieces of kWidth bytes.
   template <int kWidth, class Visit>
   TREDUCE_DEVICE static void for_each_row(const Out* from, Out* to, int64_t pitch, int rows, Visit&& visit) {
-    constexpr int kSize = kWidth / sizeof(Out), kARow = S::kTileN / kSize, kAtOnce = S::kThreads / kARow;
-    static_assert(kARow * kAtOnce == S::kThreads && S::kTileM % kAtOnce == 0);
-    const int first = threadIdx.x % kARow * kSize, row = threadIdx.x / kARow;
-    from += row * kPitch + first;
-    to += row * pitch + first;
+    constexpr int kARow = S::kTileN * kSize / kWidth, kAtOnce = S::kThreads / kARow;
+    static_assert(kARow * kAtOnce == S::kThreads && S::kTileM % kAtOnce == 0 && kAtOnce % 2 == 0);
+    const int row = threadIdx.x / kARow;
+    from += row * kPitch + first<kWidth>();
+    to += row * pitch + first<kWidth>();
     const int64_t hop = kAtOnce * pitch;
 #pragma unroll 4
     for (int i = 0; i < S::kTileM / kAtOnce; ++i) {
-      if (row + i * kAtOnce < rows) visit(from + i * kAtOnce * kPitch, to, first);
+      if (row + i * kAtOnce >= rows) break;
+      visit(from + i * kAtOnce * kPitch, to);
       to += hop;
     }
   }
 };
 
-// Matrices of both operands, by the outer and the inner number of a batch.
-struct Batches {
-  unsigned inner;
-  int64_t a[2], b[2];  // in elements
+// For all copies but those of the youngest stages - 2 stages. stages: one of kStages.
+TREDUCE_DEVICE void wait_for_stage(int stages) {
+  static_assert(kStages[0] == 2 && kStages[1] == 3 && kStages[2] == 5 && kStages[3] == 8);
+  if (stages == 3) {
+    ptx::wait_copies<1>();
+  } else if (stages == 5) {
+    ptx::wait_copies<3>();
+  } else if (stages == 8) {
+    ptx::wait_copies<6>();
+  } else {
+    ptx::wait_copies<0>();
+  }
+}
+
+// Where a block's tile lies: tiles beside each other, below each other, and matrices, by the outer and the inner number of a batch.
+struct Tiles {
+  Divider across, down, inner_batches;
+  int64_t a[2], b[2];  // from matrix to matrix, in elements
 };
 
-template <class T, class S>
+template <class T, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
-    kernel(TREDUCE_GRID_CONSTANT Source a, TREDUCE_GRID_CONSTANT Source b, TREDUCE_GRID_CONSTANT Batches batches,
-           Result<T>* c, const Result<T>* bias, int64_t m, int64_t n, int depth, unsigned down, unsigned across,
-           int stages) {
+    kernel(TREDUCE_GRID_CONSTANT Source a, TREDUCE_GRID_CONSTANT Source b, TREDUCE_GRID_CONSTANT Tiles tiles,
+           Result<T>* c, const Result<T>* bias, int64_t m, int64_t n, int depth, int stages) {
 #ifdef TREDUCE_SM90A
   using Out = Result<T>;
-  using CopiesA = Copies<T, S, S::kTileM>;
-  using CopiesB = Copies<T, S, S::kTileN>;
+  using CopiesA = Copies<T, S, S::kTileM, kAAlongK>;
+  using CopiesB = Copies<T, S, S::kTileN, kBAlongK>;
   constexpr int kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
   constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 16;  // fragments of a warp
   ptx::allow_launch_after();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM, warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
   char* const shared = dynamic_shared<char>();
-  const ptx::SharedAddress ring = ptx::shared_address(shared);
 
-  const unsigned line_of_tiles = blockIdx.x / across, matrix = line_of_tiles / down;
-  const unsigned batch_x = matrix / batches.inner, batch_y = matrix - batch_x * batches.inner;
-  const int64_t row = int64_t(line_of_tiles - matrix * down) * S::kTileM;
-  const int64_t column = int64_t(blockIdx.x - line_of_tiles * across) * S::kTileN;
+  const unsigned line_of_tiles = tiles.across.quotient_of_small(blockIdx.x);
+  const unsigned matrix = tiles.down.quotient_of_small(line_of_tiles);
+  const unsigned batch_x = tiles.inner_batches.quotient_of_small(matrix);
+  const unsigned batch_y = matrix - batch_x * static_cast<unsigned>(tiles.inner_batches.divisor);
+  const int64_t row = int64_t(line_of_tiles - matrix * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
+  const int64_t column = int64_t(blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor)) * S::kTileN;
   const int steps = (depth + kDepth<T> - 1) / kDepth<T>;
-  CopiesA copies_a(a, batch_x * batches.a[0] + batch_y * batches.a[1], row, depth);
-  CopiesB copies_b(b, batch_x * batches.b[0] + batch_y * batches.b[1], column, depth);
-  const Reader<T> reader_a(a.along_k, shared, warp_m), reader_b(b.along_k, shared + CopiesA::kBytes, warp_n);
+  CopiesA copies_a(a, batch_x * tiles.a[0] + batch_y * tiles.a[1], row);
+  CopiesB copies_b(b, batch_x * tiles.b[0] + batch_y * tiles.b[1], column);
+  // Stage s lies at s % stages; behind the ring tiles that are made of stages.
+  const ptx::SharedAddress ring = ptx::shared_address(shared);
+  const bool shifts_a = copies_a.is_shifted(), shifts_b = copies_b.is_shifted();
+  const int stage_a = copies_a.stage_bytes(), stage_bytes = stage_a + copies_b.stage_bytes();
+  const int made_a = min(stages, steps) * stage_bytes, made_b = made_a + (shifts_a ? CopiesA::kBytes : 0);
+  const Reader<T, kAAlongK> reader_a(shared + (shifts_a ? made_a : 0), warp_m);
+  const Reader<T, kBAlongK> reader_b(shared + (shifts_b ? made_b : stage_a), warp_n);
   const bool has_outputs = row + warp_m < m && column + warp_n < n;
   ptx::wait_for_launch_before();
 
   float acc[kM][kN * 2][4] = {};
-  const auto multiply = [&](auto a_along_k, auto b_along_k, int stage, int step) {
+  const auto multiply = [&](int stage, int step) {
     uint32_t words_a[kM][4], words_b[kN][4];
 #pragma unroll
-    for (int i = 0; i < kM; ++i) reader_a.template load<a_along_k>(words_a[i], stage, i, step);
+    for (int i = 0; i < kM; ++i) reader_a.load(words_a[i], shifts_a ? 0 : stage, i, step);
 #pragma unroll
-    for (int j = 0; j < kN; ++j) reader_b.template load<b_along_k>(words_b[j], stage, j, step);
+    for (int j = 0; j < kN; ++j) reader_b.load(words_b[j], shifts_b ? 0 : stage, j, step);
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
 #pragma unroll
@@ -303,68 +411,34 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     }
   };
-  // Of a stage, kParts parts, so that what goes through registers need not all be there at once.
-  constexpr int kParts = sizeof(T) == 2 ? 2 : 1;
-  const auto multiply_part = [&](int stage, int part) {
-    const auto all = [&](auto a_along_k, auto b_along_k) {
+  // Of a stage, or of its first half, if the other is past the end of k.
+  const auto multiply_stage = [&](int stage, int left) {
 #pragma unroll
-      for (int s = 0; s < kSteps / kParts; ++s) {
-        multiply(a_along_k, b_along_k, stage, part * (kSteps / kParts) + s);
-      }
-    };
-    using Yes = std::true_type;
-    using No = std::false_type;
-    if (a.along_k) {
-      b.along_k ? all(Yes{}, Yes{}) : all(Yes{}, No{});
-    } else {
-      b.along_k ? all(No{}, Yes{}) : all(No{}, No{});
+    for (int s = 0; s < kSteps; ++s) {
+      if (s == kSteps / 2 && left <= kDepth<T> / 2) break;
+      multiply(stage, s);
     }
   };
 
-  // Stage s lies at s % stages.
-  constexpr int kHeld = CopiesA::kWords > CopiesB::kWords ? CopiesA::kWords : CopiesB::kWords;
-  int filled = 0;
-  const auto start = [&](ptx::SharedAddress stage) {
-    if (filled < steps) {
-      copies_a.start(stage);
-      copies_b.start(stage + CopiesA::kBytes);
-    }
-    ptx::commit_copies();
-  };
-  // Fills what goes through registers while `meanwhile(part)` multiplies.
-  const auto fill_held = [&](ptx::SharedAddress stage, auto&& meanwhile) {
-    if constexpr (sizeof(T) == 2) {
-      uint16_t held[kHeld][2];
-      const bool of_a = filled < steps && copies_a.through_registers();
-      const bool of_b = filled < steps && copies_b.through_registers();
-      if (of_a) copies_a.load(held);
-      meanwhile(0);
-      if (of_a) copies_a.store(stage, held);
-      if (of_b) copies_b.load(held);
-      meanwhile(1);
-      if (of_b) copies_b.store(stage + CopiesA::kBytes, held);
-    } else {
-      meanwhile(0);
-    }
-    copies_a.next();
-    copies_b.next();
-    ++filled;
-  };
   // The first stages are filled while nothing is multiplied.
   int reading = 1 - stages, filling = 0;
 #pragma unroll 1
   for (int step = 1 - stages; step < steps; ++step) {
+    const int stage = reading * stage_bytes;
     if (step >= 0) {
-      stages == 3 ? ptx::wait_copies<1>() : ptx::wait_copies<0>();
+      wait_for_stage(stages);
       __syncthreads();
+      if (shifts_a) copies_a.shift(ring + stage, ring + made_a, depth - step * kDepth<T>);
+      if (shifts_b) copies_b.shift(ring + stage + stage_a, ring + made_b, depth - step * kDepth<T>);
+      if (shifts_a || shifts_b) __syncthreads();
     }
-    const int stage = reading * kStageBytes;
-    const ptx::SharedAddress next = ring + filling * kStageBytes;
-    start(next);
-    fill_held(next, [&](int part) {
-      const bool has_steps = step >= 0 && step * kDepth<T> + part * (kDepth<T> / kParts) < depth;
-      if (has_steps && has_outputs) multiply_part(stage, part);
-    });
+    const int k_left = depth - (step + stages - 1) * kDepth<T>;
+    if (k_left > 0) {
+      copies_a.start(ring + filling * stage_bytes, k_left);
+      copies_b.start(ring + filling * stage_bytes + stage_a, k_left);
+    }
+    ptx::commit_copies();
+    if (step >= 0 && has_outputs) multiply_stage(stage, depth - step * kDepth<T>);
     reading = reading + 1 == stages ? 0 : reading + 1;
     filling = filling + 1 == stages ? 0 : filling + 1;
   }
@@ -410,27 +484,43 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 inline Source source_of(const Operand& o) {
   const auto [along_k, width] = access_of(o);
-  const int piece = width == 16 ? 4 : width == 8 ? 3 : 2;
+  const int piece = width == 16 || width == 2 ? 4 : width == 8 ? 3 : 2;
   const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
-  return {o.data, pitch, static_cast<int>(o.lines), width, piece, along_k};
+  int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride;
+  for (int d = 0; d < 2; ++d) last += (o.batch_size[d] - 1) * o.batch_stride[d];
+  const char* const end = static_cast<const char*>(o.data) + (last + 1) * o.element_bytes;
+  const int64_t next_stage = along_k ? int64_t(kRowBytes) : kRowBytes / o.element_bytes * pitch;
+  return {o.data, end, pitch, next_stage, static_cast<int>(o.lines), width, piece};
 }
 
-inline Batches batches_of(const Operand& a, const Operand& b, const Problem& p) {
-  return {static_cast<unsigned>(inner_batches_of(p)),
+template <class S>
+Tiles tiles_for(const Operand& a, const Operand& b, const Problem& p) {
+  return {Divider(ceil_div(p.n, int64_t(S::kTileN))),
+          Divider(ceil_div(p.m, int64_t(S::kTileM))),
+          Divider(inner_batches_of(p)),
           {a.batch_stride[0], a.batch_stride[1]},
           {b.batch_stride[0], b.batch_stride[1]}};
+}
+
+template <class T, class S, bool kAAlongK, bool kBAlongK>
+cudaError_t launch_kernel(const Call& call, const Operand& a, const Operand& b) {
+  const Problem& p = call.problem;
+  return launch(&kernel<T, S, kAAlongK, kBAlongK>, call.step(-1), source_of(a), source_of(b), tiles_for<S>(a, b, p),
+                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), p.m, p.n,
+                static_cast<int>(p.k), call.prepared.stages);
 }
 
 template <class T>
 cudaError_t launch_type(const Call& call) {
   const Problem& p = call.problem;
   const Operand a = operand_a(p, call.a, sizeof(T)), b = operand_b(p, call.b, sizeof(T));
+  const bool along_a = access_of(a).along_k, along_b = access_of(b).along_k;
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    return launch(&kernel<T, S>, call.step(-1), source_of(a), source_of(b), batches_of(a, b, p),
-                  static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), p.m, p.n,
-                  static_cast<int>(p.k), static_cast<unsigned>(ceil_div(p.m, int64_t(S::kTileM))),
-                  static_cast<unsigned>(ceil_div(p.n, int64_t(S::kTileN))), call.prepared.stages);
+    if (along_a) {
+      return along_b ? launch_kernel<T, S, true, true>(call, a, b) : launch_kernel<T, S, true, false>(call, a, b);
+    }
+    return along_b ? launch_kernel<T, S, false, true>(call, a, b) : launch_kernel<T, S, false, false>(call, a, b);
   });
 }
 

@@ -9,12 +9,17 @@
 namespace treduce::matmul {
 
 constexpr int64_t kBoxAlignment = 16;  // bytes: addresses and strides of a tensor that the copy engine reads
-// Bytes that the L2 keeps together. Rows of copies begin at multiples of it where that adds little: a box of rows that do
-// not asks for a third more, and small tiles wait for the L2.
-constexpr int64_t kCacheLine = 128;
+// Bytes that the L2 keeps together, and that it reads together. Rows of copies begin at multiples of the former where that adds little.
+constexpr int64_t kCacheLine = 128, kSector = 32;
 constexpr int64_t kLongRow = 8 * kCacheLine;
-// Whether rows, one every so many bytes from an aligned address on, begin inside cache lines.
-constexpr bool inside_lines(int64_t pitch_bytes) { return pitch_bytes % kCacheLine != 0; }
+// Where rows begin, one every so many bytes from an aligned address on. Of rows that begin inside sectors all multiprocessors together
+// get hardly more than half of the bytes a cycle that they get of others.
+enum class RowsBegin { at_lines, at_sectors, inside_sectors };
+constexpr RowsBegin rows_begin(int64_t pitch_bytes) {
+  return pitch_bytes % kSector != 0      ? RowsBegin::inside_sectors
+         : pitch_bytes % kCacheLine != 0 ? RowsBegin::at_sectors
+                                         : RowsBegin::at_lines;
+}
 
 // One operand of C = A B, seen from the kernel: `lines` (rows of A, columns of B) of `depth` (k) elements each.
 struct Operand {
@@ -63,7 +68,7 @@ struct Boxes {
   int64_t inner, outer, pitch;
   int64_t batch_size[2], batch_pitch[2];
 
-  bool rows_inside_lines() const { return inside_lines(pitch * element_bytes); }
+  RowsBegin rows_begin() const { return matmul::rows_begin(pitch * element_bytes); }
 };
 
 enum class Reading {

@@ -329,18 +329,25 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
 }
 
 // The one launch of in_place.cu.
-void add_in_place(in_place::Index index, const Chip& chip, Prepared& out) {
+void add_in_place(in_place::Index index, const Operand& a, const Operand& b, const Chip& chip, Prepared& out) {
   const Problem& p = out.problem;
   const in_place::Shape& s = in_place::kShapes[index];
   const int bytes = static_cast<int>(size_of(out.dtype));
-  const int64_t stages = ceil_div(p.k * bytes, int64_t(in_place::kRowBytes));
+  const int64_t steps = ceil_div(p.k * bytes, int64_t(in_place::kRowBytes));
   out.in_place = true;
   out.shape = index;
   set_tile(s, out);
-  out.stages = stages == 1 ? 2 : in_place::kMostStages;
   LaunchShape launch = launch_of(s);
   launch.grid = tiles_of(p, s.tile_m, s.tile_n);
-  launch.shared_bytes = s.bytes_of_block(bytes, static_cast<int>(std::min<int64_t>(stages, out.stages)));
+  // As many stages as k has, and shared memory for the blocks that a multiprocessor is to have at once.
+  const int64_t at_once = std::min<int64_t>(ceil_div(launch.grid, int64_t(chip.multiprocessors)), s.blocks);
+  for (const int stages : in_place::kStages) {
+    const int ring = static_cast<int>(std::min<int64_t>(steps, stages));
+    const int64_t shared = s.bytes_of_block(bytes, ring, access_of(a).width == 2, access_of(b).width == 2);
+    if (out.stages > 0 && (chip.blocks_with(shared) < at_once || out.stages > steps)) break;
+    out.stages = stages;
+    launch.shared_bytes = shared;
+  }
   launch.overlapping = launch.grid <= int64_t(chip.multiprocessors) * s.blocks;
   out.launches.add(launch);
 }
@@ -362,7 +369,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
   Problem transposed = p;
   std::swap(transposed.m, transposed.n);
-  std::optional<Choice> few;
+  std::optional<few_rows::Choice> few;
   bool few_columns = false;
   if (!choice.apart) {
     few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, choice, chip);
@@ -387,15 +394,16 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const View read_b = registers && !of_a ? view_of(b, true) : view_of_b;
   const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
-  const in_place::Others others{few ? *few : choice, tile};
+  const in_place::Others others{few ? Choice{few->index, false, few->cycles} : choice, tile};
   if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, others, chip)) {
-    add_in_place(*index, chip, out);
+    add_in_place(*index, a, b, chip, out);
     return;
   }
   copy_operands(read_a, read_b, out);
   out.groups = long_k::groups_of(p.k, r.dtype);
   out.apart = choice.apart;
   out.few = few.has_value();
+  out.few_outputs = few && few->index >= 0;
   out.few_columns = few_columns;
   out.registers = registers;
   LaunchShape launch;
@@ -413,17 +421,23 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.shared_bytes = s.shared_bytes();
     slots = chip.multiprocessors * s.blocks;
   } else if (out.few) {
-    out.shape = few->index;
-    const few_rows::Shape& s = few_rows::kShapes[out.shape];
     const Problem& shown = out.few_columns ? transposed : p;
-    const int columns = few_rows::columns_of(s, shown, chip);
-    out.tile_m = out.few_columns ? columns : s.rows;
-    out.tile_n = out.few_columns ? s.rows : columns;
-    out.stages = few_rows::stages_of(s, columns);
-    launch.kernel = s.name;
-    launch.block = s.threads(columns);
-    launch.grid = std::min<int64_t>(ceil_div(shown.n, columns) * s.row_tiles(shown.m), chip.multiprocessors);
-    launch.shared_bytes = out.stages * s.stage_bytes(columns) + hopper::kTileAlignment;
+    out.tile_m = out.few_columns ? few->columns : few->rows;
+    out.tile_n = out.few_columns ? few->rows : few->columns;
+    out.stages = few->stages;
+    launch.grid =
+        std::min<int64_t>(ceil_div(shown.n, few->columns) * ceil_div(shown.m, few->rows), chip.multiprocessors);
+    if (out.few_outputs) {
+      out.shape = few->index;
+      const few_outputs::Shape& s = few_outputs::kShapes[few->index];
+      launch.kernel = s.name;
+      launch.block = few_outputs::kThreads;
+      launch.shared_bytes = out.stages * s.stage_bytes(few->rows) + few_outputs::kBehind + hopper::kTileAlignment;
+    } else {
+      launch.kernel = "multiply tiles of 16 rows";
+      launch.block = few_rows::threads(few->columns);
+      launch.shared_bytes = out.stages * few_rows::stage_bytes(few->columns) + hopper::kTileAlignment;
+    }
   } else {
     out.shape = choice.index;
     const TileShape& s = persistent::kShapes[out.shape];
@@ -655,11 +669,11 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
   };
   const auto decided = [&](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.few_columns, p.registers, p.in_place, p.short_k, p.small, p.tile_m,
-                           p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading, p.copy_a, p.copy_b,
-                           p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape, p.block_segments,
-                           p.segment_sums, split(p.split_a), split(p.split_b), p.partials, p.operations, p.bytes_read,
-                           p.bytes_written);
+    return std::make_tuple(p.row, p.shape, p.few, p.few_outputs, p.few_columns, p.registers, p.in_place, p.short_k,
+                           p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading,
+                           p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape,
+                           p.block_segments, p.segment_sums, split(p.split_a), split(p.split_b), p.partials,
+                           p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

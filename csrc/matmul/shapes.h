@@ -2,6 +2,8 @@
 // free of torch and CUDA.
 #pragma once
 
+#include <iterator>
+
 #include "../common/dtypes.h"
 #include "../common/round.h"
 #include "problem.h"
@@ -269,13 +271,13 @@ enum Index {
   kLong,
   kWide224,
   kWide,
+  kWideTwo,
   kWide176,
-  kWide144,
   kMedium,
   kMediumFour,
   kMedium96,
   kNarrow,
-  kNarrowTwo,
+  kNarrow96,
   kSquare,
   kSquareEight,
   kStrip32,
@@ -288,7 +290,7 @@ enum Index {
 // Whether long k is cut in groups. Sums of integers are the same in any order: `kLong`, which is for groups alone, is not for these.
 constexpr bool has_groups(DType result) { return result != DType::int32; }
 // Which shapes add groups, and of which a task may be a single group.
-constexpr bool adds_groups(int index) { return index != kLarge && index != kWide224; }
+constexpr bool adds_groups(int index) { return index != kLarge && index != kWide224 && index != kWideTwo; }
 constexpr bool takes_groups_apart(int index) { return index == kMedium || index == kNarrow || index == kSquare; }
 // The sums of groups of a thread that lie in shared memory, because the tensor cores' leave registers for half of them.
 constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
@@ -309,13 +311,13 @@ constexpr TileShape kShapes[kShapeCount] = {
     hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
     shape("multiply 128 x 224 tiles", 128, 224, 4, 1, 1),
     shape("multiply 128 x 192 tiles", 128, 192, 4, 1, 1),
+    shape("multiply 128 x 192 tiles", 128, 192, 4, 2, 1),
     shape("multiply 128 x 176 tiles", 128, 176, 4, 1, 1),
-    shape("multiply 128 x 144 tiles", 128, 144, 4, 2, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 1, 1),
     shape("multiply 128 x 128 tiles", 128, 128, 6, 4, 1).with_beside(2),
     shape("multiply 128 x 96 tiles", 128, 96, 6, 1, 1),
     shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
-    shape("multiply 64 x 128 tiles", 64, 128, 8, 2, 1),
+    shape("multiply 64 x 96 tiles", 64, 96, 8, 1, 1),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 8, 1).with_beside(4),
     shape("multiply 64 x 32 tiles", 64, 32, 16, 1, 1),
@@ -350,34 +352,44 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
 
 }  // namespace specialized_f64
 
-// The kernel of `persistent` for few rows, or few outputs. Its tiles are as wide, and as high, as fills the chip evenly.
+// The kernels of `persistent` for few rows: of 16 bits up to 16 rows, in tiles as wide as fills the chip evenly; and for few outputs.
 namespace few_rows {
 
 constexpr int kMostRows = 64;  // that are few
 constexpr int kMostStages = 32;
 constexpr int kRingBytes = 128 * 1024;  // of stages, a block: changes the time alone
 
-struct Shape {
-  const char* name;
-  int rows;
-  int warp_rows, warp_columns;  // of C, a warp
-  int slabs;                    // of 64 steps of k, a stage
-
-  constexpr int parts() const { return rows / warp_rows; }  // warps that share columns
-  constexpr int64_t row_tiles(int64_t m) const { return ceil_div(m, rows); }
-  constexpr int most_columns() const { return warp_columns * 8 / parts(); }  // a block
-  // Of a block with so many columns.
-  constexpr int threads(int columns) const { return (columns / warp_columns * parts() + 1) * 32; }
-  constexpr int stage_bytes(int columns) const { return slabs * (columns + rows) * hopper::kRowBytes; }
-};
-enum Index { kRows16, kRows64, kNarrow16, kNarrow32, kNarrow64, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {{"multiply tiles of 16 rows", 16, 16, 16, 1},
-                                        {"multiply tiles of 64 rows", 64, 32, 32, 1},
-                                        {"multiply narrow tiles of 16 rows", 16, 16, 16, 2},
-                                        {"multiply narrow tiles of 32 rows", 32, 16, 16, 2},
-                                        {"multiply narrow tiles of 64 rows", 64, 16, 16, 2}};
+// The former.
+constexpr int kRows = 16, kWarpColumns = 16, kMostColumns = 8 * kWarpColumns;
+// Of a block with so many columns.
+constexpr int threads(int columns) { return (columns / kWarpColumns + 1) * 32; }
+constexpr int stage_bytes(int columns) { return (columns + kRows) * hopper::kRowBytes; }
 
 }  // namespace few_rows
+
+namespace few_outputs {
+
+constexpr int kProducers = 2;  // warps: an operand each
+constexpr int kThreads = hopper::kWarpGroup + kProducers * 32;
+// A multiplication reads 64 rows, and those that a tile lacks from what lies behind.
+constexpr int kBehind = 64 * hopper::kRowBytes;
+
+struct Shape {
+  const char* name;
+  int columns;
+  int slabs;  // of 128 bytes of k of each line, a stage
+
+  constexpr int stage_bytes(int rows) const {
+    return slabs * (columns + static_cast<int>(round_up(rows, 8))) * hopper::kRowBytes;
+  }
+};
+constexpr Shape kShapes[] = {
+    {"multiply narrow tiles of 8 columns", 8, 4},   {"multiply narrow tiles of 16 columns", 16, 4},
+    {"multiply narrow tiles of 24 columns", 24, 4}, {"multiply narrow tiles of 32 columns", 32, 4},
+    {"multiply narrow tiles of 48 columns", 48, 2}, {"multiply narrow tiles of 64 columns", 64, 2}};
+constexpr int kShapeCount = std::size(kShapes);
+
+}  // namespace few_outputs
 
 // The kernel of `persistent` for small matrices of 16 bits: a warp a tile.
 namespace small_tiles {
@@ -387,20 +399,22 @@ constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};
 // The kernel of `persistent` for operands that threads read where they lie.
 namespace in_place {
 
-constexpr int kRowBytes = 128;  // k of a stage, of each line
-constexpr int kMostStages = 3;
+constexpr int kRowBytes = 128;           // k of a stage, of each line
+constexpr int kStages[] = {2, 3, 5, 8};  // that a ring may have
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
 
-  // Where lines are contiguous, a stage has whole rows of them.
-  constexpr int bytes_of_stage(int element_bytes) const {
-    const int row = kRowBytes / element_bytes;
-    return ((tile_m > row ? tile_m : row) + (tile_n > row ? tile_n : row)) * kRowBytes;
-  }
-  // Results leave through the same memory, in rows of 16 bytes more.
-  constexpr int bytes_of_block(int element_bytes, int ring) const {
-    const int results = tile_m * (tile_n * element_bytes + 16), all = ring * bytes_of_stage(element_bytes);
+  // Dynamic, of a block with a ring of so many stages. Where lines are contiguous, a stage has whole rows of them. Rows that are shifted
+  // arrive as one chunk of 16 bytes more, and have a tile beside the ring.
+  constexpr int bytes_of_block(int element_bytes, int ring, bool shifts_a, bool shifts_b) const {
+    const int row = kRowBytes / element_bytes, rows_a = tile_m > row ? tile_m : row,
+              rows_b = tile_n > row ? tile_n : row;
+    const int of_a = rows_a * (kRowBytes + (shifts_a ? 16 : 0)), of_b = rows_b * (kRowBytes + (shifts_b ? 16 : 0));
+    const int made = ((shifts_a ? rows_a : 0) + (shifts_b ? rows_b : 0)) * kRowBytes;
+    const int all = ring * (of_a + of_b) + made;
+    const int results =
+        tile_m * (tile_n * element_bytes + 16);  // leave through the same memory, in rows of 16 bytes more
     return all > results ? all : results;
   }
 };
@@ -410,9 +424,10 @@ constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, in
   return {s, warp_m, warp_n};
 }
 enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {
-    shape("multiply 32 x 32 tiles", 32, 32, 16, 16, 5), shape("multiply 64 x 64 tiles", 64, 64, 32, 32, 4),
-    shape("multiply 128 x 64 tiles", 128, 64, 32, 32, 2), shape("multiply 128 x 32 tiles", 128, 32, 32, 32, 3)};
+constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles in place", 32, 32, 16, 16, 5),
+                                        shape("multiply 64 x 64 tiles in place", 64, 64, 32, 32, 4),
+                                        shape("multiply 128 x 64 tiles in place", 128, 64, 32, 32, 2),
+                                        shape("multiply 128 x 32 tiles in place", 128, 32, 32, 32, 3)};
 
 }  // namespace in_place
 

@@ -79,8 +79,12 @@ struct tfloat32 {};
 #define TREDUCE_OUTPUTS_8(R) TREDUCE_D4(R, 0)
 #define TREDUCE_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TREDUCE_OUTPUTS_16(R) TREDUCE_D4(R, 0), TREDUCE_D4(R, 4)
+#define TREDUCE_REGISTERS_24 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+#define TREDUCE_OUTPUTS_24(R) TREDUCE_OUTPUTS_16(R), TREDUCE_D4(R, 8)
 #define TREDUCE_REGISTERS_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define TREDUCE_OUTPUTS_32(R) TREDUCE_D16(R, 0)
+#define TREDUCE_REGISTERS_48 TREDUCE_REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TREDUCE_OUTPUTS_48(R) TREDUCE_OUTPUTS_32(R), TREDUCE_D4(R, 16), TREDUCE_D4(R, 20)
 #define TREDUCE_REGISTERS_64 TREDUCE_R0
 #define TREDUCE_OUTPUTS_64(R) TREDUCE_D32(R, 0)
 #define TREDUCE_REGISTERS_80 TREDUCE_R0 ", %32, %33, %34, %35, %36, %37, %38, %39"
@@ -92,12 +96,11 @@ struct tfloat32 {};
 #define TREDUCE_OUTPUTS_112(R) TREDUCE_OUTPUTS_96(R), TREDUCE_D4(R, 48), TREDUCE_D4(R, 52)
 #define TREDUCE_REGISTERS_128 TREDUCE_R0 ", " TREDUCE_R32
 #define TREDUCE_OUTPUTS_128(R) TREDUCE_OUTPUTS_64(R), TREDUCE_D32(R, 32)
-#define TREDUCE_REGISTERS_144 TREDUCE_REGISTERS_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define TREDUCE_OUTPUTS_144(R) TREDUCE_OUTPUTS_128(R), TREDUCE_D4(R, 64), TREDUCE_D4(R, 68)
-#define TREDUCE_REGISTERS_176 \
-  TREDUCE_REGISTERS_144       \
-  ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87"
-#define TREDUCE_OUTPUTS_176(R) TREDUCE_OUTPUTS_144(R), TREDUCE_D16(R, 72)
+#define TREDUCE_REGISTERS_176                                                                                        \
+  TREDUCE_REGISTERS_128                                                                                              \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
+  "%86, %87"
+#define TREDUCE_OUTPUTS_176(R) TREDUCE_OUTPUTS_128(R), TREDUCE_D16(R, 64), TREDUCE_D4(R, 80), TREDUCE_D4(R, 84)
 #define TREDUCE_REGISTERS_192 TREDUCE_REGISTERS_128 ", " TREDUCE_R64
 #define TREDUCE_OUTPUTS_192(R) TREDUCE_OUTPUTS_128(R), TREDUCE_D32(R, 64)
 #define TREDUCE_REGISTERS_224 \
@@ -152,13 +155,14 @@ struct Wgmma;
 
 TREDUCE_WGMMA(8, "4", "5", "6", "7", "8")
 TREDUCE_WGMMA(16, "8", "9", "10", "11", "12")
+TREDUCE_WGMMA(24, "12", "13", "14", "15", "16")
 TREDUCE_WGMMA(32, "16", "17", "18", "19", "20")
+TREDUCE_WGMMA(48, "24", "25", "26", "27", "28")
 TREDUCE_WGMMA(64, "32", "33", "34", "35", "36")
 TREDUCE_WGMMA(80, "40", "41", "42", "43", "44")
 TREDUCE_WGMMA(96, "48", "49", "50", "51", "52")
 TREDUCE_WGMMA(112, "56", "57", "58", "59", "60")
 TREDUCE_WGMMA(128, "64", "65", "66", "67", "68")
-TREDUCE_WGMMA(144, "72", "73", "74", "75", "76")
 TREDUCE_WGMMA(176, "88", "89", "90", "91", "92")
 TREDUCE_WGMMA(192, "96", "97", "98", "99", "100")
 TREDUCE_WGMMA(224, "112", "113", "114", "115", "116")
