@@ -330,14 +330,14 @@ def test_choices_follow_the_chip(rung, dtype, shape, found):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_few_outputs_have_narrow_tiles(dtype):
-    """Rows or columns; both operands have to be contiguous along k."""
+    """Rows, or columns, as many as each has; both operands have to be contiguous along k."""
     for m, n, k, tile in (
-        (1, 768, 3072, (16, 16)),
-        (24, 2048, 8192, (32, 16)),
-        (48, 1024, 4096, (32, 16)),
-        (100, 500, 4000, (32, 16)),
-        (1024, 16, 4096, (16, 16)),
-        (2048, 40, 4096, (32, 32)),
+        (1, 768, 3072, (1, 8)),
+        (24, 2048, 8192, (24, 16)),
+        (48, 1024, 4096, (24, 16)),
+        (100, 500, 4000, (25, 16)),
+        (1024, 16, 4096, (8, 16)),
+        (2048, 40, 4096, (16, 40)),
     ):
         p = plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent")
         assert p.tile == tile and "narrow" in main(p).kernel, (m, n, k)

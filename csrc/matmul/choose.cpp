@@ -500,40 +500,32 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. By the bytes that are copied at once, 16, 8, 4 or 2: of 64 lines of a stage their
-// copies, and how much longer a stage waits for them. Fitted to 368 times of four shapes, 92 products of random and of odd sizes, on an
-// NVIDIA H100, 2026-11-26: two thirds are met within 10 %, and the shape so chosen takes 1.03 of the fastest's time in the mean.
+// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 2,200
+// times of four shapes, 563 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26, when two bytes at once went
+// through registers; of 92 others that were measured since, what is so chosen, of these and of the others, takes 1.04 of the fastest's time.
 struct Times {
   double tile, alone, stage;
 };
-constexpr Times kTimes[kShapeCount] = {{0.43, 0, 0.28}, {0.78, 0.27, 0.4}, {1.74, 0, 0.5}, {0.85, 0, 0.44}};
-constexpr double kLaunch = 2.35, kMultiply = 0.2;  // of 64 x 64 outputs, a stage
-constexpr double kBytes = 3e6;                     // a microsecond, of operands and results
+constexpr Times kTimes[kShapeCount] = {{0.35, 0, 0.53}, {0.73, 1.13, 0.6}, {1.52, 0.79, 0.79}, {0.74, 0.69, 0.68}};
+constexpr double kLaunch = 2.1, kMultiply = 0.053;  // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.69;                     // of a stage, beside its time
+constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
 
-struct CopyTimes {
-  double lines, wait;
-};
-CopyTimes copy_times(const Access& access) {
-  switch (access.width) {
-    case 16: return {0.053, 0};
-    case 8: return {0.226, 0.131};
-    case 4: return {0.271, 0.222};
-    default: return {0.522, 0.746};
-  }
+double lines_time(const Access& access, int lines, int bytes) {
+  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.166 : access.width == 4 ? 0.196 : 0.3;
+  return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
-  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n), tiles = down * across * p.batches;
-  // Of a tile in the mean.
-  const double rows = static_cast<double>(p.m) / static_cast<double>(down),
-               columns = static_cast<double>(p.n) / static_cast<double>(across);
+  const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
   const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
-  const CopyTimes of_a = copy_times(a), of_b = copy_times(b);
-  const double stage = (of_a.lines * rows + of_b.lines * columns) / 64 + kMultiply * rows * columns / (64 * 64);
+  const double stage =
+      lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (kTimes[index].tile + stages * stage);
+  const double shift = bytes == 2 ? kShift * ((a.width == 2) + (b.width == 2)) : 0;
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
-  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + of_a.wait + of_b.wait));
+  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + shift));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
   return kLaunch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }

@@ -183,10 +183,9 @@ class Copies {
   TREDUCE_DEVICE void start_by(ptx::SharedAddress stage, uint32_t exists) const {
     constexpr int kCount = kUnitRows / (S::kThreads * kWidth / kRowBytes);
     const char* from = from_;
-    for_each_piece<kWidth>([&](int piece, int rows, int to) {
+    for_each_piece<kWidth>([&](int piece, int, int to) {
       if (piece % kCount == 0) from = ptx::opaque(from_ + piece / kCount * next_unit());
-      const int place = is_shifted() ? to_chunk() + rows * kChunkedRow : to;
-      ptx::copy_async_or_zero<kWidth>(stage + place, from, (exists >> piece & 1) != 0);
+      ptx::copy_async_or_zero<kWidth>(stage + to, from, (exists >> piece & 1) != 0);
       from = ptx::opaque(from + hop_);  // else the compiler keeps a register for each address
     });
   }
@@ -194,27 +193,40 @@ class Copies {
   TREDUCE_DEVICE int to_chunk() const { return row() * kChunkedRow + inner(); }
   TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) const {
     constexpr int kSize = sizeof(T), kAtOnce = S::kThreads * kChunk / kRowBytes, kCount = kUnitRows / kAtOnce;
-    const bool last = has_last_ && (kAlongK ? last_end_ < k_left * kSize : last_row() < k_left);
-    const ptx::SharedAddress to_last = stage + threadIdx.x * kChunkedRow + kRowBytes;
-    const auto place_of = [&](int piece) { return from_ + piece / kCount * next_unit() + piece % kCount * hop_; };
-    // Nothing past the operand's end is read: it may be the end of the memory.
-    const bool passes = exists != 0 && place_of(31 - __clz(exists)) + kChunk > source_.end;
-    if (!passes) start_by<kChunk>(stage, exists);
-    if (last && last_ + kChunk <= source_.end) ptx::copy_async<kChunk>(to_last, last_);
-    const auto start_elements = [&](ptx::SharedAddress to, const char* from) {
-#pragma unroll 1
-      for (int i = 0; i < kChunk && from + i < source_.end; i += kSize) {
-        ptx::store_shared(to + i, __ldg(reinterpret_cast<const uint16_t*>(from + i)));
-      }
-    };
+    const ptx::SharedAddress to = stage + to_chunk();
+    // The last piece may pass the operand's end.
+    const int piece = 31 - __clz(exists);
+    const char* const from_last = from_ + piece / kCount * next_unit() + piece % kCount * hop_;
+    const bool passes = exists != 0 && from_last + kChunk > source_.end;
     if (passes) {
-#pragma unroll 1
-      for (int piece = 0; piece < kUnits * kCount; ++piece) {
-        if ((exists >> piece & 1) != 0)
-          start_elements(stage + to_chunk() + piece * kAtOnce * kChunkedRow, place_of(piece));
+      start_part(to + piece * kAtOnce * kChunkedRow, from_last);
+      exists ^= 1u << piece;
+    }
+    const char* from = from_;
+    for_each_piece<kChunk>([&](int piece, int rows, int) {
+      if (piece % kCount == 0) from = ptx::opaque(from_ + piece / kCount * next_unit());
+      if ((exists >> piece & 1) != 0) ptx::copy_async<kChunk>(to + rows * kChunkedRow, from);
+      from = ptx::opaque(from + hop_);
+    });
+    if (has_last_ && (kAlongK ? last_end_ < k_left * kSize : last_row() < k_left)) {
+      const ptx::SharedAddress to_last = stage + threadIdx.x * kChunkedRow + kRowBytes;
+      if (last_ + kChunk <= source_.end) {
+        ptx::copy_async<kChunk>(to_last, last_);
+      } else {
+        start_part(to_last, last_);
       }
     }
-    if (last && last_ + kChunk > source_.end) start_elements(to_last, last_);
+  }
+  // A chunk as far as the operand goes: what is behind may be no memory.
+  TREDUCE_DEVICE void start_part(ptx::SharedAddress to, const char* from) const {
+#pragma unroll
+    for (int i = 0; i < kChunk; i += 4) {
+      if (from + i + 4 <= source_.end) {
+        ptx::copy_async<4>(to + i, from + i);
+      } else if (from + i < source_.end) {
+        ptx::store_shared(to + i, __ldg(reinterpret_cast<const uint16_t*>(from + i)));
+      }
+    }
   }
 
   const Source& source_;
