@@ -67,7 +67,8 @@ template <class T, class S, int kLines, bool kAlongK>
 class Copies {
   static constexpr int kUnitRows = kDepth<T>, kUnits = (kLines + kUnitRows - 1) / kUnitRows, kRows = kUnits * kUnitRows;
   static constexpr int kChunk = 16, kChunkedRow = kRowBytes + kChunk;  // of a row, the chunks that it lies in
-  static_assert(kRows <= S::kThreads);
+  static constexpr int kThreadBits = S::kThreads == 256 ? 8 : 7, kRowBits = 7;
+  static_assert(kRows <= S::kThreads && S::kThreads == 1 << kThreadBits && kRowBytes == 1 << kRowBits);
 
  public:
   static constexpr int kBytes = kRows * kRowBytes, kChunkedBytes = kRows * kChunkedRow;
@@ -96,9 +97,9 @@ class Copies {
           skew > 0 && threadIdx.x < kRows && (kAlongK ? threadIdx.x < lines : last_inner() + last_end_ < lines * kSize);
     }
     if (kAlongK) {
-      exists_ = low_bits((lines - row() + at_once - 1) / at_once);
+      exists_ = low_bits(pieces_of(lines));
     } else {
-      const int count = kUnitRows / at_once;
+      const int count = kUnitRows >> rows_bits();
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
         if (inner() + unit * kRowBytes < lines * kSize + chunk_begin) exists_ |= low_bits(count) << unit * count;
@@ -150,7 +151,10 @@ class Copies {
   // This thread's place: a row, and bytes in it.
   TREDUCE_DEVICE int row() const { return (threadIdx.x << source_.piece) / kRowBytes; }
   TREDUCE_DEVICE int inner() const { return threadIdx.x << source_.piece & (kRowBytes - 1); }
-  TREDUCE_DEVICE int rows_at_once() const { return (S::kThreads << source_.piece) / kRowBytes; }
+  TREDUCE_DEVICE int rows_at_once() const { return 1 << rows_bits(); }
+  TREDUCE_DEVICE int rows_bits() const { return kThreadBits + source_.piece - kRowBits; }
+  // How many of every at_once-th row from this thread's first on are among so many.
+  TREDUCE_DEVICE int pieces_of(int rows) const { return (rows - row() + rows_at_once() - 1) >> rows_bits(); }
   // Of row threadIdx.x of a stage.
   TREDUCE_DEVICE int last_row() const { return threadIdx.x % kUnitRows; }
   TREDUCE_DEVICE int last_inner() const { return kAlongK ? 0 : static_cast<int>(threadIdx.x) / kUnitRows * kRowBytes; }
@@ -160,8 +164,8 @@ class Copies {
   TREDUCE_DEVICE uint32_t in_k(int k_left) const {
     constexpr int kSize = sizeof(T);
     if (kAlongK) return inner() < k_left * kSize + skew_ ? ~0u : 0;
-    const int at_once = rows_at_once(), count = kUnitRows / at_once;
-    const uint32_t of_unit = low_bits((k_left - row() + at_once - 1) / at_once);
+    const int count = kUnitRows >> rows_bits();
+    const uint32_t of_unit = low_bits(pieces_of(k_left));
     uint32_t all = 0;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) all |= of_unit << unit * count;

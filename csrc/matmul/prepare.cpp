@@ -349,6 +349,11 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
     launch.shared_bytes = shared;
   }
   launch.overlapping = launch.grid <= int64_t(chip.multiprocessors) * s.blocks;
+  // Blocks of the next launch begin where there is room. With room for more than these some multiprocessors get most of them: products
+  // of tfloat32 in 250 to 370 tiles of 32 x 32 took 1.4 times as long (NVIDIA H100, 2026-11-26).
+  if (launch.overlapping) {
+    launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (s.blocks + 1) + 1);
+  }
   out.launches.add(launch);
 }
 
