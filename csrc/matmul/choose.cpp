@@ -356,8 +356,9 @@ namespace {
 
 // Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at lines of the L2; and what is left of that
 // for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks read. Blocks that share operands lose
-// least then. For elements of up to 16 bits, and of 32. Fitted to 177 products of 200 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26):
-// what is so chosen takes 1.01 of the fastest's time in the mean, 1.15 at most, apart from a few of 576 to 600 rows.
+// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, and of
+// 32. Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26): what is so chosen takes 1.01 of the fastest's time
+// in the mean, 1.15 at most, apart from a few of 576 to 600 rows.
 struct Speed {
   double at_lines, at_sectors, inside_sectors;
 };
@@ -366,19 +367,19 @@ struct Cost {
   double besides;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 3300, {0.98, 0.945, 0.83}, {0.945, 0.9, 0.82}},
-                           {kLong, 3300, {0.95, 0.945, 0.83}, {0.915, 0.9, 0.82}},
-                           {kWide224, 2650, {0.98, 0.925, 0.705}, {1, 0.875, 0.705}},
-                           {kWide, 2350, {1, 0.91, 0.71}, {0.97, 0.865, 0.715}},
-                           {kWideTwo, 3000, {0.965, 0.935, 0.795}, {0.945, 0.855, 0.79}},
-                           {kWide176, 2600, {0.965, 0.86, 0.68}, {0.97, 0.855, 0.675}},
-                           {kMedium, 2050, {0.945, 0.84, 0.68}, {0.9, 0.815, 0.67}},
-                           {kMediumFour, 3400, {0.93, 1, 0.865}, {0.935, 0.885, 0.83}},
-                           {kMedium96, 1950, {0.835, 0.83, 0.625}, {0.81, 0.8, 0.69}},
-                           {kNarrow, 965, {0.695, 0.835, 0.645}, {0.705, 0.785, 0.61}},
-                           {kNarrow96, 870, {0.6, 0.835, 0.635}, {0.63, 0.8, 0.63}},
-                           {kSquare, 640, {0.53, 0.8, 0.655}, {0.495, 0.77, 0.685}},
-                           {kSquareEight, 1140, {0.45, 0.965, 0.9}, {0.395, 0.98, 1}}};
+constexpr Cost kCosts[] = {{kLarge, 3860, {0.98, 0.905, 0.83}, {0.945, 0.9, 0.82}},
+                           {kLong, 3860, {0.95, 0.905, 0.83}, {0.915, 0.9, 0.82}},
+                           {kWide224, 2670, {1.045, 0.885, 0.715}, {1, 0.875, 0.705}},
+                           {kWide, 2450, {1, 0.88, 0.715}, {0.97, 0.865, 0.715}},
+                           {kWideTwo, 3290, {0.955, 0.9, 0.805}, {0.945, 0.855, 0.79}},
+                           {kWide176, 2740, {1, 0.845, 0.7}, {0.97, 0.855, 0.675}},
+                           {kMedium, 2050, {0.95, 0.8, 0.685}, {0.9, 0.815, 0.67}},
+                           {kMediumFour, 3475, {0.925, 0.965, 0.88}, {0.935, 0.885, 0.83}},
+                           {kMedium96, 1500, {0.86, 0.83, 0.66}, {0.81, 0.8, 0.69}},
+                           {kNarrow, 965, {0.705, 0.8, 0.645}, {0.705, 0.785, 0.61}},
+                           {kNarrow96, 850, {0.625, 0.845, 0.645}, {0.63, 0.8, 0.63}},
+                           {kSquare, 610, {0.54, 0.78, 0.66}, {0.495, 0.77, 0.685}},
+                           {kSquareEight, 1500, {0.425, 1, 0.975}, {0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -396,7 +397,8 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
     const RowsBegin begin = boxes.rows_begin();
     return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
   };
-  const double speed = share.at_lines * std::pow(of_operand(a) * of_operand(b), busy);
+  const double fetched = b.along_k ? s.tile_n : static_cast<double>(round_up(s.tile_n, kSlabLines));
+  const double speed = share.at_lines * std::pow(of_operand(a) * of_operand(b), busy) * s.tile_n / fetched;
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
