@@ -299,7 +299,8 @@ double cycles(int index, int rows, const Problem& p, DType dtype, const Boxes& x
     return static_cast<double>(lines * 32) * kLonger[static_cast<int>(boxes.rows_begin())];
   };
   const double copies = (bytes(x, round_up(rows, 8)) + bytes(w, columns)) / kBytes;
-  const double step = std::pow(std::pow(kChain[index], 4) + std::pow(copies, 4), 0.25);
+  const auto fourth = [](double x) { return x * x * x * x; };
+  const double step = std::sqrt(std::sqrt(fourth(kChain[index]) + fourth(copies)));
   const double steps = static_cast<double>(p.k * static_cast<int64_t>(size_of(dtype))) / 32;
   return static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors))) * (steps * step + kBesides);
 }
@@ -309,8 +310,11 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
   Choice best = {0, 0, 0, 0, std::numeric_limits<double>::infinity()};
   for (int index = 0; index < few_outputs::kShapeCount; ++index) {
     const int64_t fewest = ceil_div(p.m, kMostRows);
+    int64_t copied = 0;  // rows of the tiles before
     for (int64_t row_tiles = fewest; row_tiles < fewest + kMostRowTiles && row_tiles <= p.m; ++row_tiles) {
       const int rows = static_cast<int>(ceil_div(p.m, row_tiles));
+      if (round_up(rows, 8) == copied) continue;  // as much is copied for more tiles
+      copied = round_up(rows, 8);
       const double other = cycles(index, rows, p, dtype, x, w, chip);
       if (other < best.cycles) best = {index, rows, few_outputs::kShapes[index].columns, 0, other};
     }
@@ -538,7 +542,7 @@ double time_of_others(const Problem& p, int bytes, const View& a, const View& b,
                       const Chip& chip) {
   constexpr double kBegin = 2.3, kMegahertz = 4160, kCopy = 4.3, kCopyBytes = 2.1e6, kAllBytes = 2.2e6;
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
-  double time = kBegin + std::hypot(others.choice.cycles / kMegahertz, memory);
+  double time = kBegin + std::hypot(others.cycles / kMegahertz, memory);
   for (const View* view : {&a, &b}) {
     if (view->reading != Reading::direct) time += kCopy + static_cast<double>(view->copied_bytes) / kCopyBytes;
   }
@@ -556,7 +560,7 @@ double time_of_others(const Problem& p, int bytes, const View& a, const View& b,
 std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
                             const View& view_b, const Others& others, const Chip& chip) {
   const int bytes = static_cast<int>(size_of(dtype));
-  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || others.choice.apart) return std::nullopt;
+  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || others.apart) return std::nullopt;
   // Where only the rows of the result begin inside 16 bytes, a block's longer walk along k soon costs more than storing them.
   const bool direct = view_a.reading == Reading::direct && view_b.reading == Reading::direct;
   constexpr int64_t kFewStages = 4;

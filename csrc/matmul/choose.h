@@ -60,7 +60,8 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
 namespace in_place {
 // What would multiply instead. tile: of persistent, whose results leave by way of shared memory; null: of kernels whose do not.
 struct Others {
-  Choice choice;
+  bool apart;
+  double cycles;
   const TileShape* tile;
 };
 // None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or the others, who read operands as `view_a`
@@ -80,7 +81,7 @@ struct Choice {
   int rows;     // of a tile
   int columns;  // of a tile
   int stages;
-  double cycles;
+  double cycles;  // roughly, of few_outputs; else 0
 };
 // None: the kernels cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
 // operand; transposed: the product is C's transpose, so its rows are columns of C.

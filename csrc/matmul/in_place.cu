@@ -83,12 +83,10 @@ class Copies {
     to_ = row() * kRowBytes + (inner() / 16 ^ swizzle<T>(row(), kAlongK)) * 16 + inner() % 16;
     // What at_once rows on the swizzle exchanges.
     turn_ = at_once % 8 != 0 && (sizeof(T) == 2 || kAlongK) ? 64 : 0;
-    int chunk_begin = 0;
     if (is_shifted()) {
       // As many rows, or stages, further a row begins as far behind a chunk.
       skew_ = static_cast<int>(reinterpret_cast<uint64_t>(from_) % kChunk);
       from_ -= skew_;
-      chunk_begin = skew_;
       const char* const begin = first + (kAlongK ? threadIdx.x : last_row()) * source.pitch + last_inner();
       const int skew = static_cast<int>(reinterpret_cast<uint64_t>(begin) % kChunk);
       last_ = begin - skew + kRowBytes;
@@ -102,7 +100,7 @@ class Copies {
       const int count = kUnitRows >> rows_bits();
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        if (inner() + unit * kRowBytes < lines * kSize + chunk_begin) exists_ |= low_bits(count) << unit * count;
+        if (inner() + unit * kRowBytes < lines * kSize + skew_) exists_ |= low_bits(count) << unit * count;
       }
     }
   }
@@ -385,7 +383,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using Out = Result<T>;
   using CopiesA = Copies<T, S, S::kTileM, kAAlongK>;
   using CopiesB = Copies<T, S, S::kTileN, kBAlongK>;
-  constexpr int kStageBytes = CopiesA::kBytes + CopiesB::kBytes;
   constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 16;  // fragments of a warp
   ptx::allow_launch_after();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -399,7 +399,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const View read_b = registers && !of_a ? view_of(b, true) : view_of_b;
   const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
-  const in_place::Others others{few ? Choice{few->index, false, few->cycles} : choice, tile};
+  const in_place::Others others{choice.apart, few ? few->cycles : choice.cycles, tile};
   if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, others, chip)) {
     add_in_place(*index, a, b, chip, out);
     return;
