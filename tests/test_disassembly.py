@@ -151,6 +151,7 @@ PIECES = {
     "split_one": "split_fp16",
     "split_wide": "split_fp16",
     "split_held": "split_direct",
+    "small_f64": "specialized_f64",
     "short_k": "pipelined",
     "split": "split_fp16",
 }
@@ -301,6 +302,7 @@ CORES = {
     "mma": ({"HMMA", "LDSM", "LDGSTS"}, {"HGMMA", "UTMALDG"}),
     "mma_f64": ({"DMMA", "LDS", "LDGSTS"}, {"LDSM", "UTMALDG"}),
     "specialized_f64": ({"DMMA", "LDS", "UTMALDG", "USETMAXREG"}, {"LDSM", "LDGSTS"}),
+    "small_f64": ({"DMMA", "LDS", "LDGSTS"}, {"LDSM", "UTMALDG"}),
     "wgmma": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS", "USETMAXREG"}),
     "warp_specialized": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "persistent": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),

@@ -567,6 +567,37 @@ def test_float64_has_one_order(poisoned):
     assert_same_bits(product(a, b, boxes), product(a, b, copies), "a batch")
 
 
+def test_small_tiles_of_float64_have_one_order(poisoned):
+    """Each shape of small_f64.cu: even and odd rows, k of parts of a stage and of several groups, batches."""
+    small, copies = tables.row("matmul", "specialized_f64"), tables.row("matmul", "mma_f64")
+    tables.needs_chip(small)
+    seen = set()
+    for m, n, k in (
+        *(
+            (1, 768, 3072),
+            (8, 33, 2048),
+            (8, 33, 2049),
+            (90, 70, 4101),
+            (33, 7, 5000),
+            (30, 19, 17),
+            (100, 31, 64),
+            (79, 973, 1043),
+            (73, 2665, 300),
+        ),
+        *((1009, 89, 371), (501, 503, 505), (2665, 73, 41), (64, 46, 313), (35, 35, 9001), (3, 5, 1), (600, 601, 65)),
+        *((17, 1001, 999), (999, 5, 999), (1001, 1003, 63)),
+    ):
+        p = torch_reduce.plan("matmul", (m, k), (k, n), input_dtype=torch.float64, variant="specialized_f64")
+        seen.update(launch.kernel for launch in p.launches if "small" in launch.kernel)
+        a, b = random(m, k, dtype=torch.float64) / 3, random(k, n, dtype=torch.float64, seed=1) / 3
+        assert_one_order(a, b, small, copies)
+        assert_same_with_bias(a, b, small, copies)
+    for batch, m, n, k in ((192, 25, 137, 255), (2000, 31, 31, 31), (300, 47, 18, 65), (7, 64, 46, 313)):
+        a, b = random(batch, k, m, dtype=torch.float64).mT, random(batch, k, n, dtype=torch.float64, seed=1)
+        assert_same_bits(product(a, b, small), product(a, b, copies), f"{batch} of {m} x {n} x {k}")
+    assert len(seen) >= 5, seen
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tiles_of_every_width_have_one_order(dtype, poisoned):
     """Widths of which the last columns fill no box; rows of C that begin at multiples of 16 bytes and others."""

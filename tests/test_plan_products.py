@@ -265,8 +265,10 @@ def test_float64_of_any_rows_is_read_where_it_lies():
     """By threads, 8 bytes at once; large products are worth copies for the copy engine."""
     for a, b in (((192, 25, 137), (192, 137, 255)), ((1009, 89), (89, 371)), ((60, 33, 33), (60, 33, 33))):
         p = plan("matmul", a, b, input_dtype=torch.float64)
-        assert (p.rung, p.reads, p.workspace_bytes) == ("mma_f64", ("where it lies",) * 2, 0)
-    assert plan("matmul", (4095, 4097), (4097, 4099), input_dtype=torch.float64).rung == "specialized_f64"
+        assert (p.rung, p.reads, p.workspace_bytes) == ("specialized_f64", ("where it lies",) * 2, 0)
+        assert "small" in p.launches[0].kernel
+    p = plan("matmul", (4095, 4097), (4097, 4099), input_dtype=torch.float64)
+    assert p.rung == "specialized_f64" and [x.kernel for x in p.launches[:2]] == ["copy A", "copy B"]
 
 
 def test_groups_of_long_k():
@@ -362,8 +364,11 @@ def test_clusters_share_where_rows_begin_inside_cache_lines():
 
 
 def test_few_outputs_of_float64_are_small_tiles():
-    for m, n, k in ((32, 1024, 4096), (64, 1024, 1024), (16, 4096, 4096), (128, 128, 128)):
+    for m, n, k in ((32, 1024, 4096), (64, 1024, 1024), (16, 4096, 4096)):
         assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "mma_f64", (m, n, k)
+    for m, n, k in ((1, 768, 3072), (32, 46, 64), (128, 128, 128), (79, 973, 1043)):  # chains, odd rows
+        p = plan("matmul", (m, k), (k, n), input_dtype=torch.float64)
+        assert p.rung == "specialized_f64" and "small" in p.launches[0].kernel, (m, n, k)
     for m, n, k in ((64, 1024, 4096), (512, 512, 512), (4096, 4096, 4096)):
         assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "specialized_f64", (m, n, k)
     for k, groups in ((2048, 1), (2049, 2), (8192, 4)):

@@ -239,22 +239,74 @@ Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
 
 }  // namespace specialized_f64
 
-// Where tiles are few, its 16 x 16 outputs occupy more multiprocessors. Checked on 17 products (NVIDIA H200, 2026-11-25). Up to 16 rows
-// it is never slower than the other. Of batches only where the other copies operands first: rows of an odd number of elements.
-bool mma_f64::pays(const Problem& p, const Chip& chip) {
-  constexpr double kFaster = 0.98, kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
-  if (p.m <= 16 || p.n <= 16) return true;
+namespace small_f64 {
+namespace {
+
+// Clock cycles that a shape takes, roughly: of 16 steps of k, `alone` of a block that shares a multiprocessor with no other, and `busy` of
+// each where they are several. Measured on an NVIDIA H200, 2026-11-26: 20 products of 1 to 1001 lines, k of 33 to 8192, batches.
+double cycles(const Problem& p, const Shape& s, const Chip& chip, double alone, double busy, bool apart) {
+  constexpr double kBytes = 48;                            // from the L2 a cycle and multiprocessor
+  const double besides = 600 + 0.4 * s.tile_m * s.tile_n;  // of a round of tiles
+  const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
+  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
+  const int64_t most = ceil_div(tasks, int64_t(chip.multiprocessors)), left = most % s.blocks;
+  const auto slabs = static_cast<double>(ceil_div((apart ? long_k::kGroup : p.k) * kSlabs, int64_t(kStageDepth)));
+  const auto round = [&](int64_t blocks) {
+    return blocks == 0 ? 0.0 : besides + slabs * std::max(alone, static_cast<double>(blocks) * busy);
+  };
+  const double multiply = static_cast<double>(most / s.blocks) * round(s.blocks) + round(left);
+  const double read =
+      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * chip.multiprocessors);
+  const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
+  return std::max(multiply, read) + finish;
+}
+
+}  // namespace
+
+Choice choose(const Problem& p, const Chip& chip) {
+  struct Speed {
+    Index index;
+    double alone, busy;
+  };
+  constexpr Speed kSpeeds[] = {{kSquare16, 147, 150}, {kRows16, 185, 215}, {kColumns16, 185, 215},
+                               {kSquare32, 290, 290}, {kWide32, 500, 390}, {kTall32, 500, 400}};
+  return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
+    return cycles(p, kShapes[s.index], chip, s.alone, s.busy, apart);
+  });
+}
+
+bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip) {
+  constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
+  constexpr double kBegin = 700;                     // what a block of the other takes longer to begin
   double copies = 0;
-  const auto add_copy = [&](int64_t step, int64_t other, int64_t lines, const int64_t* batch) {
+  for (const View* view : {&a, &b}) {
+    if (view->reading == Reading::gathered) continue;  // both copy it
+    const double bytes = static_cast<double>(view->copied_bytes);
+    if (view->reading == Reading::rows) copies += kLaunch + 2 * bytes / (kCopyBytes * chip.multiprocessors);
+  }
+  const double faster = copies > 0 ? 0.95 : 0.74;
+  return small.cycles < faster * (boxes.cycles + kBegin + copies);
+}
+
+}  // namespace small_f64
+
+// Where tiles are few, its 16 x 16 outputs occupy more multiprocessors: checked on 17 products (NVIDIA H200, 2026-11-25). Up to 16 rows
+// it is never slower than tiles by the copy engine. But where even these leave multiprocessors idle, chains of multiplications bound it,
+// and where rows have an odd number of elements its copies: specialized_f64 has a kernel for both.
+bool mma_f64::pays(const Problem& p, const Chip& chip) {
+  constexpr double kFaster = 0.98;
+  if (p.k == 0) return true;
+  const int64_t groups = long_k::may_part(p, DType::float64) ? long_k::groups_of(p.k, DType::float64) : 1;
+  if (tiles_of(p, 16, 16) * groups <= chip.multiprocessors) return false;
+  if (p.m <= 16 || p.n <= 16) return true;
+  const auto is_even = [&](int64_t step, int64_t other, const int64_t* batch) {
     bool even = (step == 1 ? other : step) % 2 == 0;
     for (int d = 0; d < p.batch_dims; ++d) even = even && batch[d] % 2 == 0;
-    const double bytes = static_cast<double>(lines * p.k * p.batches * 8);
-    if (!even) copies += kLaunch + 2 * bytes / (kCopyBytes * chip.multiprocessors);
+    return even;
   };
-  add_copy(p.a_column, p.a_row, p.m, p.a_batch);
-  add_copy(p.b_row, p.b_column, p.n, p.b_batch);
-  if (p.batches > 1 && copies == 0) return false;
-  return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles + copies;
+  if (p.batches > 1 || !is_even(p.a_column, p.a_row, p.a_batch) || !is_even(p.b_row, p.b_column, p.b_batch))
+    return false;
+  return choose(p, chip).cycles < kFaster * specialized_f64::choose(p, true, chip).cycles;
 }
 
 namespace small_tiles {
@@ -506,45 +558,55 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of 64 lines of a stage: their copies, 16, 8, 4 or 2 bytes at once. Fitted to 2,200
-// times of four shapes, 563 products of heads, and of odd and random sizes, on an NVIDIA H200, 2026-11-26, when two bytes at once went
-// through registers; of 92 others that were measured since, what is so chosen, of these and of the others, takes 1.04 of the fastest's time.
+// nothing else runs, besides its stages, and a stage. Of all: a launch, and one that copies an operand for the others. The form was fitted
+// to 2,200 times of four shapes (NVIDIA H200, 2026-11-26); the constants so that what they choose, of the shapes and the others, is fast: of
+// 967 products drawn at random, of 17 to 1500 lines, k of 16 to 1000 and batches up to 1000, it takes 1.03 of the fastest's time.
 struct Times {
-  double tile, alone, stage;
+  struct OfShape {
+    double tile, alone, stage;
+  } of[kShapeCount];
+  double launch, copy;
 };
-constexpr Times kTimes[kShapeCount] = {{0.35, 0, 0.53}, {0.73, 1.13, 0.6}, {1.52, 0.79, 0.79}, {0.74, 0.69, 0.68}};
-constexpr double kLaunch = 2.1, kMultiply = 0.053;  // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.69;                     // of a stage, beside its time
-constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
+constexpr Times kOf16Bits = {
+    {{0.37, 0.02, 0.53}, {0.61, 1.13, 0.69}, {1.5, 0.78, 0.79}, {0.735, 0.77, 0.74}}, 2.1, 5.2};
+constexpr Times kOfFloats = {
+    {{0.22, 0.02, 0.57}, {0.73, 1.36, 0.61}, {1.93, 0.82, 0.79}, {0.72, 0.69, 0.885}}, 1.7, 3.2};
+constexpr const Times& times_of(int bytes) { return bytes == 2 ? kOf16Bits : kOfFloats; }
+constexpr double kMultiply = 0.054;  // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.71;      // of a stage, beside its time
+constexpr double kBytes = 3.5e6;     // a microsecond, of operands and results
 
 double lines_time(const Access& access, int lines, int bytes) {
-  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.166 : access.width == 4 ? 0.196 : 0.3;
+  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.3;
   return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
+  const Times& all = times_of(bytes);
+  const Times::OfShape& of = all.of[index];
   const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
   const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
   const double stage =
       lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
-  const double busy = static_cast<double>(tiles) / chip.multiprocessors * (kTimes[index].tile + stages * stage);
+  const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
   const double shift = bytes == 2 ? kShift * ((a.width == 2) + (b.width == 2)) : 0;
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
-  const double waiting = rounds * (kTimes[index].alone + stages * (kTimes[index].stage + shift));
+  const double waiting = rounds * (of.alone + stages * (of.stage + shift));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
-  return kLaunch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
+  return all.launch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }
 
 // What the others take, fitted to the same products: of tiles whose rows of results begin inside 16 bytes, also to store 128 bytes of each
 // row, which leave by words.
 double time_of_others(const Problem& p, int bytes, const View& a, const View& b, const Others& others,
                       const Chip& chip) {
-  constexpr double kBegin = 2.3, kMegahertz = 4160, kCopy = 4.3, kCopyBytes = 2.1e6, kAllBytes = 2.2e6;
+  constexpr double kBegin = 2.3, kMegahertz = 4160, kCopyBytes = 2.1e6, kAllBytes = 2.2e6;
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
   double time = kBegin + std::hypot(others.cycles / kMegahertz, memory);
   for (const View* view : {&a, &b}) {
-    if (view->reading != Reading::direct) time += kCopy + static_cast<double>(view->copied_bytes) / kCopyBytes;
+    if (view->reading != Reading::direct)
+      time += times_of(bytes).copy + static_cast<double>(view->copied_bytes) / kCopyBytes;
   }
   if (others.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
     const double rows = bytes == 2 ? 1.44 : 0.31;

@@ -43,7 +43,7 @@ double cycles_to_read(const Problem& p, DType dtype, const Chip& chip);
 
 namespace mma_f64 {
 Choice choose(const Problem& p, const Chip& chip);
-// Whether it is faster than specialized_f64.
+// Whether it is faster than specialized_f64 (sm_90).
 bool pays(const Problem& p, const Chip& chip);
 }  // namespace mma_f64
 
@@ -51,6 +51,12 @@ namespace specialized_f64 {
 // b_along_k: as the kernel reads B.
 Choice choose(const Problem& p, bool b_along_k, const Chip& chip);
 }  // namespace specialized_f64
+
+namespace small_f64 {
+Choice choose(const Problem& p, const Chip& chip);
+// Whether it is faster than specialized_f64 by `boxes`, for which operands are copied as the views say.
+bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip);
+}  // namespace small_f64
 
 namespace persistent {
 // a and b: as the kernel reads them.

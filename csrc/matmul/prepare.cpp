@@ -304,17 +304,33 @@ void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
 void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
+  out.groups = long_k::groups_of(p.k, r.dtype);
   const View a = view_of(operand_a(p, r.a, 8), true), b = view_of(operand_b(p, r.b, 8), true);
-  const Choice choice = specialized_f64::choose(p, b.boxes.along_k, chip);
+  const Choice boxes = specialized_f64::choose(p, b.boxes.along_k, chip), small = small_f64::choose(p, chip);
+  out.small = small_f64::pays(small, boxes, a, b, chip);
+  const Choice& choice = out.small ? small : boxes;
   out.shape = choice.index;
   out.apart = choice.apart;
-  out.groups = long_k::groups_of(p.k, r.dtype);
-  const specialized_f64::Shape& s = specialized_f64::kShapes[out.shape];
-  copy_operands(a, b, out);
+  out.small ? copy_operands(staged_a(p, r.a, 8), staged_b(p, r.b, 8), out) : copy_operands(a, b, out);
+  const TileShape& s =
+      out.small ? static_cast<const TileShape&>(small_f64::kShapes[out.shape]) : specialized_f64::kShapes[out.shape];
   set_tile(s, out);
   LaunchShape launch = launch_of(s);
   const int64_t tasks = tiles_of(p, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1);
   launch.grid = std::min<int64_t>(tasks, int64_t(chip.multiprocessors) * s.blocks);
+  if (out.small) {
+    // As many stages as a block's tasks have, or as fit beside those of the other blocks that a multiprocessor has at once.
+    const small_f64::Shape& small_shape = small_f64::kShapes[out.shape];
+    const int64_t at_once = std::min<int64_t>(ceil_div(tasks, int64_t(chip.multiprocessors)), s.blocks);
+    const int64_t steps = ceil_div(out.apart ? long_k::kGroup : p.k, int64_t(small_f64::kStageDepth));
+    out.stages = static_cast<int>(std::min<int64_t>(steps * ceil_div(tasks, launch.grid), small_f64::kMostStages));
+    while (out.stages > 2 && chip.blocks_with(small_shape.bytes(out.stages)) < at_once) --out.stages;
+    // Copies of 8 bytes pass through the L1, which needs room for those under way.
+    constexpr int64_t kBesideL1 = 132 * 1024;
+    const bool narrow = !has_whole_chunks(out.view_a.boxes) || !has_whole_chunks(out.view_b.boxes);
+    while (narrow && out.stages > 2 && at_once * small_shape.bytes(out.stages) > kBesideL1) --out.stages;
+    launch.shared_bytes = small_shape.bytes(out.stages);
+  }
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

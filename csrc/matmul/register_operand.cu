@@ -35,7 +35,7 @@ struct Work {
   int64_t rows, lines;  // of X, of W
   int stages;           // of all of k
   int down, across;     // tiles of rows and of lines
-  int64_t tiles;
+  int tiles;            // of all matrices
   int inner_batches;
   KGroups groups;  // in stages of the ring
   Broadcast of_w, of_x;
@@ -85,11 +85,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   constexpr int kDepthOfStage = S::kBoxes * kDepth<tfloat32>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
-  const int64_t tile = blockIdx.x % work.tiles;
-  const int group = static_cast<int>(blockIdx.x / work.tiles);
-  const int line = static_cast<int>(tile / work.down % work.across) * S::kLines;
-  const int row = static_cast<int>(tile % work.down) * S::kRows;
-  const int matrix = static_cast<int>(tile / work.down / work.across);
+  const int group = static_cast<int>(blockIdx.x) / work.tiles, tile = static_cast<int>(blockIdx.x) - group * work.tiles;
+  const int matrix = tile / (work.down * work.across);
+  const auto place = place_in_band<Grid::kBand>(tile - matrix * (work.down * work.across), work.down, work.across);
+  const int line = place.column * S::kLines, row = place.row * S::kRows;
   const int2 batch = {matrix / work.inner_batches, matrix % work.inner_batches};
   const bool apart = work.groups.apart > 1, adds = S::kAddsGroups && !apart && work.stages > work.groups.steps;
   const int begin = group * work.groups.steps;
@@ -210,7 +209,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& w, const Boxes& x) {
   work.stages = static_cast<int>(ceil_div(p.k, kDepthOfStage));
   work.down = static_cast<int>(ceil_div(work.rows, int64_t(S::kRows)));
   work.across = static_cast<int>(ceil_div(work.lines, int64_t(S::kLines)));
-  work.tiles = int64_t(work.down) * work.across * p.batches;
+  work.tiles = static_cast<int>(int64_t(work.down) * work.across * p.batches);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.groups = groups_for(call, S::kAddsGroups, kDepthOfStage);
   work.of_w = broadcast_of(w);

@@ -352,6 +352,35 @@ constexpr Shape kShapes[kShapeCount] = {shape("multiply 128 x 128 tiles", 128, 1
 
 }  // namespace specialized_f64
 
+// specialized_f64 in small tiles.
+namespace small_f64 {
+
+constexpr int kSlabs = 4;  // of a stage, 16 steps of k each: a warp copies one
+constexpr int kStageDepth = kSlabs * staged::kRowBytes / 8;
+constexpr int kMostStages = 12;
+
+struct Shape : TileShape {
+  int warp_m, warp_n;  // outputs of a warp
+
+  constexpr int warps() const { return tile_m / warp_m * (tile_n / warp_n); }  // that multiply
+  // Dynamic shared memory of so many stages, and of two barriers for each that there may be.
+  constexpr int bytes(int count) const { return count * stage_bytes + kMostStages * 16; }
+};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int blocks) {
+  Shape s{{name, m, n}, warp_m, warp_n};
+  s.threads = (s.warps() + kSlabs) * 32;
+  s.stage_bytes = kSlabs * (m + n) * staged::kRowBytes;
+  s.blocks = blocks;
+  return s;
+}
+enum Index { kSquare16, kRows16, kColumns16, kSquare32, kWide32, kTall32, kShapeCount };
+constexpr Shape kShapes[kShapeCount] = {
+    shape("multiply small 16 x 16 tiles", 16, 16, 16, 8, 3),  shape("multiply small 16 x 32 tiles", 16, 32, 16, 8, 2),
+    shape("multiply small 32 x 16 tiles", 32, 16, 16, 8, 2),  shape("multiply small 32 x 32 tiles", 32, 32, 16, 16, 2),
+    shape("multiply small 32 x 64 tiles", 32, 64, 16, 32, 2), shape("multiply small 64 x 32 tiles", 64, 32, 32, 16, 2)};
+
+}  // namespace small_f64
+
 // The kernels of `persistent` for few rows: of 16 bits up to 16 rows, in tiles as wide as fills the chip evenly; and for few outputs.
 namespace few_rows {
 

@@ -42,11 +42,8 @@ inline Source source_of(const Boxes& boxes) {
                 static_cast<int>(boxes.along_k ? boxes.inner : boxes.outer),
                 boxes.pitch,
                 {},
-                false};
+                has_whole_chunks(boxes)};
   for (int d = 0; d < 2; ++d) source.batch_pitch[d] = boxes.batch_size[d] == 1 ? 0 : boxes.batch_pitch[d];
-  const int64_t elements = boxes.inner | source.pitch | source.batch_pitch[0] | source.batch_pitch[1];
-  source.wide =
-      boxes.element_bytes < 8 || (elements % 2 == 0 && reinterpret_cast<uint64_t>(boxes.data) % kChunkBytes == 0);
   return source;
 }
 

@@ -22,6 +22,13 @@ inline View staged_view(const Operand& o) {
   for (int d = 0; d < 2; ++d) boxes.batch_pitch[d] = o.batch_stride[d];
   return view;
 }
+// Whether threads may copy all of it 16 bytes at once.
+inline bool has_whole_chunks(const Boxes& boxes) {
+  int64_t elements = boxes.inner | boxes.pitch;
+  for (int d = 0; d < 2; ++d) elements |= boxes.batch_size[d] == 1 ? 0 : boxes.batch_pitch[d];
+  return boxes.element_bytes < 8 || (elements % 2 == 0 && reinterpret_cast<uint64_t>(boxes.data) % 16 == 0);
+}
+
 inline View staged_a(const Problem& p, const void* a, int bytes) { return staged_view(operand_a(p, a, bytes)); }
 inline View staged_b(const Problem& p, const void* b, int bytes) { return staged_view(operand_b(p, b, bytes)); }
 

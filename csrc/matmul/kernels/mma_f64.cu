@@ -13,8 +13,8 @@
 // Next:    wgmma multiplies the narrower dtypes from shared memory, without fragments in registers.
 // Source:  NVIDIA, PTX ISA: mma for float64; A. Kerr et al., CUTLASS.
 #include "../../primitives/ptx/opaque.cuh"
+#include "../fragments_f64.cuh"
 #include "../groups.cuh"
-#include "../staged.cuh"
 
 namespace treduce::matmul::mma_f64 {
 
@@ -35,23 +35,6 @@ struct Tiling {
   static constexpr int kSteps = 4 / kFours;                         // multiplications along the k of a stage
   static constexpr int kParts = kSteps > 1 ? kSteps - 1 : 1;        // of the copies of a stage
 };
-
-// Where this lane's element (line l / 4, k l % 4) lies, of the kLines lines from a multiple of kLines on: of 16, or of 8.
-template <bool kAlongK, int kLines>
-TREDUCE_DEVICE int place_of_lane(int line) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  if (kAlongK) return (line + g) * kRowBytes + (t / 2 ^ swizzle<double>(g)) * kChunkBytes + t % 2 * 8;
-  const int within = kLines % 16 == 0 ? 0 : line % 16;
-  return (line - within + t) * kRowBytes + ((within + g) / 2 ^ swizzle<double>(t)) * kChunkBytes + g % 2 * 8;
-}
-
-// The element `lines` (a multiple of 8) and `k` (of 4) further.
-template <bool kAlongK>
-TREDUCE_DEVICE double load(const char* tile, int place, int lines, int k) {
-  const int at =
-      kAlongK ? (place ^ k * 8) + lines * kRowBytes : (place ^ lines % 16 * 8) + (lines / 16 * 16 + k) * kRowBytes;
-  return *reinterpret_cast<const double*>(tile + at);
-}
 
 // Adds a fragment to the sum of the groups before, which this lane stored there; the first group's to zero.
 TREDUCE_DEVICE void add_stored(double (&acc)[4], bool first, const double* c, int64_t row, int64_t column, int64_t m,

@@ -10,13 +10,15 @@
 // Bound:   the tensor cores: 128 multiply-adds a cycle and multiprocessor. In small tiles fragments come close: 64 x 32 outputs
 //          take 256 cycles of multiplications for 16 steps of k, and 288 of shared memory.
 // Note:    lines are permuted over lanes so that 16 lanes read swizzled tiles without bank conflicts. Long k in groups of
-//          2048: their sums are added to C, which the same threads wrote, or groups are tasks of their own.
+//          2048: their sums are added to C, which the same threads wrote, or groups are tasks of their own. Few outputs, and rows
+//          that begin where the copy engine cannot read them: small_f64.cu.
 // Next:    persistent, for the narrower dtypes: blocks of a cluster share what they fetch.
 // Source:  NVIDIA, PTX ISA: mma for float64; V. Thakkar et al., CUTLASS 3.
 #include "../../primitives/ptx/mma.cuh"
 #include "../../primitives/ptx/opaque.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
+#include "../small_f64.h"
 
 namespace treduce::matmul::specialized_f64 {
 
@@ -325,6 +327,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
 
 cudaError_t launch_one(const Call& call) {
   if (call.launch_count == 0) return clear(call);
+  if (call.prepared.small) return small_f64::run(call);
   Boxes a, b;
   const cudaError_t error = pack_operands(call, a, b);
   if (error != cudaSuccess) return error;

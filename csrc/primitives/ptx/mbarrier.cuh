@@ -67,6 +67,11 @@ TREDUCE_DEVICE void mbarrier_arrive_expect(uint64_t* barrier, unsigned bytes) {
   mbarrier_arrive_expect(shared_address(barrier), bytes);
 }
 
+// Arrives when this thread's copies (cp.async) so far have. cp.async.mbarrier.arrive.noinc.
+TREDUCE_DEVICE void mbarrier_arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
 // that reads what the barrier guards waits for itself. kPause: nanoseconds between two polls.
 template <int kPause = 0>
