@@ -5,6 +5,11 @@
 
 namespace treduce::matmul::staged {
 
+// k in steps of `depth`, rounded up.
+TREDUCE_DEVICE int steps_of(int k, int depth) {
+  return static_cast<int>((static_cast<unsigned>(k) + static_cast<unsigned>(depth) - 1) / static_cast<unsigned>(depth));
+}
+
 // Where this lane's element (line l / 4, k l % 4) lies, of the kLines lines from a multiple of kLines on: of 16, or of 8.
 template <bool kAlongK, int kLines>
 TREDUCE_DEVICE int place_of_lane(int line) {

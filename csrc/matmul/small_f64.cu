@@ -20,6 +20,7 @@ using hopper::RingPosition;
 using staged::kChunkBytes;
 using staged::kRowBytes;
 using staged::Source;
+using staged::steps_of;
 
 constexpr int kSlabDepth = kRowBytes / sizeof(double);  // steps of k of a row in shared memory
 
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   AnyRing& ring = *reinterpret_cast<AnyRing*>(shared + stages * S::kShape.stage_bytes);
   static_assert(sizeof(AnyRing) == S::kShape.bytes(0));
   const bool apart = groups.apart > 1;
-  const int tasks = tiles * groups.apart, all_stages = (a.depth + kStageDepth - 1) / kStageDepth;
+  const int tasks = tiles * groups.apart, all_stages = steps_of(a.depth, kStageDepth);
   struct Task {
     int64_t row, column;
     int matrix, batch_x, batch_y;
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         load(0, stage);
       }
       if (after == 0) {  // the last stage, of which k may end in any slab
-        const int slabs = (a.depth + kSlabDepth - 1) / kSlabDepth - (task.end - 1) * kSlabs;
+        const int slabs = steps_of(a.depth, kSlabDepth) - (task.end - 1) * kSlabs;
 #pragma unroll
         for (int slab = 0; slab < kSlabs; ++slab) {
           if (slab > 0 && slab >= slabs) break;

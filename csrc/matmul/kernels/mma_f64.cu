@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   char* const shared = dynamic_shared<char>();
   const int place_a = place_of_lane<kAAlongK, S::kWarpM>(warp_m), place_b = place_of_lane<kBAlongK, S::kWarpN>(warp_n);
 
-  const int all_steps = (a.depth + kDepth<double> - 1) / kDepth<double>;
+  const int all_steps = steps_of(a.depth, kDepth<double>);
   const bool apart = groups.apart > 1;
   // Tasks: tiles, or groups of k of tiles.
   for (int64_t task = blockIdx.x; task < tiles.count * groups.apart; task += gridDim.x) {
