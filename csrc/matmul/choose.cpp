@@ -453,7 +453,7 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
     const RowsBegin begin = boxes.rows_begin();
     return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
   };
-  const double fetched = b.along_k ? s.tile_n : static_cast<double>(round_up(s.tile_n, kSlabLines));
+  const double fetched = fetched_columns(s.tile_n, b.along_k);
   const double speed = share.at_lines * std::pow(of_operand(a) * of_operand(b), busy) * s.tile_n / fetched;
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
@@ -590,7 +590,7 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   const double stage =
       lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
-  const double shift = bytes == 2 ? kShift * ((a.width == 2) + (b.width == 2)) : 0;
+  const double shift = bytes == 2 ? kShift * (is_shifted(a.width) + is_shifted(b.width)) : 0;
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
   const double waiting = rounds * (of.alone + stages * (of.stage + shift));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;

@@ -46,9 +46,6 @@ struct Source {
   int lines;
   int width;  // bytes that may be copied at once: 16, 8, 4, or 2
   int piece;  // the logarithm of what a thread copies at once
-
-  // Whether rows are copied as the chunks that they lie in, and shifted afterwards.
-  TREDUCE_DEVICE bool is_shifted() const { return width == 2; }
 };
 
 // Of chunks of 16 bytes in a row. Fragments of 16 bits, or along k, are read by ldmatrix, eight rows of a chunk; of 32 bits across k by
@@ -65,8 +62,8 @@ TREDUCE_DEVICE uint32_t low_bits(int count) { return count >= 32 ? ~0u : count <
 // of every at_once-th row.
 template <class T, class S, int kLines, bool kAlongK>
 class Copies {
-  static constexpr int kUnitRows = kDepth<T>, kUnits = (kLines + kUnitRows - 1) / kUnitRows, kRows = kUnits * kUnitRows;
-  static constexpr int kChunk = 16, kChunkedRow = kRowBytes + kChunk;  // of a row, the chunks that it lies in
+  static constexpr int kUnitRows = kDepth<T>, kRows = rows_of(kLines, sizeof(T)), kUnits = kRows / kUnitRows;
+  static constexpr int kChunkedRow = kRowBytes + kChunk;  // the chunks that a row lies in
   static constexpr int kThreadBits = S::kThreads == 256 ? 8 : 7, kRowBits = 7;
   static_assert(kRows <= S::kThreads && S::kThreads == 1 << kThreadBits && kRowBytes == 1 << kRowBits);
 
@@ -106,7 +103,7 @@ class Copies {
   }
 
   // Rows of 32 bits never are.
-  TREDUCE_DEVICE bool is_shifted() const { return sizeof(T) == 2 && source_.is_shifted(); }
+  TREDUCE_DEVICE bool is_shifted() const { return sizeof(T) == 2 && in_place::is_shifted(source_.width); }
   // Of a stage, as it arrives.
   TREDUCE_DEVICE int stage_bytes() const { return is_shifted() ? kChunkedBytes : kBytes; }
 
@@ -497,7 +494,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 inline Source source_of(const Operand& o) {
   const auto [along_k, width] = access_of(o);
-  const int piece = width == 16 || width == 2 ? 4 : width == 8 ? 3 : 2;
+  const int piece = width == 16 || is_shifted(width) ? 4 : width == 8 ? 3 : 2;
   const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
   int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride;
   for (int d = 0; d < 2; ++d) last += (o.batch_size[d] - 1) * o.batch_stride[d];

@@ -359,7 +359,8 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   const int64_t at_once = std::min<int64_t>(ceil_div(launch.grid, int64_t(chip.multiprocessors)), s.blocks);
   for (const int stages : in_place::kStages) {
     const int ring = static_cast<int>(std::min<int64_t>(steps, stages));
-    const int64_t shared = s.bytes_of_block(bytes, ring, access_of(a).width == 2, access_of(b).width == 2);
+    const int64_t shared = s.bytes_of_block(bytes, ring, in_place::is_shifted(access_of(a).width),
+                                            in_place::is_shifted(access_of(b).width));
     if (out.stages > 0 && (chip.blocks_with(shared) < at_once || out.stages > steps)) break;
     out.stages = stages;
     launch.shared_bytes = shared;
@@ -455,7 +456,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
       launch.block = few_outputs::kThreads;
       launch.shared_bytes = out.stages * s.stage_bytes(few->rows) + few_outputs::kBehind + hopper::kTileAlignment;
     } else {
-      launch.kernel = "multiply tiles of 16 rows";
+      launch.kernel = few_rows::kName;
       launch.block = few_rows::threads(few->columns);
       launch.shared_bytes = out.stages * few_rows::stage_bytes(few->columns) + hopper::kTileAlignment;
     }

@@ -298,11 +298,13 @@ constexpr int kept_sums(int index) { return index == kLong ? 64 : 0; }
 // Floating-point results leave as boxes, or rows through the same buffers, but those of the narrowest tiles.
 constexpr bool stages_results(int n, bool transposed) { return !transposed && n >= 64; }
 
+// Columns of B that a tile of n fetches: across k, whole slabs.
+constexpr int kSlab = 64;
+constexpr int fetched_columns(int n, bool along_k) { return along_k ? n : static_cast<int>(round_up(n, kSlab)); }
+
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster, int blocks,
                           bool transposed = false) {
-  // Of B across k whole slabs are fetched.
-  constexpr int kSlab = 64;
-  return hopper::shape(name, m, n < kSlab ? n : static_cast<int>(round_up(n, kSlab)), stages, 1, blocks, cluster,
+  return hopper::shape(name, m, n < kSlab ? n : fetched_columns(n, false), stages, 1, blocks, cluster,
                        stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed)
       .with_columns(n);
 }
@@ -389,6 +391,7 @@ constexpr int kMostStages = 32;
 constexpr int kRingBytes = 128 * 1024;  // of stages, a block: changes the time alone
 
 // The former.
+constexpr const char* kName = "multiply tiles of 16 rows";
 constexpr int kRows = 16, kWarpColumns = 16, kMostColumns = 8 * kWarpColumns;
 // Of a block with so many columns.
 constexpr int threads(int columns) { return (columns / kWarpColumns + 1) * 32; }
@@ -429,21 +432,28 @@ constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};
 namespace in_place {
 
 constexpr int kRowBytes = 128;           // k of a stage, of each line
+constexpr int kChunk = 16;               // bytes, which ldmatrix reads at once
 constexpr int kStages[] = {2, 3, 5, 8};  // that a ring may have
+
+// Whether rows that may be copied so many bytes at once are copied as the chunks that they lie in, and shifted afterwards.
+constexpr bool is_shifted(int width) { return width == 2; }
+// Rows of a stage of an operand: lines, or where lines are contiguous whole slabs of them.
+constexpr int rows_of(int lines, int element_bytes) {
+  return static_cast<int>(round_up(lines, kRowBytes / element_bytes));
+}
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
 
-  // Dynamic, of a block with a ring of so many stages. Where lines are contiguous, a stage has whole rows of them. Rows that are shifted
-  // arrive as one chunk of 16 bytes more, and have a tile beside the ring.
+  // Dynamic, of a block with a ring of so many stages. Rows that are shifted arrive as one chunk more, and have a tile beside the ring.
   constexpr int bytes_of_block(int element_bytes, int ring, bool shifts_a, bool shifts_b) const {
-    const int row = kRowBytes / element_bytes, rows_a = tile_m > row ? tile_m : row,
-              rows_b = tile_n > row ? tile_n : row;
-    const int of_a = rows_a * (kRowBytes + (shifts_a ? 16 : 0)), of_b = rows_b * (kRowBytes + (shifts_b ? 16 : 0));
+    const int rows_a = rows_of(tile_m, element_bytes), rows_b = rows_of(tile_n, element_bytes);
+    const int of_a = rows_a * (kRowBytes + (shifts_a ? kChunk : 0)),
+              of_b = rows_b * (kRowBytes + (shifts_b ? kChunk : 0));
     const int made = ((shifts_a ? rows_a : 0) + (shifts_b ? rows_b : 0)) * kRowBytes;
     const int all = ring * (of_a + of_b) + made;
     const int results =
-        tile_m * (tile_n * element_bytes + 16);  // leave through the same memory, in rows of 16 bytes more
+        tile_m * (tile_n * element_bytes + kChunk);  // leave through the same memory, in rows a chunk longer
     return all > results ? all : results;
   }
 };

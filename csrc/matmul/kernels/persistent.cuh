@@ -25,11 +25,6 @@ struct Shape {
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
-  // Columns of B that are fetched: across k, whole slabs.
-  template <bool kAlongK>
-  static constexpr int lines_b() {
-    return kAlongK ? kTileN : static_cast<int>(round_up(kTileN, kSlabLines));
-  }
   static constexpr int kThreads = kShape.threads;
   static constexpr int kStageBytes = kShape.stage_bytes;
   static constexpr bool kBoxesC = stages_results(kTileN, kTransposed);
@@ -52,7 +47,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
   __shared__ Ring<S::kStages> ring;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
@@ -205,7 +200,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
-  using TileB = Tile<T, S::template lines_b<kBAlongK>(), kBAlongK>;
+  using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
   static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
   CUtensorMap map_a, map_b;
   cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::template kPartOuter<S::kBeside>, &map_a);
