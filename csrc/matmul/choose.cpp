@@ -560,7 +560,8 @@ namespace {
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
 // nothing else runs, besides its stages, and a stage. Of all: a launch, and one that copies an operand for the others. The form was fitted
 // to 2,200 times of four shapes (NVIDIA H200, 2026-11-26); the constants so that what they choose, of the shapes and the others, is fast: of
-// 967 products drawn at random, of 17 to 1500 lines, k of 16 to 1000 and batches up to 1000, it takes 1.03 of the fastest's time.
+// 967 products drawn at random, of 17 to 1500 lines, k of 16 to 1000 and batches up to 1000 (of 383 for kApart32), it takes 1.03 of the
+// fastest's time.
 struct Times {
   struct OfShape {
     double tile, alone, stage;
@@ -568,9 +569,9 @@ struct Times {
   double launch, copy;
 };
 constexpr Times kOf16Bits = {
-    {{0.37, 0.02, 0.53}, {0.61, 1.13, 0.69}, {1.5, 0.78, 0.79}, {0.735, 0.77, 0.74}}, 2.1, 5.2};
+    {{0.37, 0.02, 0.53}, {0.61, 1.13, 0.69}, {1.5, 0.78, 0.79}, {0.735, 0.77, 0.74}, {0.38, 0.1, 0.255}}, 2.1, 5.2};
 constexpr Times kOfFloats = {
-    {{0.22, 0.02, 0.57}, {0.73, 1.36, 0.61}, {1.93, 0.82, 0.79}, {0.72, 0.69, 0.885}}, 1.7, 3.2};
+    {{0.22, 0.02, 0.57}, {0.73, 1.36, 0.61}, {1.93, 0.82, 0.79}, {0.72, 0.69, 0.885}, {0.33, 0.1, 0.243}}, 1.7, 3.2};
 constexpr const Times& times_of(int bytes) { return bytes == 2 ? kOf16Bits : kOfFloats; }
 constexpr double kMultiply = 0.054;  // of 64 x 64 outputs, a stage
 constexpr double kShift = 0.71;      // of a stage, beside its time
@@ -583,6 +584,8 @@ double lines_time(const Access& access, int lines, int bytes) {
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
+  // Who shifts has to have copied.
+  if (s.copy_warps > 0 && (is_shifted(a.width) || is_shifted(b.width))) return std::numeric_limits<double>::infinity();
   const Times& all = times_of(bytes);
   const Times::OfShape& of = all.of[index];
   const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
@@ -631,7 +634,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   const double faster = direct ? 0.9 : 1;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
-  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128};
+  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128, kApart32};
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;

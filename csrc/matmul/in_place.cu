@@ -5,7 +5,8 @@
 //
 // Order:   that of few_rows.cuh, by the same instructions.
 // Mapping: a block a tile, several blocks a multiprocessor, which hide each other's first copies and last stores. A stage has 128 bytes
-//          of k of each line; where blocks are few, up to seven stages are under way. A row of a tile is a line, or where lines are
+//          of k of each line; where blocks are few, up to seven stages are under way, and warps of their own copy: a stage is 260
+//          instructions of a warp that copies and multiplies, and 110 of one that multiplies. A row of a tile is a line, or where lines are
 //          contiguous a step of k.
 //          Sums leave by way of shared memory, whole rows of a tile at a time, wherever these begin.
 // Source:  A. Kerr et al., CUTLASS: software-pipelined warp-level matrix multiply.
@@ -30,6 +31,11 @@ struct Tiling {
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n;
   static constexpr int kWarpM = kShape.warp_m, kWarpN = kShape.warp_n;  // outputs of a warp
   static constexpr int kThreads = kShape.threads, kBlocks = kShape.blocks;
+  // Whether warps behind those that multiply copy; else all do both.
+  static constexpr bool kApart = kShape.copy_warps > 0;
+  static constexpr int kCopyThreads = kApart ? kShape.copy_warps * 32 : kThreads;
+  static constexpr int kMultiplyThreads = kApart ? kThreads - kCopyThreads : kThreads;
+  static constexpr int kFirstCopying = kThreads - kCopyThreads;
 };
 
 // k of a stage; and lines of a row, where lines are contiguous.
@@ -64,8 +70,8 @@ template <class T, class S, int kLines, bool kAlongK>
 class Copies {
   static constexpr int kUnitRows = kDepth<T>, kRows = rows_of(kLines, sizeof(T)), kUnits = kRows / kUnitRows;
   static constexpr int kChunkedRow = kRowBytes + kChunk;  // the chunks that a row lies in
-  static constexpr int kThreadBits = S::kThreads == 256 ? 8 : 7, kRowBits = 7;
-  static_assert(kRows <= S::kThreads && S::kThreads == 1 << kThreadBits && kRowBytes == 1 << kRowBits);
+  static constexpr int kThreadBits = S::kCopyThreads == 256 ? 8 : 7, kRowBits = 7;
+  static_assert(kRows <= S::kCopyThreads && S::kCopyThreads == 1 << kThreadBits && kRowBytes == 1 << kRowBits);
 
  public:
   static constexpr int kBytes = kRows * kRowBytes, kChunkedBytes = kRows * kChunkedRow;
@@ -84,12 +90,12 @@ class Copies {
       // As many rows, or stages, further a row begins as far behind a chunk.
       skew_ = static_cast<int>(reinterpret_cast<uint64_t>(from_) % kChunk);
       from_ -= skew_;
-      const char* const begin = first + (kAlongK ? threadIdx.x : last_row()) * source.pitch + last_inner();
+      const char* const begin = first + (kAlongK ? thread() : last_row()) * source.pitch + last_inner();
       const int skew = static_cast<int>(reinterpret_cast<uint64_t>(begin) % kChunk);
       last_ = begin - skew + kRowBytes;
       last_end_ = kRowBytes - skew;
       has_last_ =
-          skew > 0 && threadIdx.x < kRows && (kAlongK ? threadIdx.x < lines : last_inner() + last_end_ < lines * kSize);
+          skew > 0 && thread() < kRows && (kAlongK ? thread() < lines : last_inner() + last_end_ < lines * kSize);
     }
     if (kAlongK) {
       exists_ = low_bits(pieces_of(lines));
@@ -103,9 +109,12 @@ class Copies {
   }
 
   // Rows of 32 bits never are.
-  TREDUCE_DEVICE bool is_shifted() const { return sizeof(T) == 2 && in_place::is_shifted(source_.width); }
+  TREDUCE_DEVICE static bool is_shifted(const Source& source) {
+    return sizeof(T) == 2 && !S::kApart && in_place::is_shifted(source.width);
+  }
+  TREDUCE_DEVICE bool is_shifted() const { return is_shifted(source_); }
   // Of a stage, as it arrives.
-  TREDUCE_DEVICE int stage_bytes() const { return is_shifted() ? kChunkedBytes : kBytes; }
+  TREDUCE_DEVICE static int stage_bytes(const Source& source) { return is_shifted(source) ? kChunkedBytes : kBytes; }
 
   // Starts the copies of the next stage, which has k_left steps of k.
   TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
@@ -143,16 +152,17 @@ class Copies {
   }
 
  private:
+  TREDUCE_DEVICE static unsigned thread() { return threadIdx.x - S::kFirstCopying; }
   // This thread's place: a row, and bytes in it.
-  TREDUCE_DEVICE int row() const { return (threadIdx.x << source_.piece) / kRowBytes; }
-  TREDUCE_DEVICE int inner() const { return threadIdx.x << source_.piece & (kRowBytes - 1); }
+  TREDUCE_DEVICE int row() const { return (thread() << source_.piece) / kRowBytes; }
+  TREDUCE_DEVICE int inner() const { return thread() << source_.piece & (kRowBytes - 1); }
   TREDUCE_DEVICE int rows_at_once() const { return 1 << rows_bits(); }
   TREDUCE_DEVICE int rows_bits() const { return kThreadBits + source_.piece - kRowBits; }
   // How many of every at_once-th row from this thread's first on are among so many.
   TREDUCE_DEVICE int pieces_of(int rows) const { return (rows - row() + rows_at_once() - 1) >> rows_bits(); }
   // Of row threadIdx.x of a stage.
-  TREDUCE_DEVICE int last_row() const { return threadIdx.x % kUnitRows; }
-  TREDUCE_DEVICE int last_inner() const { return kAlongK ? 0 : static_cast<int>(threadIdx.x) / kUnitRows * kRowBytes; }
+  TREDUCE_DEVICE int last_row() const { return thread() % kUnitRows; }
+  TREDUCE_DEVICE int last_inner() const { return kAlongK ? 0 : static_cast<int>(thread()) / kUnitRows * kRowBytes; }
   TREDUCE_DEVICE int64_t next_unit() const { return kAlongK ? kUnitRows * source_.pitch : int64_t(kRowBytes); }
 
   // The pieces that lie in the first k_left steps of a stage.
@@ -170,7 +180,7 @@ class Copies {
   // visit(number, rows from the thread's first, place in the tile) of this thread's pieces of a stage.
   template <int kWidth, class Visit>
   TREDUCE_DEVICE void for_each_piece(Visit&& visit) const {
-    constexpr int kAtOnce = S::kThreads * kWidth / kRowBytes, kCount = kUnitRows / kAtOnce;
+    constexpr int kAtOnce = S::kCopyThreads * kWidth / kRowBytes, kCount = kUnitRows / kAtOnce;
     static_assert(kAtOnce % 4 == 0 && kCount * kAtOnce == kUnitRows && kUnits * kCount <= 32);
 #pragma unroll
     for (int piece = 0; piece < kUnits * kCount; ++piece) {
@@ -180,7 +190,7 @@ class Copies {
 
   template <int kWidth>
   TREDUCE_DEVICE void start_by(ptx::SharedAddress stage, uint32_t exists) const {
-    constexpr int kCount = kUnitRows / (S::kThreads * kWidth / kRowBytes);
+    constexpr int kCount = kUnitRows / (S::kCopyThreads * kWidth / kRowBytes);
     const char* from = from_;
     for_each_piece<kWidth>([&](int piece, int, int to) {
       if (piece % kCount == 0) from = ptx::opaque(from_ + piece / kCount * next_unit());
@@ -191,7 +201,7 @@ class Copies {
 
   TREDUCE_DEVICE int to_chunk() const { return row() * kChunkedRow + inner(); }
   TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) const {
-    constexpr int kSize = sizeof(T), kAtOnce = S::kThreads * kChunk / kRowBytes, kCount = kUnitRows / kAtOnce;
+    constexpr int kSize = sizeof(T), kAtOnce = S::kCopyThreads * kChunk / kRowBytes, kCount = kUnitRows / kAtOnce;
     const ptx::SharedAddress to = stage + to_chunk();
     // The last piece may pass the operand's end.
     const int piece = 31 - __clz(exists);
@@ -208,7 +218,7 @@ class Copies {
       from = ptx::opaque(from + hop_);
     });
     if (has_last_ && (kAlongK ? last_end_ < k_left * kSize : last_row() < k_left)) {
-      const ptx::SharedAddress to_last = stage + threadIdx.x * kChunkedRow + kRowBytes;
+      const ptx::SharedAddress to_last = stage + thread() * kChunkedRow + kRowBytes;
       if (last_ + kChunk <= source_.end) {
         ptx::copy_async<kChunk>(to_last, last_);
       } else {
@@ -337,8 +347,8 @@ struct Results {
   // visit(place in shared memory, place in C) of this thread's pieces of kWidth bytes.
   template <int kWidth, class Visit>
   TREDUCE_DEVICE static void for_each_row(const Out* from, Out* to, int64_t pitch, int rows, Visit&& visit) {
-    constexpr int kARow = S::kTileN * kSize / kWidth, kAtOnce = S::kThreads / kARow;
-    static_assert(kARow * kAtOnce == S::kThreads && S::kTileM % kAtOnce == 0 && kAtOnce % 2 == 0);
+    constexpr int kARow = S::kTileN * kSize / kWidth, kAtOnce = S::kMultiplyThreads / kARow;
+    static_assert(kARow * kAtOnce == S::kMultiplyThreads && S::kTileM % kAtOnce == 0 && kAtOnce % 2 == 0);
     const int row = threadIdx.x / kARow;
     from += row * kPitch + first<kWidth>();
     to += row * pitch + first<kWidth>();
@@ -384,7 +394,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM, warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
-  char* const shared = dynamic_shared<char>();
+  char* const shared = dynamic_shared<char>() + S::kShape.barrier_bytes();
 
   const unsigned line_of_tiles = tiles.across.quotient_of_small(blockIdx.x);
   const unsigned matrix = tiles.down.quotient_of_small(line_of_tiles);
@@ -393,17 +403,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int64_t row = int64_t(line_of_tiles - matrix * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
   const int64_t column = int64_t(blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor)) * S::kTileN;
   const int steps = (depth + kDepth<T> - 1) / kDepth<T>;
-  CopiesA copies_a(a, batch_x * tiles.a[0] + batch_y * tiles.a[1], row);
-  CopiesB copies_b(b, batch_x * tiles.b[0] + batch_y * tiles.b[1], column);
+  const auto copies_of_a = [&] { return CopiesA(a, batch_x * tiles.a[0] + batch_y * tiles.a[1], row); };
+  const auto copies_of_b = [&] { return CopiesB(b, batch_x * tiles.b[0] + batch_y * tiles.b[1], column); };
   // Stage s lies at s % stages; behind the ring tiles that are made of stages.
   const ptx::SharedAddress ring = ptx::shared_address(shared);
-  const bool shifts_a = copies_a.is_shifted(), shifts_b = copies_b.is_shifted();
-  const int stage_a = copies_a.stage_bytes(), stage_bytes = stage_a + copies_b.stage_bytes();
+  const bool shifts_a = CopiesA::is_shifted(a), shifts_b = CopiesB::is_shifted(b);
+  const int stage_a = CopiesA::stage_bytes(a), stage_bytes = stage_a + CopiesB::stage_bytes(b);
   const int made_a = min(stages, steps) * stage_bytes, made_b = made_a + (shifts_a ? CopiesA::kBytes : 0);
   const Reader<T, kAAlongK> reader_a(shared + (shifts_a ? made_a : 0), warp_m);
   const Reader<T, kBAlongK> reader_b(shared + (shifts_b ? made_b : stage_a), warp_n);
   const bool has_outputs = row + warp_m < m && column + warp_n < n;
-  ptx::wait_for_launch_before();
 
   float acc[kM][kN * 2][4] = {};
   const auto multiply = [&](int stage, int step) {
@@ -430,32 +439,72 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
   };
 
-  // The first stages are filled while nothing is multiplied.
-  int reading = 1 - stages, filling = 0;
-#pragma unroll 1
-  for (int step = 1 - stages; step < steps; ++step) {
-    const int stage = reading * stage_bytes;
-    if (step >= 0) {
-      wait_for_stage(stages);
+  // Who waits for all that multiply.
+  const auto meet = [] {
+    if constexpr (S::kApart) {
+      hopper::named_barrier<S::kMultiplyThreads>(1);
+    } else {
       __syncthreads();
-      if (shifts_a) copies_a.shift(ring + stage, ring + made_a, depth - step * kDepth<T>);
-      if (shifts_b) copies_b.shift(ring + stage + stage_a, ring + made_b, depth - step * kDepth<T>);
-      if (shifts_a || shifts_b) __syncthreads();
     }
-    const int k_left = depth - (step + stages - 1) * kDepth<T>;
-    if (k_left > 0) {
-      copies_a.start(ring + filling * stage_bytes, k_left);
-      copies_b.start(ring + filling * stage_bytes + stage_a, k_left);
+  };
+  if constexpr (S::kApart) {
+    auto& barriers = *reinterpret_cast<hopper::Ring<kMostStages>*>(dynamic_shared<char>());
+    static_assert(sizeof(barriers) == S::kShape.barrier_bytes());
+    if (threadIdx.x == 0) barriers.init(S::kMultiplyThreads / 32, stages, S::kCopyThreads);
+    __syncthreads();
+    hopper::RingPosition<kMostStages> position;
+    if (threadIdx.x >= S::kFirstCopying) {
+      CopiesA copies_a = copies_of_a();
+      CopiesB copies_b = copies_of_b();
+      ptx::wait_for_launch_before();
+      for (int step = 0; step < steps; ++step, position.next(stages)) {
+        ptx::mbarrier_wait(barriers.empty + position.stage, position.parity ^ 1);
+        const ptx::SharedAddress stage = ring + position.stage * stage_bytes;
+        const int k_left = depth - step * kDepth<T>;
+        copies_a.start(stage, k_left);
+        copies_b.start(stage + stage_a, k_left);
+        ptx::mbarrier_arrive_when_copied(ptx::shared_address(barriers.full + position.stage));
+      }
+      return;
     }
-    ptx::commit_copies();
-    if (step >= 0 && has_outputs) multiply_stage(stage, depth - step * kDepth<T>);
-    reading = reading + 1 == stages ? 0 : reading + 1;
-    filling = filling + 1 == stages ? 0 : filling + 1;
+    ptx::wait_for_launch_before();
+    for (int step = 0; step < steps; ++step, position.next(stages)) {
+      ptx::mbarrier_wait(barriers.full + position.stage, position.parity);
+      if (has_outputs) multiply_stage(position.stage * stage_bytes, depth - step * kDepth<T>);
+      __syncwarp();
+      hopper::release<1>(barriers.empty + position.stage);
+    }
+  } else {
+    CopiesA copies_a = copies_of_a();
+    CopiesB copies_b = copies_of_b();
+    ptx::wait_for_launch_before();
+    // The first stages are filled while nothing is multiplied.
+    int reading = 1 - stages, filling = 0;
+#pragma unroll 1
+    for (int step = 1 - stages; step < steps; ++step) {
+      const int stage = reading * stage_bytes;
+      if (step >= 0) {
+        wait_for_stage(stages);
+        __syncthreads();
+        if (shifts_a) copies_a.shift(ring + stage, ring + made_a, depth - step * kDepth<T>);
+        if (shifts_b) copies_b.shift(ring + stage + stage_a, ring + made_b, depth - step * kDepth<T>);
+        if (shifts_a || shifts_b) __syncthreads();
+      }
+      const int k_left = depth - (step + stages - 1) * kDepth<T>;
+      if (k_left > 0) {
+        copies_a.start(ring + filling * stage_bytes, k_left);
+        copies_b.start(ring + filling * stage_bytes + stage_a, k_left);
+      }
+      ptx::commit_copies();
+      if (step >= 0 && has_outputs) multiply_stage(stage, depth - step * kDepth<T>);
+      reading = reading + 1 == stages ? 0 : reading + 1;
+      filling = filling + 1 == stages ? 0 : filling + 1;
+    }
   }
 
   // ---- epilogue ----
-  ptx::wait_copies<0>();
-  __syncthreads();  // nobody reads the ring any more
+  if constexpr (!S::kApart) ptx::wait_copies<0>();
+  meet();  // nobody reads the ring any more
   using Tile = Results<Out, S>;
   Out* const results = reinterpret_cast<Out*>(shared);
   const int first_column = warp_n + lane % 4 * 2;
@@ -485,7 +534,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     }
   }
-  __syncthreads();
+  meet();
   Tile::store(results, c + (int64_t(matrix) * m + row) * n + column, n,
               static_cast<int>(min(m - row, int64_t(S::kTileM))),
               static_cast<int>(min(n - column, int64_t(S::kTileN))));

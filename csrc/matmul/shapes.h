@@ -434,6 +434,7 @@ namespace in_place {
 constexpr int kRowBytes = 128;           // k of a stage, of each line
 constexpr int kChunk = 16;               // bytes, which ldmatrix reads at once
 constexpr int kStages[] = {2, 3, 5, 8};  // that a ring may have
+constexpr int kMostStages = 8;
 
 // Whether rows that may be copied so many bytes at once are copied as the chunks that they lie in, and shifted afterwards.
 constexpr bool is_shifted(int width) { return width == 2; }
@@ -444,7 +445,9 @@ constexpr int rows_of(int lines, int element_bytes) {
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
+  int copy_warps;      // that do nothing else; 0: those that multiply copy
 
+  constexpr int barrier_bytes() const { return copy_warps > 0 ? kMostStages * 16 : 0; }
   // Dynamic, of a block with a ring of so many stages. Rows that are shifted arrive as one chunk more, and have a tile beside the ring.
   constexpr int bytes_of_block(int element_bytes, int ring, bool shifts_a, bool shifts_b) const {
     const int rows_a = rows_of(tile_m, element_bytes), rows_b = rows_of(tile_n, element_bytes);
@@ -454,19 +457,20 @@ struct Shape : TileShape {
     const int all = ring * (of_a + of_b) + made;
     const int results =
         tile_m * (tile_n * element_bytes + kChunk);  // leave through the same memory, in rows a chunk longer
-    return all > results ? all : results;
+    return barrier_bytes() + (all > results ? all : results);
   }
 };
-constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int blocks) {
-  TileShape s{name, m, n, m / warp_m * (n / warp_n) * 32};
+constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int blocks, int copy_warps = 0) {
+  TileShape s{name, m, n, (m / warp_m * (n / warp_n) + copy_warps) * 32};
   s.blocks = blocks;
-  return {s, warp_m, warp_n};
+  return {s, warp_m, warp_n, copy_warps};
 }
-enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kShapeCount };
+enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kApart32, kShapeCount };
 constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles in place", 32, 32, 16, 16, 5),
                                         shape("multiply 64 x 64 tiles in place", 64, 64, 32, 32, 4),
                                         shape("multiply 128 x 64 tiles in place", 128, 64, 32, 32, 2),
-                                        shape("multiply 128 x 32 tiles in place", 128, 32, 32, 32, 3)};
+                                        shape("multiply 128 x 32 tiles in place", 128, 32, 32, 32, 3),
+                                        shape("multiply 32 x 32 tiles, copied apart, in place", 32, 32, 16, 16, 2, 4)};
 
 }  // namespace in_place
 
