@@ -448,6 +448,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
   };
   if constexpr (S::kApart) {
+    // Not in static memory, which the launch does not count.
     auto& barriers = *reinterpret_cast<hopper::Ring<kMostStages>*>(dynamic_shared<char>());
     static_assert(sizeof(barriers) == S::kShape.barrier_bytes());
     if (threadIdx.x == 0) barriers.init(S::kMultiplyThreads / 32, stages, S::kCopyThreads);

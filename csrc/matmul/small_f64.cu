@@ -39,8 +39,8 @@ struct Tiling {
   static_assert(kSlabs * kSlabBytes == kShape.stage_bytes);
 };
 
-// A lane's copies of an operand's tiles, of the same slab of a stage after another. Where neighbours lie along k a row of a slab is a line; else it is a step of
-// k of 16 lines. What is past the edges becomes zero.
+// A lane's copies of an operand's tiles, of the same slab of a stage after another. Where neighbours lie along k a row of a slab is a line;
+// else it is a step of k of 16 lines. What is past the edges becomes zero.
 template <int kLines, bool kAlongK, int kWidth>
 class Copies {
   static constexpr int kAcross = kRowBytes / kWidth, kDown = 32 / kAcross;     // lanes side by side; rows at once
@@ -117,9 +117,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     return task;
   };
 
-  if (threadIdx.x == 0) {
-    ring.init(S::kWarps, stages, /*writers=*/kSlabs * 32);
-  }
+  if (threadIdx.x == 0) ring.init(S::kWarps, stages, /*writers=*/kSlabs * 32);
   __syncthreads();
   ptx::wait_for_launch_before();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
