@@ -369,11 +369,10 @@ struct Shape : TileShape {
   constexpr int bytes(int count) const { return count * stage_bytes + kMostStages * 16; }
 };
 constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, int blocks) {
-  Shape s{{name, m, n}, warp_m, warp_n};
-  s.threads = (s.warps() + kSlabs) * 32;
+  TileShape s{name, m, n, (m / warp_m * (n / warp_n) + kSlabs) * 32};
   s.stage_bytes = kSlabs * (m + n) * staged::kRowBytes;
   s.blocks = blocks;
-  return s;
+  return {s, warp_m, warp_n};
 }
 enum Index { kSquare16, kRows16, kColumns16, kSquare32, kWide32, kTall32, kShapeCount };
 constexpr Shape kShapes[kShapeCount] = {
