@@ -112,6 +112,16 @@ int choose(const Problem& p, Way a, Way b, const Chip& chip) {
 
 }  // namespace short_k
 
+namespace {
+
+// Clock cycles of the launch that copies an operand as its view says.
+double cycles_to_copy(const View& view, const Chip& chip) {
+  constexpr double kCopyBytes = 16, kLaunch = 5000;  // a cycle and multiprocessor; cycles
+  return 2 * static_cast<double>(view.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
+}
+
+}  // namespace
+
 namespace long_k {
 
 bool may_part(const Problem& p, DType dtype) {
@@ -133,6 +143,18 @@ double cycles_to_add(const Problem& p, DType dtype, int multiprocessors) {
   const double sums =
       static_cast<double>(groups_of(p.k, dtype) * p.batches * p.m * p.n) * std::max<double>(size_of(dtype), 4);
   return kLaunch + 2 * sums / (kBytes * multiprocessors);
+}
+
+// Tiles, or groups of k of tiles.
+int64_t tasks_of(const Problem& p, DType dtype, const TileShape& s, bool apart) {
+  return tiles_of(p, s.tile_m, s.tile_n) * (apart ? groups_of(p.k, dtype) : 1);
+}
+
+// Clock cycles in which the L2 gives all tiles their parts of both operands. bytes: a cycle and multiprocessor.
+double cycles_of_tiles_to_read(const Problem& p, DType dtype, const TileShape& s, double bytes, int multiprocessors) {
+  const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
+  const auto elements = static_cast<double>((p.m * across + p.n * down) * p.batches * p.k);
+  return elements * static_cast<double>(size_of(dtype)) / (bytes * multiprocessors);
 }
 
 // Whether groups apart are faster, by the cycles of both. Where the memory bounds both, their sums are what is more to read and write.
@@ -168,15 +190,13 @@ double cycles(const Problem& p, const Shape& s, int multiprocessors, double spee
   const double latency = s.fours == 4 ? 21 : 40;  // of 4 steps of k
   constexpr double kBytes = 48;                   // from the L2 a cycle and multiprocessor
   constexpr double kBesides = 1500;               // of a tile
-  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
-  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
+  const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
   const double most = static_cast<double>(ceil_div(tasks, multiprocessors));
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(multiprocessors) * s.blocks));
   const double k = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double multiply = most * s.tile_m * s.tile_n * k / (128 * speed);
   const double wait = rounds * k / 4 * latency;
-  const double read =
-      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * multiprocessors);
+  const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, multiprocessors) : 0;
   return std::max(multiply + wait, read) + rounds * kBesides + finish;
 }
@@ -207,15 +227,13 @@ namespace {
 // columns are guesses.
 double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
   constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
-  const int64_t down = ceil_div(p.m, s.tile_m), across = ceil_div(p.n, s.tile_n);
-  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
+  const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
   const int64_t most = ceil_div(tasks, chip.multiprocessors), left = most % s.blocks;
   const double k = static_cast<double>(apart ? long_k::kGroup : p.k), outputs = s.tile_m * s.tile_n;
   const double besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
   const double multiply =
       outputs * k / 128 * (static_cast<double>(most - left) / speed + static_cast<double>(left) / alone);
-  const double read =
-      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * chip.multiprocessors);
+  const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
   return std::max(multiply, read) + static_cast<double>(most) * besides + finish;
 }
@@ -247,16 +265,14 @@ namespace {
 double cycles(const Problem& p, const Shape& s, const Chip& chip, double alone, double busy, bool apart) {
   constexpr double kBytes = 48;                            // from the L2 a cycle and multiprocessor
   const double besides = 600 + 0.4 * s.tile_m * s.tile_n;  // of a round of tiles
-  const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
-  const int64_t tasks = down * across * p.batches * (apart ? long_k::groups_of(p.k, DType::float64) : 1);
+  const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
   const int64_t most = ceil_div(tasks, int64_t(chip.multiprocessors)), left = most % s.blocks;
   const auto slabs = static_cast<double>(ceil_div((apart ? long_k::kGroup : p.k) * kSlabs, int64_t(kStageDepth)));
   const auto round = [&](int64_t blocks) {
     return blocks == 0 ? 0.0 : besides + slabs * std::max(alone, static_cast<double>(blocks) * busy);
   };
   const double multiply = static_cast<double>(most / s.blocks) * round(s.blocks) + round(left);
-  const double read =
-      static_cast<double>((p.m * across + p.n * down) * p.batches * p.k) * 8 / (kBytes * chip.multiprocessors);
+  const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
   return std::max(multiply, read) + finish;
 }
@@ -276,13 +292,10 @@ Choice choose(const Problem& p, const Chip& chip) {
 }
 
 bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip) {
-  constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
-  constexpr double kBegin = 700;                     // what a block of the other takes longer to begin
+  constexpr double kBegin = 700;  // what a block of the other takes longer to begin
   double copies = 0;
   for (const View* view : {&a, &b}) {
-    if (view->reading == Reading::gathered) continue;  // both copy it
-    const double bytes = static_cast<double>(view->copied_bytes);
-    if (view->reading == Reading::rows) copies += kLaunch + 2 * bytes / (kCopyBytes * chip.multiprocessors);
+    if (view->reading == Reading::rows) copies += cycles_to_copy(*view, chip);  // what is gathered both copy
   }
   const double faster = copies > 0 ? 0.95 : 0.74;
   return small.cycles < faster * (boxes.cycles + kBegin + copies);
@@ -540,7 +553,6 @@ Choice choose(const Problem& p, const Chip& chip) {
 
 // A block is a task. Of a batch where B need not be transposed tiles are small, and persistent has a block for many of them.
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip) {
-  constexpr double kCopyBytes = 16, kLaunch = 5000;  // of a copy, a cycle and multiprocessor; cycles
   const Shape& s = kShapes[choice.index];
   if (tiles_of(p, s.rows, s.lines) * long_k::groups_of(p.k, DType::float32) > INT32_MAX) return false;
   const bool gathered = b.reading == Reading::gathered;
@@ -548,8 +560,7 @@ bool pays(const Problem& p, const Choice& choice, const Choice& other, const Vie
   constexpr int64_t kFewest = 32, kLong = 8192;
   if (b.reading == Reading::direct) return p.m <= kFewest && p.batches == 1 && p.k <= kLong;
   if (p.m <= kMostRows) return p.batches == 1 || gathered;
-  const double copy = 2 * static_cast<double>(b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
-  return gathered && other.cycles > 0 && choice.cycles < other.cycles + copy;
+  return gathered && other.cycles > 0 && choice.cycles < other.cycles + cycles_to_copy(b, chip);
 }
 
 }  // namespace register_operand
@@ -593,7 +604,7 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   const double stage =
       lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
-  const double shift = bytes == 2 ? kShift * (is_shifted(a.width) + is_shifted(b.width)) : 0;
+  const double shift = kShift * (is_shifted(a.width) + is_shifted(b.width));
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
   const double waiting = rounds * (of.alone + stages * (of.stage + shift));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
