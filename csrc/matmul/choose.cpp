@@ -569,34 +569,43 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of all: a launch, and one that copies an operand for the others. The form was fitted
-// to 2,200 times of four shapes (NVIDIA H200, 2026-11-26); the constants so that what they choose, of the shapes and the others, is fast: of
-// 967 products drawn at random, of 17 to 1500 lines, k of 16 to 1000 and batches up to 1000 (of 383 for kApart32), it takes 1.03 of the
-// fastest's time.
+// nothing else runs, besides its stages, and a stage. Of all: a launch, and one that copies an operand for the others. Fitted to 1,500 times
+// of 130 products in 16 bits and as tfloat32 drawn at random (lines of 1 to 3000, k of 16 to 4000, batches up to 600; NVIDIA H100,
+// 2026-11-27), so that what they choose is fast: 1.02 of the fastest's time, of the shapes and the others.
 struct Times {
   struct OfShape {
     double tile, alone, stage;
   } of[kShapeCount];
   double launch, copy;
 };
-constexpr Times kOf16Bits = {
-    {{0.37, 0.02, 0.53}, {0.61, 1.13, 0.69}, {1.5, 0.78, 0.79}, {0.735, 0.77, 0.74}, {0.38, 0.1, 0.255}}, 2.1, 5.2};
-constexpr Times kOfFloats = {
-    {{0.22, 0.02, 0.57}, {0.73, 1.36, 0.61}, {1.93, 0.82, 0.79}, {0.72, 0.69, 0.885}, {0.33, 0.1, 0.243}}, 1.7, 3.2};
+constexpr Times kOf16Bits = {{{0.36, 0, 0.6},
+                              {0.96, 0.02, 1.06},
+                              {1.9, 0.29, 1.09},
+                              {0.96, 0.04, 1.085},
+                              {0.43, 0.08, 0.243},
+                              {0.99, 0.51, 0.477}},
+                             1.4,
+                             4.2};
+constexpr Times kOfFloats = {{{0.35, 0, 0.575},
+                              {0.67, 0.36, 0.74},
+                              {1.83, 0.73, 0.88},
+                              {0.97, 0.2, 0.65},
+                              {0.39, 0.1, 0.257},
+                              {0.64, 0.57, 0.49}},
+                             1.4,
+                             3.2};
 constexpr const Times& times_of(int bytes) { return bytes == 2 ? kOf16Bits : kOfFloats; }
-constexpr double kMultiply = 0.054;  // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.71;      // of a stage, beside its time
-constexpr double kBytes = 3.5e6;     // a microsecond, of operands and results
+constexpr double kMultiply = 0.054;                // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.5, kShiftApart = 0.2;  // of a stage, beside its time
+constexpr double kBytes = 3.5e6;                   // a microsecond, of operands and results
 
 double lines_time(const Access& access, int lines, int bytes) {
-  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.3;
+  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.2;
   return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
-  // Who shifts has to have copied.
-  if (s.copy_warps > 0 && (is_shifted(a.width) || is_shifted(b.width))) return std::numeric_limits<double>::infinity();
   const Times& all = times_of(bytes);
   const Times::OfShape& of = all.of[index];
   const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
@@ -604,7 +613,7 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   const double stage =
       lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
-  const double shift = kShift * (is_shifted(a.width) + is_shifted(b.width));
+  const double shift = (s.copy_warps > 0 ? kShiftApart : kShift) * (is_shifted(a.width) + is_shifted(b.width));
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
   const double waiting = rounds * (of.alone + stages * (of.stage + shift));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
@@ -645,7 +654,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   const double faster = direct ? 0.9 : 1;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
-  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128, kApart32};
+  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128, kApart32, kApart64};
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;

@@ -157,7 +157,7 @@ inline View view_b(const Problem& p, const void* b, int bytes) {
 
 // The kernels that copy.
 constexpr int kPackThreads = 256;
-constexpr int kPackBytes = 128;  // of a row that a block turns round at once
+constexpr int kPackLines = 64, kPackBytes = 128;  // rows, and bytes of each, that a block turns round at once
 
 constexpr int kBoxBatchDims = 2;  // that an Operand has
 

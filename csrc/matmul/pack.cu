@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_rows(const Word* from, Pack
 template <class Word>
 __global__ void __launch_bounds__(kPackThreads)
     pack_turned(const Word* from, PackSource source, Boxes to, Word* data, bool vectors) {
-  constexpr int kInner = kPackBytes / sizeof(Word), kOuter = 64, kWords = 16 / sizeof(Word);
+  constexpr int kInner = kPackBytes / sizeof(Word), kOuter = kPackLines, kWords = 16 / sizeof(Word);
   constexpr int kRounds = kInner * kOuter / kWords / kPackThreads;
   using Line = Word[kInner + 1];
   SHARED_ARRAY(Line, tile, kOuter);

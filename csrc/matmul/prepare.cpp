@@ -41,8 +41,12 @@ int64_t copy(const View& view, const char* launched, const char* region, Prepare
   LaunchShape launch;
   launch.kernel = launched;
   launch.block = kPackThreads;
-  const int64_t bytes = view.boxes.batch_pitch[0] * view.boxes.batch_size[0] * view.boxes.element_bytes;
-  launch.grid = grid_of(bytes / (view.transposed ? 64 * kPackBytes : 16 * kPackThreads) + 1);
+  const Boxes& to = view.boxes;
+  const int64_t tiles = ceil_div(to.outer, int64_t(kPackLines)) *
+                        ceil_div(to.inner * to.element_bytes, int64_t(kPackBytes)) * to.batch_size[0] *
+                        to.batch_size[1];
+  const int64_t chunks = to.batch_pitch[0] * to.batch_size[0] * to.element_bytes / 16;
+  launch.grid = grid_of(view.transposed ? tiles : ceil_div(chunks, int64_t(kPackThreads)));
   out.launches.add(launch);
   return out.workspace.add(region, view.copied_bytes);
 }
@@ -359,8 +363,7 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   const int64_t at_once = std::min<int64_t>(ceil_div(launch.grid, int64_t(chip.multiprocessors)), s.blocks);
   for (const int stages : in_place::kStages) {
     const int ring = static_cast<int>(std::min<int64_t>(steps, stages));
-    const int64_t shared = s.bytes_of_block(bytes, ring, in_place::is_shifted(access_of(a).width),
-                                            in_place::is_shifted(access_of(b).width));
+    const int64_t shared = s.bytes_of_block(bytes, ring, access_of(a), access_of(b));
     if (out.stages > 0 && (chip.blocks_with(shared) < at_once || out.stages > steps)) break;
     out.stages = stages;
     launch.shared_bytes = shared;

@@ -6,6 +6,7 @@
 
 #include "../common/dtypes.h"
 #include "../common/round.h"
+#include "operand.h"
 #include "problem.h"
 
 namespace treduce::matmul {
@@ -435,25 +436,25 @@ constexpr int kChunk = 16;               // bytes, which ldmatrix reads at once
 constexpr int kStages[] = {2, 3, 5, 8};  // that a ring may have
 constexpr int kMostStages = 8;
 
-// Whether rows that may be copied so many bytes at once are copied as the chunks that they lie in, and shifted afterwards.
+// Whether rows that may be copied so many bytes at once are copied as the chunks that they lie in, one more than a row has, and shifted.
 constexpr bool is_shifted(int width) { return width == 2; }
+constexpr int row_bytes(bool shifts) { return kRowBytes + (shifts ? kChunk : 0); }
 // Rows of a stage of an operand: lines, or where lines are contiguous whole slabs of them.
-constexpr int rows_of(int lines, int element_bytes) {
-  return static_cast<int>(round_up(lines, kRowBytes / element_bytes));
+constexpr int rows_of(int lines, int element_bytes, bool along_k) {
+  return along_k ? lines : static_cast<int>(round_up(lines, kRowBytes / element_bytes));
 }
 
 struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
-  int copy_warps;      // that do nothing else; 0: those that multiply copy
+  int copy_warps;      // that do nothing else, a half for either operand; 0: those that multiply copy
 
   constexpr int barrier_bytes() const { return copy_warps > 0 ? kMostStages * 16 : 0; }
-  // Dynamic, of a block with a ring of so many stages. Rows that are shifted arrive as one chunk more, and have a tile beside the ring.
-  constexpr int bytes_of_block(int element_bytes, int ring, bool shifts_a, bool shifts_b) const {
-    const int rows_a = rows_of(tile_m, element_bytes), rows_b = rows_of(tile_n, element_bytes);
-    const int of_a = rows_a * (kRowBytes + (shifts_a ? kChunk : 0)),
-              of_b = rows_b * (kRowBytes + (shifts_b ? kChunk : 0));
-    const int made = ((shifts_a ? rows_a : 0) + (shifts_b ? rows_b : 0)) * kRowBytes;
-    const int all = ring * (of_a + of_b) + made;
+  // Dynamic, of a block with a ring of so many stages.
+  constexpr int bytes_of_block(int element_bytes, int ring, const Access& a, const Access& b) const {
+    const auto bytes_of = [&](const Access& access, int lines) {
+      return rows_of(lines, element_bytes, access.along_k) * row_bytes(is_shifted(access.width));
+    };
+    const int all = ring * (bytes_of(a, tile_m) + bytes_of(b, tile_n));
     const int results =
         tile_m * (tile_n * element_bytes + kChunk);  // leave through the same memory, in rows a chunk longer
     return barrier_bytes() + (all > results ? all : results);
@@ -464,12 +465,13 @@ constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, in
   s.blocks = blocks;
   return {s, warp_m, warp_n, copy_warps};
 }
-enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kApart32, kShapeCount };
+enum Index { kSquare32, kSquare64, kRows128, kNarrow128, kApart32, kApart64, kShapeCount };
 constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles in place", 32, 32, 16, 16, 5),
                                         shape("multiply 64 x 64 tiles in place", 64, 64, 32, 32, 4),
                                         shape("multiply 128 x 64 tiles in place", 128, 64, 32, 32, 2),
                                         shape("multiply 128 x 32 tiles in place", 128, 32, 32, 32, 3),
-                                        shape("multiply 32 x 32 tiles, copied apart, in place", 32, 32, 16, 16, 2, 4)};
+                                        shape("multiply 32 x 32 tiles, copied apart, in place", 32, 32, 16, 16, 2, 8),
+                                        shape("multiply 64 x 64 tiles, copied apart, in place", 64, 64, 32, 32, 2, 8)};
 
 }  // namespace in_place
 
