@@ -66,7 +66,7 @@ def test_operands_that_no_boxes_suit_are_read_in_place():
             assert (len(p.launches), p.reads) == (1, ("where it lies",) * 2)
             assert p.tile in ((32, 32), (64, 64), (128, 64), (128, 32))
             assert main(p).grid == (a[0] * -(-a[1] // p.tile[0]) * -(-b[2] // p.tile[1]), 1)
-            assert main(p).block[0] in (128, 256) and main(p).shared_bytes <= 227 << 10
+            assert main(p).block[0] in (128, 256, 384) and main(p).shared_bytes <= 227 << 10
     for a, b in (((4095, 4099), (4099, 4097)), ((384, 192, 192), (384, 192, 64)), ((2, 9001, 9001), (2, 9001, 64))):
         p = plan("matmul", a, b, input_dtype=torch.bfloat16)
         assert main(p).grid == (132, 1) and (len(p.launches) == 1) == (a[-1] % 8 == 0)
