@@ -578,7 +578,7 @@ struct Times {
   } of[kShapeCount];
   double launch, copy;
 };
-constexpr Times kOf16Bits = {{{0.36, 0, 0.6},
+constexpr Times kOf16Bits = {{{0.42, 0.1, 0.6},
                               {0.96, 0.02, 1.06},
                               {1.9, 0.29, 1.09},
                               {0.96, 0.04, 1.085},

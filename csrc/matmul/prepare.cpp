@@ -46,7 +46,8 @@ int64_t copy(const View& view, const char* launched, const char* region, Prepare
                         ceil_div(to.inner * to.element_bytes, int64_t(kPackBytes)) * to.batch_size[0] *
                         to.batch_size[1];
   const int64_t chunks = to.batch_pitch[0] * to.batch_size[0] * to.element_bytes / 16;
-  launch.grid = grid_of(view.transposed ? tiles : ceil_div(chunks, int64_t(kPackThreads)));
+  const int64_t blocks = view.transposed ? tiles : ceil_div(chunks, int64_t(kPackThreads));
+  launch.grid = grid_of(std::max<int64_t>(blocks, 1));  // where k is 0 there is nothing to copy;
   out.launches.add(launch);
   return out.workspace.add(region, view.copied_bytes);
 }
