@@ -364,7 +364,7 @@ def test_clusters_share_where_rows_begin_inside_cache_lines():
 
 
 def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
-    """But those of rows at odd elements of 16 bits, which the warps that multiply shift."""
+    """Rows at odd elements of 16 bits as well, which they shift."""
 
     def kernel(m, n, k, dtype=torch.float32):
         a = torch.empty(k, m, dtype=dtype, device="meta").t()
@@ -372,7 +372,8 @@ def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
 
     assert "copied apart" in kernel(300, 200, 400) and "copied apart" in kernel(1009, 89, 372)
     assert "copied apart" in kernel(300, 200, 400, torch.float16)
-    assert "copied apart" not in kernel(301, 201, 400, torch.float16)
+    assert "copied apart" in kernel(301, 201, 400, torch.float16)
+    assert "copied apart" not in kernel(3000, 2000, 400, torch.float16)
 
 
 def test_few_outputs_of_float64_are_small_tiles():
