@@ -366,14 +366,15 @@ def test_clusters_share_where_rows_begin_inside_cache_lines():
 def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
     """Rows at odd elements of 16 bits as well, which they shift."""
 
-    def kernel(m, n, k, dtype=torch.float32):
-        a = torch.empty(k, m, dtype=dtype, device="meta").t()
-        return plan("matmul", a, (k, n), tf32=True, input_dtype=dtype).launches[-1].kernel
+    def kernel(m, n, k, dtype=torch.float32, batch=()):
+        a = torch.empty(*batch, k, m, dtype=dtype, device="meta").mT
+        return plan("matmul", a, (*batch, k, n), tf32=True, input_dtype=dtype).launches[-1].kernel
 
     assert "copied apart" in kernel(300, 200, 400) and "copied apart" in kernel(1009, 89, 372)
     assert "copied apart" in kernel(300, 200, 400, torch.float16)
     assert "copied apart" in kernel(301, 201, 400, torch.float16)
     assert "copied apart" not in kernel(3000, 2000, 400, torch.float16)
+    assert kernel(197, 197, 64, batch=(384,)).endswith("in place")
 
 
 def test_few_outputs_of_float64_are_small_tiles():

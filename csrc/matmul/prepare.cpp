@@ -47,7 +47,7 @@ int64_t copy(const View& view, const char* launched, const char* region, Prepare
                         to.batch_size[1];
   const int64_t chunks = to.batch_pitch[0] * to.batch_size[0] * to.element_bytes / 16;
   const int64_t blocks = view.transposed ? tiles : ceil_div(chunks, int64_t(kPackThreads));
-  launch.grid = grid_of(std::max<int64_t>(blocks, 1));  // where k is 0 there is nothing to copy;
+  launch.grid = grid_of(std::max<int64_t>(blocks, 1));  // where k is 0 there is nothing to copy
   out.launches.add(launch);
   return out.workspace.add(region, view.copied_bytes);
 }
