@@ -12,17 +12,14 @@
 // Source:  A. Kerr et al., CUTLASS: software-pipelined warp-level matrix multiply.
 #include "in_place.h"
 
-#include <climits>
-
 #include "../common/divider.h"
-#include "../primitives/ptx/copy_part.cuh"
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/matrix.cuh"
 #include "../primitives/ptx/mbarrier.cuh"
 #include "../primitives/ptx/mma.cuh"
-#include "../primitives/ptx/opaque.cuh"
 #include "../primitives/shared.cuh"
 #include "hopper.cuh"
+#include "in_place_copies.cuh"
 
 namespace treduce::matmul::in_place {
 
@@ -40,393 +37,7 @@ struct Tiling {
   static_assert(!kApart || kMultiplyThreads % kCopyThreads == 0);
 };
 
-// k of a stage; and lines of a row, where lines are contiguous.
-template <class T>
-constexpr int kDepth = kRowBytes / sizeof(T);
 constexpr int kSteps = 4;  // multiplications along the k of a stage, 32 bytes each
-
-// An operand as threads read it.
-struct Source {
-  const void* data;
-  const char* end;
-  int64_t pitch;       // bytes from line to line, or where lines are contiguous from a step of k to the next
-  int64_t next_stage;  // bytes
-  int lines;
-  int width;  // bytes that may be copied at once: 16, 8, 4, or 2
-  int piece;  // the logarithm of what a thread copies at once
-};
-
-// Of chunks of 16 bytes in a row. Fragments of 16 bits, or along k, are read by ldmatrix, eight rows of a chunk; of 32 bits across k by
-// words, two chunks of four rows.
-template <class T>
-TREDUCE_DEVICE int swizzle(int row, bool along_k) {
-  return sizeof(T) == 4 && !along_k ? row % 4 * 2 : row % 8;
-}
-
-// A stage of a ring, and the barrier that says it is full: addresses in shared memory.
-struct Place {
-  uint32_t stage, full;
-  int stage_bytes, ring_bytes;
-  uint32_t begin, end;  // of the barriers
-  unsigned parity = 0;
-
-  TREDUCE_DEVICE uint32_t empty() const { return full + kMostStages * 8; }  // the barrier that says it is
-  TREDUCE_DEVICE void next() {
-    stage += stage_bytes;
-    full += 8;
-    if (full != end) return;
-    stage -= ring_bytes;
-    full = begin;
-    parity ^= 1;
-  }
-};
-
-TREDUCE_DEVICE uint32_t low_bits(int count) { return count >= 32 ? ~0u : count <= 0 ? 0 : (1u << count) - 1; }
-
-// A thread's copies of an operand's tiles, a stage after another. Rows of shared memory are 128 bytes; of a stage they come in units of
-// kDepth, each a slab of kDepth lines where lines are contiguous. What is past the end of k becomes zero. Of a stage a thread has pieces
-// of every at_once-th row.
-template <class T, class S, int kLines, bool kAlongK>
-class Copies {
-  static constexpr int kRows = rows_of(kLines, sizeof(T), kAlongK);
-  static constexpr int kUnitRows = kAlongK ? kRows : kDepth<T>, kUnits = kRows / kUnitRows;
-  static constexpr int kThreadBits = S::kCopyThreads == 256 ? 8 : 7, kRowBits = 7;
-  static_assert(kRows <= S::kCopyThreads && S::kCopyThreads == 1 << kThreadBits && kRowBytes == 1 << kRowBits);
-
- public:
-  TREDUCE_DEVICE Copies(const Source& source, int64_t matrix, int64_t line) : source_(source) {
-    constexpr int kSize = sizeof(T);
-    const int lines = static_cast<int>(min(source.lines - line, int64_t(kLines))), at_once = rows_at_once();
-    const char* const first = static_cast<const char*>(source.data) + (matrix + (kAlongK ? 0 : line)) * kSize +
-                              (kAlongK ? line : 0) * source.pitch;
-    if (is_shifted()) {
-      shift_from(first, lines);
-      return;
-    }
-    from_ = first + row() * source.pitch + inner();
-    hop_ = at_once * source.pitch;
-    to_ = row() * kRowBytes + (inner() / 16 ^ swizzle<T>(row(), kAlongK)) * 16 + inner() % 16;
-    // What at_once rows on the swizzle exchanges.
-    turn_ = at_once % 8 != 0 && (sizeof(T) == 2 || kAlongK) ? 64 : 0;
-    if (kAlongK) {
-      exists_ = low_bits(pieces_of(lines));
-    } else {
-      const int count = kUnitRows >> rows_bits();
-#pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) {
-        if (inner() + unit * kRowBytes < lines * kSize) exists_ |= low_bits(count) << unit * count;
-      }
-    }
-  }
-
-  // Rows of 32 bits never are.
-  TREDUCE_DEVICE static bool is_shifted(const Source& source) {
-    return sizeof(T) == 2 && in_place::is_shifted(source.width);
-  }
-  TREDUCE_DEVICE bool is_shifted() const { return is_shifted(source_); }
-  TREDUCE_DEVICE static int stage_bytes(const Source& source) { return kRows * row_bytes(is_shifted(source)); }
-
-  // Starts the copies of the next stage, which has k_left steps of k.
-  TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
-    const bool whole = k_left >= kDepth<T>;
-    if (is_shifted()) {
-      start_chunks(stage, whole ? exists_ : exists_ & chunks_in_k(k_left), k_left);
-      from_ += source_.next_stage;
-      last_ += source_.next_stage;
-      return;
-    }
-    const uint32_t exists = whole ? exists_ : exists_ & in_k(k_left);
-    if (source_.width == 16) {
-      start_by<16>(stage, exists);
-    } else if (source_.width == 8) {
-      start_by<8>(stage, exists);
-    } else if (source_.width == 4) {
-      start_by<4>(stage, exists);
-    }
-    from_ += source_.next_stage;
-  }
-
-  // Fills stages from `place` on, one after another, as the one of the warps that do nothing else.
-  TREDUCE_DEVICE void fill(const Place& place, int depth) {
-    switch (source_.width) {
-      case 16: return fill_by<16>(place, depth);
-      case 8: return fill_by<8>(place, depth);
-      case 4: return fill_by<4>(place, depth);
-      default: break;
-    }
-    if constexpr (sizeof(T) == 2) {
-      constexpr int kManyStages = 5;
-      if (place.ring_bytes < kManyStages * place.stage_bytes) return fill_shifted<1>(place, depth);
-      fill_shifted<kManyStages - 2>(place, depth);
-    }
-  }
-  // Arrivals that fill a stage: of warps that shift, else of threads.
-  TREDUCE_DEVICE static int arrivals(const Source& source) {
-    return is_shifted(source) ? S::kCopyThreads / 32 : S::kCopyThreads;
-  }
-
-  // Shifts the rows of a stage that has arrived, and has k_left steps of k, to where they are read; what is past these becomes zero.
-  // A warp shifts what it has copied.
-  TREDUCE_DEVICE void shift(ptx::SharedAddress stage, int k_left) const {
-    __syncwarp();
-    shift_rows(stage, k_left);
-  }
-
- private:
-  TREDUCE_DEVICE static unsigned thread() { return threadIdx.x % S::kCopyThreads; }
-  // This thread's place: a row, and bytes in it.
-  TREDUCE_DEVICE int row() const { return (thread() << source_.piece) / kRowBytes; }
-  TREDUCE_DEVICE int inner() const { return thread() << source_.piece & (kRowBytes - 1); }
-  TREDUCE_DEVICE int rows_at_once() const { return 1 << rows_bits(); }
-  template <int kWidth>
-  static constexpr int rows_at_once() {
-    return S::kCopyThreads * kWidth / kRowBytes;
-  }
-  TREDUCE_DEVICE int rows_bits() const { return kThreadBits + source_.piece - kRowBits; }
-  // How many of every at_once-th row from this thread's first on are among so many.
-  TREDUCE_DEVICE int pieces_of(int rows) const { return (rows - row() + rows_at_once() - 1) >> rows_bits(); }
-  TREDUCE_DEVICE int64_t next_unit() const { return kAlongK ? kUnitRows * source_.pitch : int64_t(kRowBytes); }
-
-  // The pieces that lie in the first k_left steps of a stage.
-  TREDUCE_DEVICE uint32_t in_k(int k_left) const {
-    constexpr int kSize = sizeof(T);
-    if (kAlongK) return inner() < k_left * kSize ? ~0u : 0;
-    const int count = kUnitRows >> rows_bits();
-    const uint32_t of_unit = low_bits(pieces_of(k_left));
-    uint32_t all = 0;
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) all |= of_unit << unit * count;
-    return all;
-  }
-
-  // visit(number, rows from the thread's first, place in the tile) of this thread's pieces of a stage.
-  template <int kWidth, class Visit>
-  TREDUCE_DEVICE void for_each_piece(Visit&& visit) const {
-    constexpr int kAtOnce = rows_at_once<kWidth>(), kCount = kUnitRows / kAtOnce;
-    static_assert(kAtOnce % 4 == 0 && kCount * kAtOnce == kUnitRows && kUnits * kCount <= 32);
-#pragma unroll
-    for (int piece = 0; piece < kUnits * kCount; ++piece) {
-      visit(piece, piece * kAtOnce, (piece % 2 == 0 ? to_ : to_ ^ turn_) + piece * kAtOnce * kRowBytes);
-    }
-  }
-
-  TREDUCE_DEVICE static int depth_of_last(int depth) { return (depth - 1) % kDepth<T> + 1; }
-  template <int kWidth>
-  TREDUCE_DEVICE void fill_by(Place place, int depth) {
-    const uint32_t exists_at_last = exists_ & in_k(depth_of_last(depth));
-    const int64_t next_stage = source_.next_stage;
-    for (int left = depth; left > 0; left -= kDepth<T>, place.next()) {
-      ptx::mbarrier_wait(place.empty(), place.parity ^ 1);
-      start_by<kWidth>(place.stage, left > kDepth<T> ? exists_ : exists_at_last);
-      from_ += next_stage;
-      ptx::mbarrier_arrive_when_copied(place.full);
-    }
-  }
-  // kAhead: stages that arrive while one is shifted.
-  template <int kAhead>
-  TREDUCE_DEVICE void fill_shifted(Place place, int depth) {
-    const uint32_t exists_at_last = exists_ & chunks_in_k(depth_of_last(depth));
-    const int64_t next_stage = source_.next_stage;
-    Place arriving = place;
-    for (int left = depth; left > -kAhead * kDepth<T>; left -= kDepth<T>) {
-      if (left > 0) {
-        ptx::mbarrier_wait(place.empty(), place.parity ^ 1);
-        start_chunks(place.stage, left > kDepth<T> ? exists_ : exists_at_last, left);
-        from_ += next_stage;
-        last_ += next_stage;
-        place.next();
-      }
-      ptx::commit_copies();
-      const int k_left = left + kAhead * kDepth<T>;
-      if (k_left > depth) continue;
-      ptx::wait_copies<kAhead>();
-      shift(arriving.stage, k_left);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(arriving.full);
-      arriving.next();
-    }
-  }
-
-  template <int kWidth>
-  TREDUCE_DEVICE void start_by(ptx::SharedAddress stage, uint32_t exists) const {
-    constexpr int kCount = kUnitRows / rows_at_once<kWidth>();
-    const char* from = from_;
-    for_each_piece<kWidth>([&](int piece, int, int to) {
-      if (piece % kCount == 0) from = ptx::opaque(from_ + piece / kCount * next_unit());
-      ptx::copy_async_or_zero<kWidth>(stage + to, from, (exists >> piece & 1) != 0);
-      from = ptx::opaque(from + hop_);  // else the compiler keeps a register for each address
-    });
-  }
-
-  // ---- rows that are shifted ----
-  // Eight lanes have a row. The four rows of a warp are eight apart, so all begin equally far behind a chunk; of 32 rows it has every
-  // eighth, or where warps are four every fourth, in two passes. Chunks arrive where the row will be, the last ones behind all rows.
-  static constexpr int kWarps = S::kCopyThreads / 32, kChunks = kRowBytes / kChunk;
-  static constexpr int kPasses = kRows * kChunks / S::kCopyThreads, kLastChunks = kRows * kRowBytes;
-  static_assert(kWarps == 4 || kWarps == 8);
-  // Rows from a thread's first on.
-  TREDUCE_HOST_DEVICE static constexpr int rows_on(int pass) { return pass * kWarps / 8 * 32 + pass * kWarps % 8; }
-  TREDUCE_HOST_DEVICE static constexpr bool is_odd(int pass) { return pass * kWarps % 8 != 0; }
-  static constexpr int kOddChunks = kWarps * kChunk;  // what as many rows on the swizzle exchanges
-  TREDUCE_DEVICE static int first_row() { return static_cast<int>(thread() % 32 / kChunks * 8 + thread() / 32); }
-  TREDUCE_DEVICE static int chunk() { return static_cast<int>(thread() % kChunks); }
-  TREDUCE_DEVICE static bool has_last_chunk() { return chunk() == kChunks - 1; }
-  TREDUCE_DEVICE static int skew_of(const char* p) { return static_cast<int>(reinterpret_cast<uint64_t>(p) % kChunk); }
-
-  // first: the operand's first row.
-  TREDUCE_DEVICE void shift_from(const char* first, int lines) {
-    constexpr int kSize = sizeof(T);
-    const int64_t pitch = source_.pitch;
-    const auto begin_of = [&](int row) {
-      return first + row % kUnitRows * pitch + (kAlongK ? 0 : row / kUnitRows * kRowBytes);
-    };
-    const auto exists = [&](int row, int bytes) {
-      return row < kRows && (kAlongK ? row < lines : row / kUnitRows * kRowBytes + bytes < lines * kSize);
-    };
-    const char* const begin = begin_of(first_row());
-    skew_[0] = skew_of(begin);
-    skew_[1] = skew_of(begin + kWarps * pitch);
-    from_ = begin - skew_[0] + chunk() * kChunk;
-    odd_ = kWarps * pitch + skew_[0] - skew_[1];
-    hop_ = 32 * pitch;
-    to_ = first_row() * kRowBytes + (chunk() ^ first_row() % 8) * kChunk;
-    next_ = has_last_chunk() ? kLastChunks + first_row() * kChunk
-                             : first_row() * kRowBytes + (chunk() + 1 ^ first_row() % 8) * kChunk;
-    int64_t furthest = 0;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (!exists(first_row() + rows_on(pass), chunk() * kChunk - skew_[is_odd(pass)])) continue;
-      exists_ |= 1u << pass;
-      furthest = begin_of(first_row() + rows_on(pass)) - begin;
-    }
-    // The warp's rows, one a lane.
-    const int pass = thread() % 32 / 4, q = pass * kWarps + thread() / 32;
-    const int last = pass < kPasses ? q / 8 * 32 + thread() % 4 * 8 + q % 8 : kRows;
-    const int skew = skew_of(begin_of(last)), bytes = kRowBytes - skew;  // in the row before its last chunk
-    last_ = begin_of(last) + bytes;
-    to_last_ = kLastChunks + last * kChunk;
-    last_k_ = skew == 0 || !exists(last, bytes) ? INT_MAX : kAlongK ? bytes / kSize : last % kUnitRows;
-    // Chunks that begin up to there lie in the operand.
-    safe_ = source_.end - kChunk - max(furthest + kChunk, static_cast<int64_t>(last_ - from_));
-  }
-
-  TREDUCE_DEVICE uint32_t chunks_in_k(int k_left) const {
-    if (kAlongK) return chunk() * kChunk < k_left * static_cast<int>(sizeof(T)) + kChunk ? ~0u : 0;
-    uint32_t all = 0;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if ((first_row() + rows_on(pass)) % kUnitRows < k_left) all |= 1u << pass;
-    }
-    return all;
-  }
-
-  TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) const {
-    constexpr int kHops = kUnitRows / 32;  // of a unit
-    constexpr int kInHop = 8 / kWarps;     // passes
-    const auto place_of = [&](int pass) {
-      return stage + (is_odd(pass) ? to_ ^ kOddChunks : to_) + rows_on(pass) * kRowBytes;
-    };
-    const bool wants_last = last_k_ < k_left;
-    if (from_ > safe_) {
-#pragma unroll 1
-      for (int pass = 0; pass < kPasses; ++pass) {
-        const int hop = pass / kInHop;
-        if ((exists >> pass & 1) == 0) continue;
-        start_part(place_of(pass), from_ + hop / kHops * next_unit() + hop % kHops * hop_ + (is_odd(pass) ? odd_ : 0));
-      }
-      if (wants_last) start_part(stage + to_last_, last_);
-      return;
-    }
-    const char* from = from_;
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int hop = pass / kInHop;
-      if (pass > 0 && !is_odd(pass)) {
-        from = ptx::opaque(hop % kHops == 0 ? from_ + hop / kHops * next_unit() : from + hop_);
-      }
-      if ((exists >> pass & 1) != 0) ptx::copy_async<kChunk>(place_of(pass), is_odd(pass) ? from + odd_ : from);
-    }
-    if (wants_last) ptx::copy_async<kChunk>(stage + to_last_, last_);
-  }
-
-  TREDUCE_DEVICE void shift_rows(ptx::SharedAddress stage, int k_left) const {
-    constexpr int kWords = kChunk / 4, kTogether = kPasses < 2 ? kPasses : 2;
-    const int left = k_left * static_cast<int>(sizeof(T)) - chunk() * kChunk;  // bytes
-    const ptx::SharedAddress here = stage + to_, here_odd = stage + (to_ ^ kOddChunks);
-    const ptx::SharedAddress next = stage + next_, next_odd = stage + (has_last_chunk() ? next_ : next_ ^ kOddChunks);
-    const int hop = has_last_chunk() ? kChunk : kRowBytes;
-    const bool whole = k_left >= kDepth<T>;
-    uint32_t mask[kWords];
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) mask[w] = ~0u;
-    if (kAlongK && !whole) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) mask[w] = low_bits((left - w * 4) * 8);
-    }
-#pragma unroll
-    for (int first = 0; first < kPasses; first += kTogether) {
-      uint4 low[kTogether], high[kTogether];
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int rows = rows_on(first + i);
-        low[i] = ptx::load_shared<uint4>((is_odd(first + i) ? here_odd : here) + rows * kRowBytes);
-        high[i] = ptx::load_shared<uint4>((is_odd(first + i) ? next_odd : next) + rows * hop);
-      }
-      __syncwarp();  // all lanes have read
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int rows = rows_on(first + i), skew = skew_[is_odd(first + i)];
-        uint32_t words[kWords * 2] = {low[i].x,  low[i].y,  low[i].z,  low[i].w,
-                                      high[i].x, high[i].y, high[i].z, high[i].w};
-#pragma unroll
-        for (int distance = 2; distance > 0; distance /= 2) {
-#pragma unroll
-          for (int w = 0; w < kWords + distance; ++w) {
-            words[w] = (skew & distance * 4) != 0 ? words[w + distance] : words[w];
-          }
-        }
-        uint32_t shifted[kWords];
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          shifted[w] = __funnelshift_r(words[w], words[w + 1], skew % 4 * 8);
-          if (kAlongK) shifted[w] &= mask[w];
-          if (!kAlongK && (first_row() + rows) % kUnitRows >= k_left) shifted[w] = 0;
-        }
-        ptx::store_shared((is_odd(first + i) ? here_odd : here) + rows * kRowBytes,
-                          make_uint4(shifted[0], shifted[1], shifted[2], shifted[3]));
-      }
-    }
-  }
-
-  // A chunk as far as the operand goes: what is behind may be no memory.
-  TREDUCE_DEVICE void start_part(ptx::SharedAddress to, const char* from) const {
-    if (from + kChunk <= source_.end) {
-      ptx::copy_async<kChunk>(to, from);
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < kChunk; i += 4) {
-      if (from + i + 4 <= source_.end) {
-        ptx::copy_async<4>(to + i, from + i);
-      } else if (from + i < source_.end) {
-        ptx::store_shared(to + i, __ldg(reinterpret_cast<const uint16_t*>(from + i)));
-      }
-    }
-  }
-
-  const Source& source_;
-  const char* from_;
-  int64_t hop_;
-  uint32_t exists_ = 0;  // a bit for each piece of a whole stage: not past the last line
-  int to_, turn_;
-  // Of rows that are shifted: bytes from a chunk's begin to a row's, and from an even pass to the odd one; where the next chunk lies in
-  // shared memory; the last chunk of a row, where it goes, and the steps of k that do not need it.
-  int skew_[2] = {};
-  int64_t odd_ = 0;
-  int next_ = 0;
-  const char *last_ = nullptr, *safe_ = nullptr;
-  int to_last_ = 0, last_k_ = 0;
-};
 
 // Where a warp reads the fragments of an operand in a tile.
 template <class T, bool kAlongK, bool kOfB>
@@ -561,14 +172,13 @@ struct Tiles {
   int64_t a[2], b[2];  // from matrix to matrix, in elements
 };
 
-template <class T, class S, bool kAAlongK, bool kBAlongK>
+// kShifts: all warps copy, and shift the rows of both operands.
+template <class T, class S, bool kAAlongK, bool kBAlongK, bool kShifts>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT Source a, TREDUCE_GRID_CONSTANT Source b, TREDUCE_GRID_CONSTANT Tiles tiles,
            Result<T>* c, const Result<T>* bias, int64_t m, int64_t n, int depth, int stages) {
 #ifdef TREDUCE_SM90A
   using Out = Result<T>;
-  using CopiesA = Copies<T, S, S::kTileM, kAAlongK>;
-  using CopiesB = Copies<T, S, S::kTileN, kBAlongK>;
   constexpr int kM = S::kWarpM / 16, kN = S::kWarpN / 16;  // fragments of a warp
   ptx::allow_launch_after();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -582,12 +192,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int64_t row = int64_t(line_of_tiles - matrix * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
   const int64_t column = int64_t(blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor)) * S::kTileN;
   const int steps = (depth + kDepth<T> - 1) / kDepth<T>;
-  const auto copies_of_a = [&] { return CopiesA(a, batch_x * tiles.a[0] + batch_y * tiles.a[1], row); };
-  const auto copies_of_b = [&] { return CopiesB(b, batch_x * tiles.b[0] + batch_y * tiles.b[1], column); };
+  const int64_t matrix_a = batch_x * tiles.a[0] + batch_y * tiles.a[1];
+  const int64_t matrix_b = batch_x * tiles.b[0] + batch_y * tiles.b[1];
   // Stage s lies at s % stages.
   const ptx::SharedAddress ring = ptx::shared_address(shared);
-  const bool shifts_a = CopiesA::is_shifted(a), shifts_b = CopiesB::is_shifted(b);
-  const int stage_a = CopiesA::stage_bytes(a), stage_bytes = stage_a + CopiesB::stage_bytes(b);
+  const auto shifts = [](int width) { return S::kApart ? sizeof(T) == 2 && is_shifted(width) : kShifts; };
+  const int stage_a = rows_of(S::kTileM, sizeof(T), kAAlongK) * row_bytes(shifts(a.width));
+  const int stage_bytes = stage_a + rows_of(S::kTileN, sizeof(T), kBAlongK) * row_bytes(shifts(b.width));
   const Reader<T, kAAlongK, false> reader_a(shared, warp_m);
   const Reader<T, kBAlongK, true> reader_b(shared + stage_a, warp_n);
   const bool has_outputs = row + warp_m < m && column + warp_n < n;
@@ -630,50 +241,39 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     auto& barriers = *reinterpret_cast<hopper::Ring<kMostStages>*>(dynamic_shared<char>());
     static_assert(sizeof(barriers) == S::kShape.barrier_bytes());
     if (threadIdx.x == 0) {
-      barriers.init(S::kMultiplyThreads / 32, stages, CopiesA::arrivals(a) + CopiesB::arrivals(b));
+      barriers.init(S::kMultiplyThreads / 32, stages, arrivals<S>(shifts(a.width)) + arrivals<S>(shifts(b.width)));
     }
     __syncthreads();
     const uint32_t full = ptx::shared_address(barriers.full);
     Place place{ring, full, stage_bytes, stages * stage_bytes, full, full + stages * 8};
     if (threadIdx.x >= S::kMultiplyThreads) {
+      const auto fill = [&](auto kind, const Source& source, int64_t of_matrix, int64_t line) {
+        typename decltype(kind)::type copies(source, of_matrix, line);
+        ptx::wait_for_launch_before();
+        copies.fill(place, depth);
+      };
       if (threadIdx.x < S::kMultiplyThreads + S::kCopyThreads) {
-        CopiesA copies = copies_of_a();
-        ptx::wait_for_launch_before();
-        copies.fill(place, depth);
+        with_copies<T, S, S::kTileM, kAAlongK>(shifts(a.width), [&](auto kind) { fill(kind, a, matrix_a, row); });
       } else {
-        CopiesB copies = copies_of_b();
-        ptx::wait_for_launch_before();
         place.stage += stage_a;
-        copies.fill(place, depth);
+        with_copies<T, S, S::kTileN, kBAlongK>(shifts(b.width), [&](auto kind) { fill(kind, b, matrix_b, column); });
       }
       return;
     }
     ptx::wait_for_launch_before();
-    const auto wait = [&] { ptx::mbarrier_wait(place.full, place.parity); };
-    // An arrival overtakes loads that nothing waits for. So its address depends on what they lead to: of these bits none counts.
-    const int no_bits = depth >> 31;
-    const auto release = [&] {
-      int sums = 0;
-#pragma unroll
-      for (int i = 0; i < kM; ++i) {
-#pragma unroll
-        for (int j = 0; j < kN * 2; ++j) sums |= __float_as_int(acc[i][j][0]);
-      }
+    // A stage is released behind the wait for the next, when what was read of it has gone into sums: an arrival overtakes loads that
+    // nothing waits for.
+    uint32_t read = 0;  // the barrier of the stage before
+    for (int step = 0; step < steps; ++step, place.next()) {
+      ptx::mbarrier_wait(place.full, place.parity);
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(place.empty() + (sums & no_bits));
-      place.next();
-    };
-    if (!has_outputs) {
-      for (int step = 0; step < steps; ++step, release()) wait();
-    } else {
-      for (int step = 0; step < steps; ++step, release()) {
-        wait();
-        multiply_stage(place.stage - ring, depth - step * kDepth<T>);
-      }
+      if (step > 0 && lane == 0) ptx::mbarrier_arrive(read);
+      if (has_outputs) multiply_stage(place.stage - ring, depth - step * kDepth<T>);
+      read = place.empty();
     }
   } else {
-    CopiesA copies_a = copies_of_a();
-    CopiesB copies_b = copies_of_b();
+    CopiesOf<kShifts, T, S, S::kTileM, kAAlongK> copies_a(a, matrix_a, row);
+    CopiesOf<kShifts, T, S, S::kTileN, kBAlongK> copies_b(b, matrix_b, column);
     ptx::wait_for_launch_before();
     // The first stages are filled while nothing is multiplied.
     int reading = 1 - stages, filling = 0;
@@ -682,8 +282,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const int stage = reading * stage_bytes;
       if (step >= 0) {
         wait_for_stage(stages);
-        if (shifts_a) copies_a.shift(ring + stage, depth - step * kDepth<T>);
-        if (shifts_b) copies_b.shift(ring + stage + stage_a, depth - step * kDepth<T>);
+        if constexpr (kShifts) {
+          copies_a.shift(ring + stage, depth - step * kDepth<T>);
+          copies_b.shift(ring + stage + stage_a, depth - step * kDepth<T>);
+        }
         __syncthreads();
       }
       const int k_left = depth - (step + stages - 1) * kDepth<T>;
@@ -737,8 +339,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
-inline Source source_of(const Operand& o) {
-  const auto [along_k, width] = access_of(o);
+inline Source source_of(const Operand& o, const Access& access) {
+  const auto [along_k, width] = access;
   const int piece = width == 16 || is_shifted(width) ? 4 : width == 8 ? 3 : 2;
   const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
   int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride;
@@ -757,25 +359,33 @@ Tiles tiles_for(const Operand& a, const Operand& b, const Problem& p) {
           {b.batch_stride[0], b.batch_stride[1]}};
 }
 
-template <class T, class S, bool kAAlongK, bool kBAlongK>
-cudaError_t launch_kernel(const Call& call, const Operand& a, const Operand& b) {
+template <class T, class S, bool kAAlongK, bool kBAlongK, bool kShifts>
+cudaError_t launch_kernel(const Call& call, const Source& a, const Source& b, const Tiles& tiles) {
   const Problem& p = call.problem;
-  return launch(&kernel<T, S, kAAlongK, kBAlongK>, call.step(-1), source_of(a), source_of(b), tiles_for<S>(a, b, p),
-                static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), p.m, p.n,
-                static_cast<int>(p.k), call.prepared.stages);
+  return launch(&kernel<T, S, kAAlongK, kBAlongK, kShifts>, call.step(-1), a, b, tiles, static_cast<Result<T>*>(call.c),
+                static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(p.k), call.prepared.stages);
 }
 
 template <class T>
 cudaError_t launch_type(const Call& call) {
   const Problem& p = call.problem;
   const Operand a = operand_a(p, call.a, sizeof(T)), b = operand_b(p, call.b, sizeof(T));
-  const bool along_a = access_of(a).along_k, along_b = access_of(b).along_k;
+  const Access access_a = access_of(a), access_b = access_of(b);
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    if (along_a) {
-      return along_b ? launch_kernel<T, S, true, true>(call, a, b) : launch_kernel<T, S, true, false>(call, a, b);
+    constexpr bool kMayShift = sizeof(T) == 2 && !S::kApart;
+    const auto launch_as = [&](auto a_along_k, auto b_along_k) {
+      const auto launch = [&](auto shifts) {
+        return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(call, source_of(a, access_a), source_of(b, access_b),
+                                                                      tiles_for<S>(a, b, p));
+      };
+      const bool shifts = is_shifted(access_a.width) || is_shifted(access_b.width);
+      return kMayShift && shifts ? launch(std::bool_constant<kMayShift>{}) : launch(std::false_type{});
+    };
+    if (access_a.along_k) {
+      return access_b.along_k ? launch_as(std::true_type{}, std::true_type{}) : launch_as(std::true_type{}, std::false_type{});
     }
-    return along_b ? launch_kernel<T, S, false, true>(call, a, b) : launch_kernel<T, S, false, false>(call, a, b);
+    return access_b.along_k ? launch_as(std::false_type{}, std::true_type{}) : launch_as(std::false_type{}, std::false_type{});
   });
 }
 

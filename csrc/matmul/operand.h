@@ -2,6 +2,7 @@
 // copies of mma can address, where it lies or in a copy in the workspace. Host code, free of torch and CUDA.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "problem.h"
@@ -77,6 +78,10 @@ enum class Reading {
   gathered  // a copy with k contiguous, from any strides
 };
 
+// The kernel that copies.
+constexpr int kPackThreads = 256;
+constexpr int kPackLines = 64, kPackBytes = 128;  // rows, and bytes of each, that a block turns round at once
+
 struct View {
   Reading reading;
   Boxes boxes;           // `data` is null where a copy will be read: the workspace is not there yet
@@ -84,6 +89,24 @@ struct View {
   // Of copies that are gathered: whether lines are contiguous where the operand lies, so that rows and columns are exchanged by
   // tiles, and whether these are read 16 bytes at once.
   bool transposed, transposed_by_vectors;
+
+  bool is_copied() const { return reading != Reading::direct; }
+  // What is walked to copy it: chunks of 16 bytes of the copy, by threads; or where rows and columns are exchanged tiles, by blocks.
+  struct Walk {
+    int64_t of_row, of_matrix;
+  };
+  Walk walk() const {
+    const int64_t chunks = boxes.pitch * boxes.element_bytes / kBoxAlignment;
+    if (!transposed) return {chunks, chunks * boxes.outer};
+    const int64_t across = ceil_div(boxes.outer, int64_t(kPackLines));
+    return {across, across * ceil_div(boxes.inner * boxes.element_bytes, int64_t(kPackBytes))};
+  }
+  int64_t copy_blocks() const {
+    if (!is_copied()) return 0;
+    const int64_t all = walk().of_matrix * boxes.batch_size[0] * boxes.batch_size[1];
+    const int64_t blocks = transposed ? all : ceil_div(all, int64_t(kPackThreads));
+    return std::max<int64_t>(1, std::min<int64_t>(blocks, INT32_MAX / 2));  // where k is 0 there is nothing to copy
+  }
 };
 
 // `any_direction`: boxes may be contiguous along the lines (16-bit types, whole slabs of 64 lines). `whole`: rows must be
@@ -154,10 +177,6 @@ inline View view_a(const Problem& p, const void* a, int bytes) {
 inline View view_b(const Problem& p, const void* b, int bytes) {
   return view_of(operand_b(p, b, bytes), bytes == 2 && p.n >= kSlabLines);
 }
-
-// The kernels that copy.
-constexpr int kPackThreads = 256;
-constexpr int kPackLines = 64, kPackBytes = 128;  // rows, and bytes of each, that a block turns round at once
 
 constexpr int kBoxBatchDims = 2;  // that an Operand has
 

@@ -35,28 +35,17 @@ void set_tile(const TileShape& s, Prepared& out) {
 
 // ---- operands as boxes: copies of those that cannot be read where they lie ----
 
-// The copy's offset in the workspace.
-int64_t copy(const View& view, const char* launched, const char* region, Prepared& out) {
-  if (view.reading == Reading::direct) return 0;
-  LaunchShape launch;
-  launch.kernel = launched;
-  launch.block = kPackThreads;
-  const Boxes& to = view.boxes;
-  const int64_t tiles = ceil_div(to.outer, int64_t(kPackLines)) *
-                        ceil_div(to.inner * to.element_bytes, int64_t(kPackBytes)) * to.batch_size[0] *
-                        to.batch_size[1];
-  const int64_t chunks = to.batch_pitch[0] * to.batch_size[0] * to.element_bytes / 16;
-  const int64_t blocks = view.transposed ? tiles : ceil_div(chunks, int64_t(kPackThreads));
-  launch.grid = grid_of(std::max<int64_t>(blocks, 1));  // where k is 0 there is nothing to copy
-  out.launches.add(launch);
-  return out.workspace.add(region, view.copied_bytes);
-}
-
 void copy_operands(const View& a, const View& b, Prepared& out) {
   out.view_a = a;
   out.view_b = b;
-  out.copy_a = copy(a, "copy A", "copy of A", out);
-  out.copy_b = copy(b, "copy B", "copy of B", out);
+  if (!a.is_copied() && !b.is_copied()) return;
+  LaunchShape launch;
+  launch.kernel = !b.is_copied() ? "copy A" : a.is_copied() ? "copy A and B" : "copy B";
+  launch.block = kPackThreads;
+  launch.grid = a.copy_blocks() + b.copy_blocks();
+  out.launches.add(launch);
+  if (a.is_copied()) out.copy_a = out.workspace.add("copy of A", a.copied_bytes);
+  if (b.is_copied()) out.copy_b = out.workspace.add("copy of B", b.copied_bytes);
 }
 
 // For the copy engine.
@@ -335,6 +324,7 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
     const bool narrow = !has_whole_chunks(out.view_a.boxes) || !has_whole_chunks(out.view_b.boxes);
     while (narrow && out.stages > 2 && at_once * small_shape.bytes(out.stages) > kBesideL1) --out.stages;
     launch.shared_bytes = small_shape.bytes(out.stages);
+    launch.overlapping = out.launches.size() > 0;
   }
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
@@ -478,7 +468,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   }
   // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
   const double most = 2 * tasks() <= slots ? 20000 : 10000;  // cycles
-  launch.overlapping = tasks() <= slots && std::max(choice.cycles, long_k::cycles_to_read(p, r.dtype, chip)) < most;
+  const bool is_short = tasks() <= slots && std::max(choice.cycles, long_k::cycles_to_read(p, r.dtype, chip)) < most;
+  // Copies end before it begins; but several blocks would crowd on a multiprocessor.
+  launch.overlapping = is_short || (out.launches.size() > 0 && slots <= chip.multiprocessors);
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

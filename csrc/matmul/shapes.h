@@ -449,12 +449,15 @@ struct Shape : TileShape {
   int copy_warps;      // that do nothing else, a half for either operand; 0: those that multiply copy
 
   constexpr int barrier_bytes() const { return copy_warps > 0 ? kMostStages * 16 : 0; }
+  // Whether rows of an operand are shifted: where all warps copy, those of both are.
+  constexpr bool shifts(const Access& own, const Access& other) const {
+    return is_shifted(own.width) || (copy_warps == 0 && is_shifted(other.width));
+  }
   // Dynamic, of a block with a ring of so many stages.
   constexpr int bytes_of_block(int element_bytes, int ring, const Access& a, const Access& b) const {
-    const auto bytes_of = [&](const Access& access, int lines) {
-      return rows_of(lines, element_bytes, access.along_k) * row_bytes(is_shifted(access.width));
-    };
-    const int all = ring * (bytes_of(a, tile_m) + bytes_of(b, tile_n));
+    const int of_a = rows_of(tile_m, element_bytes, a.along_k) * row_bytes(shifts(a, b));
+    const int of_b = rows_of(tile_n, element_bytes, b.along_k) * row_bytes(shifts(b, a));
+    const int all = ring * (of_a + of_b);
     const int results =
         tile_m * (tile_n * element_bytes + kChunk);  // leave through the same memory, in rows a chunk longer
     return barrier_bytes() + (all > results ? all : results);
