@@ -114,10 +114,11 @@ int choose(const Problem& p, Way a, Way b, const Chip& chip) {
 
 namespace {
 
-// Clock cycles of the launch that copies an operand as its view says.
-double cycles_to_copy(const View& view, const Chip& chip) {
+// Clock cycles of the launch that copies operands as their views say.
+double cycles_to_copy(const View& a, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // a cycle and multiprocessor; cycles
-  return 2 * static_cast<double>(view.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
+  if (!a.is_copied() && !b.is_copied()) return 0;
+  return 2 * static_cast<double>(a.copied_bytes + b.copied_bytes) / (kCopyBytes * chip.multiprocessors) + kLaunch;
 }
 
 }  // namespace
@@ -293,10 +294,8 @@ Choice choose(const Problem& p, const Chip& chip) {
 
 bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip) {
   constexpr double kBegin = 700;  // what a block of the other takes longer to begin
-  double copies = 0;
-  for (const View* view : {&a, &b}) {
-    if (view->reading == Reading::rows) copies += cycles_to_copy(*view, chip);  // what is gathered both copy
-  }
+  const auto if_rows = [](const View& view) { return view.reading == Reading::rows ? view : View{}; };
+  const double copies = cycles_to_copy(if_rows(a), if_rows(b), chip);  // what is gathered both copy
   const double faster = copies > 0 ? 0.95 : 0.74;
   return small.cycles < faster * (boxes.cycles + kBegin + copies);
 }
@@ -396,23 +395,23 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
 // 2026-11-21: faster by 2 to 8 %; of more rows, tiles of 64 x 64 or 64 x 128 of persistent are). Where columns are few, and of more rows
 // where both models say so, few_outputs: of 768 to 2048 columns it takes 0.7 to 0.95 of the time of multiplications by mma.sync (NVIDIA
 // H100, 2026-11-26).
-std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, bool transposed,
                              const matmul::Choice& other, const Chip& chip) {
   const bool half = size_of(dtype) == 2;
-  if (!half && (dtype != DType::float32 || w.reading != Reading::direct)) return std::nullopt;
-  if (!x.along_k || !w.boxes.along_k || p.batches > 1) return std::nullopt;
+  if (!half && dtype != DType::float32) return std::nullopt;
+  if (!x.along_k || !w.along_k || p.batches > 1) return std::nullopt;
   if (p.m > kMostRows) {
     constexpr double kFaster = 0.9;
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
     if (transposed || p.n <= kMostRows || many) return std::nullopt;
-    const Choice best = narrow(p, dtype, x, w.boxes, chip);
+    const Choice best = narrow(p, dtype, x, w, chip);
     return best.cycles < kFaster * other.cycles ? std::optional(best) : std::nullopt;
   }
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
-    return narrow(p, dtype, x, w.boxes, chip);
+    return narrow(p, dtype, x, w, chip);
   }
   return half && !transposed && p.m <= 16 ? std::optional(rows16(p, chip)) : std::nullopt;
 }
@@ -474,13 +473,22 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   return rounds * (tile + cost.besides) + finish;
 }
 
-// Of the shapes for few rows and columns, whose cost is not modelled: none.
+// Of the shapes for few rows and columns.
 Index narrow_shape(const Problem& p, const Boxes& a) {
   if (a.along_k) {
     if (p.m <= 16) return kRows16;
     if (p.m <= 32) return kRows32;
   }
   return p.n <= 16 ? kStrip16 : p.n <= 32 ? kStrip32 : kShapeCount;
+}
+
+// Their clock cycles, roughly: what the thread that copies needs for a stage, 128 bytes of k of each line, whatever it has to copy.
+double cycles_of_narrow(const Problem& p, Index index, DType dtype, const Chip& chip) {
+  constexpr int64_t kBesides = 500, kStage = 300;
+  const int64_t rounds =
+      ceil_div(tiles_of(p, kShapes[index].tile_m, kShapes[index].tile_n), int64_t(chip.multiprocessors));
+  const int64_t stages = ceil_div(p.k * static_cast<int64_t>(size_of(dtype)), int64_t(hopper::kRowBytes));
+  return static_cast<double>(rounds * (kBesides + stages * kStage));
 }
 
 }  // namespace
@@ -491,7 +499,7 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   if (narrow != kShapeCount) {
     // Tiles of 16 columns or of 64 fill the chip, or do not.
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
-    if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, 0};
+    if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, cycles_of_narrow(p, narrow, dtype, chip)};
   }
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
@@ -512,6 +520,26 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     if (narrow != kShapeCount || faster) return {apart.index, true, cost_of(apart, true)};
   }
   return {whole.index, false, cost_of(whole, false)};
+}
+
+// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 400
+// times of 100 products in 16 bits and as tfloat32 that were drawn at random (lines of 1 to 4000, k of 16 to 4000, batches up to 2000; NVIDIA
+// H200, 2026-11-27), with the model of in_place.
+double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip) {
+  constexpr double kBegin = 1.8, kMegahertz = 2200, kCopy = 1.85, kCopyBytes = 2.3e6, kAllBytes = 1.4e6;
+  const auto bytes = static_cast<int64_t>(size_of(dtype));
+  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
+  double time = kBegin + std::hypot(way.cycles / kMegahertz, memory);
+  if (way.a.is_copied() || way.b.is_copied()) {
+    time += kCopy + static_cast<double>(way.a.copied_bytes + way.b.copied_bytes) / kCopyBytes;
+  }
+  if (way.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
+    const double rows = bytes == 2 ? 1.5 : 0.6;
+    const TileShape& s = *way.tile;
+    const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
+    time += static_cast<double>(rounds * ceil_div(std::min<int64_t>(s.tile_n, p.n) * bytes, kCacheLine)) * rows;
+  }
+  return time;
 }
 
 }  // namespace persistent
@@ -560,7 +588,8 @@ bool pays(const Problem& p, const Choice& choice, const Choice& other, const Vie
   constexpr int64_t kFewest = 32, kLong = 8192;
   if (b.reading == Reading::direct) return p.m <= kFewest && p.batches == 1 && p.k <= kLong;
   if (p.m <= kMostRows) return p.batches == 1 || gathered;
-  return gathered && other.cycles > 0 && choice.cycles < other.cycles + cycles_to_copy(b, chip);
+  constexpr int64_t kNarrow = 32;  // columns, of which persistent has tiles that are not compared
+  return gathered && p.n > kNarrow && choice.cycles < other.cycles + cycles_to_copy(b, {}, chip);
 }
 
 }  // namespace register_operand
@@ -569,45 +598,36 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of all: a launch, and one that copies an operand for the others. Fitted to 1,500 times
-// of 130 products in 16 bits and as tfloat32 drawn at random (lines of 1 to 3000, k of 16 to 4000, batches up to 600; NVIDIA H100,
-// 2026-11-27), so that what they choose is fast: 1.02 of the fastest's time, of the shapes and the others.
+// nothing else runs, besides its stages, and a stage. Of all: a launch. Fitted to the times of the products that
+// persistent::microseconds was fitted to, so that what they choose is fast: 1.007 of the fastest's time.
 struct Times {
   struct OfShape {
     double tile, alone, stage;
   } of[kShapeCount];
-  double launch, copy;
+  double launch;
 };
-constexpr Times kOf16Bits = {
-    {{0.42, 0.1, 0.6}, {0.96, 0.02, 1.06}, {1.9, 0.29, 1.09}, {0.96, 0.6, 1}, {0.43, 0.08, 0.243}, {0.99, 0.51, 0.477}},
-    1.4,
-    4.2};
-constexpr Times kOfFloats = {{{0.35, 0, 0.575},
-                              {0.67, 0.36, 0.74},
-                              {1.83, 0.73, 0.88},
-                              {0.97, 0.4, 0.65},
-                              {0.39, 0.1, 0.257},
-                              {0.64, 0.57, 0.49}},
-                             1.4,
-                             3.2};
-constexpr const Times& times_of(int bytes) { return bytes == 2 ? kOf16Bits : kOfFloats; }
-constexpr double kMultiply = 0.054;                // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.5, kShiftApart = 0.2;  // of a stage, beside its time
-constexpr double kBytes = 3.5e6;                   // a microsecond, of operands and results
+constexpr Times kOf16Bits = {{{0.19, 1.11, 0.66}, {0, 1.7, 0.71}, {0.52, 0.81, 0.305}, {1.22, 1.68, 0.4}}, 0.5};
+constexpr Times kOfFloats = {{{0.22, 0.97, 0.73}, {0.31, 2.4, 0.63}, {0.59, 0.57, 0.4}, {1.31, 1.41, 0.5}}, 0.2};
+constexpr double kMultiply = 0.054;                 // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.47, kShiftApart = 0.11;  // of a stage, beside its time
+constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
 
-double lines_time(const Access& access, int lines, int bytes) {
+double lines_time(const Access& access, int64_t lines, int bytes) {
   const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.2;
-  return time * (access.along_k ? lines : std::max(lines, kRowBytes / bytes)) / 64;
+  return time * static_cast<double>(access.along_k ? lines : std::max<int64_t>(lines, kRowBytes / bytes)) / 64;
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
-  const Times& all = times_of(bytes);
+  const Times& all = bytes == 2 ? kOf16Bits : kOfFloats;
   const Times::OfShape& of = all.of[index];
-  const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
+  const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
+  const int64_t tiles = down * across * p.batches;
+  // That a tile has, in the mean.
+  const int64_t rows = ceil_div(p.m, down), columns = ceil_div(p.n, across);
+  const auto outputs = static_cast<double>(round_up(rows, s.warp_m) * round_up(columns, s.warp_n));
   const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
-  const double stage =
-      lines_time(a, s.tile_m, bytes) + lines_time(b, s.tile_n, bytes) + kMultiply * s.tile_m * s.tile_n / (64 * 64);
+  const double stage = lines_time(a, rows, bytes) + lines_time(b, columns, bytes) + kMultiply * outputs / (64 * 64);
   const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
   const double shift = (s.copy_warps > 0 ? kShiftApart : kShift) * (is_shifted(a.width) + is_shifted(b.width));
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
@@ -616,45 +636,25 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   return all.launch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }
 
-// What the others take, fitted to the same products: of tiles whose rows of results begin inside 16 bytes, also to store 128 bytes of each
-// row, which leave by words.
-double time_of_others(const Problem& p, int bytes, const View& a, const View& b, const Others& others,
-                      const Chip& chip) {
-  constexpr double kBegin = 2.3, kMegahertz = 4160, kCopyBytes = 2.1e6, kAllBytes = 2.2e6;
-  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
-  double time = kBegin + std::hypot(others.cycles / kMegahertz, memory);
-  for (const View* view : {&a, &b}) {
-    if (view->reading != Reading::direct)
-      time += times_of(bytes).copy + static_cast<double>(view->copied_bytes) / kCopyBytes;
-  }
-  if (others.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
-    const double rows = bytes == 2 ? 1.44 : 0.31;
-    const TileShape& s = *others.tile;
-    const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
-    time += static_cast<double>(rounds * ceil_div(std::min<int64_t>(s.tile_n, p.n) * bytes, kCacheLine)) * rows;
-  }
-  return time;
-}
-
 }  // namespace
 
-std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
-                            const View& view_b, const Others& others, const Chip& chip) {
+std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b,
+                            const persistent::Way& other, const Chip& chip) {
   const int bytes = static_cast<int>(size_of(dtype));
-  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1 || others.apart) return std::nullopt;
+  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1) return std::nullopt;
   // Where only the rows of the result begin inside 16 bytes, a block's longer walk along k soon costs more than storing them.
-  const bool direct = view_a.reading == Reading::direct && view_b.reading == Reading::direct;
+  const bool direct = !other.a.is_copied() && !other.b.is_copied();
   constexpr int64_t kFewStages = 4;
-  const bool stored_well = others.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
+  const bool stored_well = other.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
   if (direct && (stored_well || p.k * bytes > kFewStages * kRowBytes)) return std::nullopt;
   const double faster = direct ? 0.9 : 1;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
-  constexpr Index kAll[] = {kSquare32, kSquare64, kRows128, kNarrow128, kApart32, kApart64};
+  constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;
-  const bool pays = time(best) < faster * time_of_others(p, bytes, view_a, view_b, others, chip);
+  const bool pays = time(best) < faster * persistent::microseconds(p, dtype, other, chip);
   return fits && pays ? std::optional(best) : std::nullopt;
 }
 

@@ -61,19 +61,20 @@ bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b
 namespace persistent {
 // a and b: as the kernel reads them.
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip);
-}  // namespace persistent
-
-namespace in_place {
-// What would multiply instead. tile: of persistent, whose results leave by way of shared memory; null: of kernels whose do not.
-struct Others {
-  bool apart;
+// A kernel that reads boxes. tile: whose results leave by way of shared memory; null: of kernels whose do not.
+struct Way {
+  View a, b;
   double cycles;
   const TileShape* tile;
 };
-// None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or the others, who read operands as `view_a`
-// and `view_b` say, are as fast.
-std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const View& view_a,
-                            const View& view_b, const Others& others, const Chip& chip);
+// Roughly, with what copies operands.
+double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip);
+}  // namespace persistent
+
+namespace in_place {
+// None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or `other` is as fast.
+std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b,
+                            const persistent::Way& other, const Chip& chip);
 }  // namespace in_place
 
 namespace small_tiles {
@@ -89,9 +90,9 @@ struct Choice {
   int stages;
   double cycles;  // roughly, of few_outputs; else 0
 };
-// None: the kernels cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: how persistent would read the other
-// operand; transposed: the product is C's transpose, so its rows are columns of C.
-std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const View& w, bool transposed,
+// None: the kernels cannot, or `other`, the choice of persistent, is faster. x: the few rows; w: the other operand; transposed: the product
+// is C's transpose, so its rows are columns of C.
+std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, bool transposed,
                              const matmul::Choice& other, const Chip& chip);
 }  // namespace few_rows
 

@@ -381,41 +381,57 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     return;
   }
   const int bytes = static_cast<int>(size_of(r.dtype));
-  const View view_of_a = view_a(p, r.a, bytes), view_of_b = view_b(p, r.b, bytes);
-  Choice choice = persistent::choose(p, r.dtype, view_of_a.boxes, view_of_b.boxes, chip);
+  const Operand a = operand_a(p, r.a, bytes), b = operand_b(p, r.b, bytes);
+  View read_a = view_a(p, r.a, bytes), read_b = view_b(p, r.b, bytes);
+  Choice choice = persistent::choose(p, r.dtype, read_a.boxes, read_b.boxes, chip);
   Problem transposed = p;
   std::swap(transposed.m, transposed.n);
+  // Few rows of C, or few columns, of operands along k.
   std::optional<few_rows::Choice> few;
   bool few_columns = false;
-  if (!choice.apart) {
-    few = few_rows::choose(p, r.dtype, view_of_a.boxes, view_of_b, false, choice, chip);
-    if (!few) {
-      few = few_rows::choose(transposed, r.dtype, view_of_b.boxes, view_of_a, true, choice, chip);
-      few_columns = few.has_value();
-    }
-  }
+  const auto try_few = [&](const View& x, const View& w) {
+    few = few_rows::choose(p, r.dtype, x.boxes, w.boxes, false, choice, chip);
+    few_columns = !few.has_value();
+    if (few_columns) few = few_rows::choose(transposed, r.dtype, w.boxes, x.boxes, true, choice, chip);
+  };
+  const bool copies = read_a.is_copied() || read_b.is_copied();
+  if (!choice.apart && !copies) try_few(read_a, read_b);
   bool registers = false, of_a = false;  // of A and not of B
   if (r.dtype == DType::float32 && !few) {
     Choice other = register_operand::choose(p, chip);
-    registers = register_operand::pays(p, other, choice, view_of_b, chip);
-    if (!registers && view_of_b.reading != Reading::gathered) {
+    registers = register_operand::pays(p, other, choice, read_b, chip);
+    if (!registers && read_b.reading != Reading::gathered) {
       other = register_operand::choose(transposed, chip);
       registers = of_a = register_operand::kShapes[other.index].rows > register_operand::kMostRows &&
-                         register_operand::pays(transposed, other, choice, view_of_a, chip);
+                         register_operand::pays(transposed, other, choice, read_a, chip);
     }
-    if (registers) choice = other;
+    if (registers) {
+      choice = other;
+      (of_a ? read_a : read_b) = view_of(of_a ? a : b, true);
+    }
   }
-  const Operand a = operand_a(p, r.a, bytes), b = operand_b(p, r.b, bytes);
-  const View read_a = of_a ? view_of(a, true) : view_of_a;
-  const View read_b = registers && !of_a ? view_of(b, true) : view_of_b;
   const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
-  const in_place::Others others{choice.apart, few ? few->cycles : choice.cycles, tile};
-  if (const auto index = in_place::choose(p, r.dtype, a, b, read_a, read_b, others, chip)) {
+  persistent::Way way{read_a, read_b, few ? few->cycles : choice.cycles, tile};
+  // What is copied may as well lie along k.
+  const View along_a = view_of(a, false), along_b = view_of(b, false);
+  if (!choice.apart && !few && (along_a.is_copied() || along_b.is_copied())) {
+    try_few(along_a, along_b);
+    const persistent::Way of_few{along_a, along_b, few ? few->cycles : 0, nullptr};
+    constexpr double kFaster = 0.95;
+    const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
+    if (few && few->index >= 0 && time(of_few) < kFaster * time(way)) {
+      registers = false;
+      way = of_few;
+    } else {
+      few.reset();
+    }
+  }
+  if (const auto index = choice.apart ? std::nullopt : in_place::choose(p, r.dtype, a, b, way, chip)) {
     add_in_place(*index, a, b, chip, out);
     return;
   }
-  copy_operands(read_a, read_b, out);
+  copy_operands(way.a, way.b, out);
   out.groups = long_k::groups_of(p.k, r.dtype);
   out.apart = choice.apart;
   out.few = few.has_value();
