@@ -162,8 +162,18 @@ void choose_groups_at_once(Prepared& out) {
   if (out.groups > 1 && bytes(out.groups) > kSmallParts) out.groups_at_once = ceil_div(out.groups, 2);
 }
 
-// Adds a launch of blocks of threads. The first launch of a call waits for what ran before; all others may overlap the one before.
-void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1,
+// Lets a launch whose blocks there is room for at once, so many a multiprocessor, begin before the one before has ended. Blocks begin where
+// there is room, so shared memory leaves room for an even share of them: else some multiprocessors get most, and short products took up
+// to 1.6 times as long (NVIDIA H200, 2026-11-27).
+void overlap(LaunchShape& launch, int blocks, const Chip& chip) {
+  const int64_t share = ceil_div(launch.grid, int64_t(chip.multiprocessors));
+  launch.overlapping = chip.capability >= 90 && share <= blocks;
+  if (!launch.overlapping) return;
+  launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (share + 1) + 1);
+}
+
+// Adds a launch of blocks of threads, which may overlap the one before.
+LaunchShape& add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1,
                 int64_t shared_bytes = 0) {
   LaunchShape launch;
   launch.kernel = kernel;
@@ -171,8 +181,8 @@ void add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = spl
   launch.grid = grid_of(grid);
   launch.cluster = cluster;
   launch.shared_bytes = shared_bytes;
-  launch.overlapping = out.launches.size() > 0;
-  out.launches.add(launch);
+  launch.overlapping = true;
+  return out.launches.add(launch);
 }
 
 // The same of persistent blocks, which walk so many tasks, tiles of shape `s`.
@@ -264,6 +274,7 @@ void prepare_pipelined(const Request& r, const Chip& chip, Prepared& out) {
     LaunchShape launch = launch_of(s);
     launch.grid = grid_of(tiles_of(p, s.tile_m, s.tile_n));
     launch.shared_bytes = s.bytes(p.k);
+    overlap(launch, s.blocks, chip);
     out.launches.add(launch);
     return;
   }
@@ -359,12 +370,7 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
     out.stages = stages;
     launch.shared_bytes = shared;
   }
-  launch.overlapping = launch.grid <= int64_t(chip.multiprocessors) * s.blocks;
-  // Blocks of the next launch begin where there is room. With room for more than these some multiprocessors get most of them: products
-  // of tfloat32 in 250 to 370 tiles of 32 x 32 took 1.4 times as long (NVIDIA H100, 2026-11-26).
-  if (launch.overlapping) {
-    launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (s.blocks + 1) + 1);
-  }
+  overlap(launch, s.blocks, chip);
   out.launches.add(launch);
 }
 
@@ -649,19 +655,21 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     const bool few = lines <= split_held::kOctet;
     out.tile_m = of_a || !few ? split_held::kLines : split_held::kOctet;
     out.tile_n = of_a && few ? split_held::kOctet : split_held::kLines;
-    add_blocks(!few   ? "multiply 64 x 64 tiles"
-               : of_a ? "multiply 64 x 8 tiles"
-                      : "multiply 8 x 64 tiles",
-               choice.shares * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
-               split_held::shared_bytes(segments, lines));
+    const char* const name = !few   ? "multiply 64 x 64 tiles"
+                             : of_a ? "multiply 64 x 8 tiles"
+                                    : "multiply 8 x 64 tiles";
+    overlap(add_blocks(name, choice.shares * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
+                       split_held::shared_bytes(segments, lines)),
+            split_held::blocks_of(lines), chip);
     return;
   }
   out.shape = choice.index;
   const split_direct::Shape& s = split_direct::kShapes[out.shape];
   out.tile_m = s.tile_m();
   out.tile_n = s.tile_n();
-  add_blocks(s.name, tiles_of(p, out.tile_m, out.tile_n) * choice.cluster, out, s.threads(), choice.cluster,
-             s.shared_bytes(ceil_div(ceil_div(p.k, int64_t(kSegment)), choice.cluster)));
+  overlap(add_blocks(s.name, tiles_of(p, out.tile_m, out.tile_n) * choice.cluster, out, s.threads(), choice.cluster,
+                     s.shared_bytes(ceil_div(ceil_div(p.k, int64_t(kSegment)), choice.cluster))),
+          s.blocks(), chip);
 }
 
 Prepared prepare(const Request& r, const Chip& chip) {

@@ -257,6 +257,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
     const Place<S> place(down, across);
     const Offsets at = place.offsets(p);
     const Lines<float> rows = rows_of(a, p, at, place.row), columns = columns_of(b, p, at, place.column);
+    ptx::allow_launch_after();
+    ptx::wait_for_launch_before();
 #pragma unroll 1
     for (int first = 0; first < all; first += S::kDepth) {
       const int steps = min(all - first, S::kDepth);

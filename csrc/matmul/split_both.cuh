@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Place at(work, blockIdx.x % work.tiles());
   const int begin = static_cast<int>(blockIdx.x) / work.tiles() * work.length,
             end = min(work.steps, begin + work.length);
+  ptx::wait_for_launch_before();
   if constexpr (!kFirst) {
     // Of most data, no line needs this launch.
-    ptx::wait_for_launch_before();
     if (!shared.facts.read(work, at)) return;
     __syncthreads();
     if (begin == 0) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "../primitives/ptx/atomic.cuh"
+#include "../primitives/ptx/launch.cuh"
 #include "hopper.cuh"
 #include "split_group.cuh"
 #include "split_launches.h"
@@ -477,6 +478,8 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
   Block<kOfA, kOctets, kRead> block{
       work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * work.held), nullptr, nullptr, 0,
       0,    0,       c,      bias};
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
   block.compute();
 #endif
 }

@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kLineThreads)
   static_assert(kTogether == 1 || kTogether == 32 / kLanes);
   __shared__ Facts of_warp[kTogether][kWarps], of_block[kTogether];
   const Operand16& to = halves.to;
+  ptx::wait_for_launch_before();
   if (blockIdx.x == 0) {
     if (threadIdx.x == 0) {
       *to.codes = 0;

@@ -19,6 +19,7 @@ TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, 
 static __global__ void __launch_bounds__(kThreads, 5)
     split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b) {
   ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
   begin_facts(a.to, kPlainestFacts);
   begin_facts(b.to, kPlainestFacts);
   split_both(a, b, ~0u, ~0u);
@@ -27,6 +28,7 @@ static __global__ void __launch_bounds__(kThreads, 5)
 static __global__ void __launch_bounds__(kThreads)
     find_facts(TREDUCE_GRID_CONSTANT IntoFacts a, TREDUCE_GRID_CONSTANT IntoFacts b) {
   ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
   split_both(a, b, ~0u, ~0u);
 }
 

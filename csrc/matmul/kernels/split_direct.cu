@@ -13,6 +13,7 @@
 // Note:    what the lines are like is known in the block, so what pairs cannot hold it computes as well: by parts, and on the plain
 //          cores. No workspace is needed.
 // Source:  this project.
+#include "../../primitives/ptx/launch.cuh"
 #include "../../primitives/ptx/opaque.cuh"
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
@@ -547,6 +548,8 @@ __global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blo
   Shared* const shared = dynamic_shared<Shared>();
   Tile<kIndex, kCluster> tile{work, *shared, {}};
   tile.block.pieces = reinterpret_cast<uint4*>(shared + 1);
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
   tile.compute(c, bias);
 #endif
 }
