@@ -424,30 +424,32 @@ namespace {
 
 // Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at lines of the L2; and what is left of that
 // for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks read. Blocks that share operands lose
-// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, and of
-// 32. Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26): what is so chosen takes 1.01 of the fastest's time
-// in the mean, 1.15 at most, apart from a few of 576 to 600 rows.
+// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, fitted to
+// the times of 124 products of 128 to 8000 rows in all shapes (NVIDIA H200, 2026-11-27): what is so chosen takes 1.01 of the fastest's time
+// in the mean; and of 32, to 217 products (NVIDIA H100, 2026-11-26).
 struct Speed {
   double at_lines, at_sectors, inside_sectors;
 };
 struct Cost {
   Index index;
-  double besides;  // cycles of a tile
+  double besides_up_to_16_bits, besides_of_32_bits;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 3300, {0.98, 0.945, 0.83}, {0.945, 0.9, 0.82}},
-                           {kLong, 3300, {0.95, 0.945, 0.83}, {0.915, 0.9, 0.82}},
-                           {kWide224, 2650, {0.98, 0.925, 0.705}, {1, 0.875, 0.705}},
-                           {kWide, 2350, {1, 0.91, 0.71}, {0.97, 0.865, 0.715}},
-                           {kWideTwo, 3000, {0.965, 0.935, 0.795}, {0.945, 0.855, 0.79}},
-                           {kWide176, 2600, {0.965, 0.86, 0.68}, {0.97, 0.855, 0.675}},
-                           {kMedium, 2050, {0.945, 0.84, 0.68}, {0.9, 0.815, 0.67}},
-                           {kMediumFour, 3400, {0.93, 1, 0.865}, {0.935, 0.885, 0.83}},
-                           {kMedium96, 1950, {0.835, 0.83, 0.625}, {0.81, 0.8, 0.69}},
-                           {kNarrow, 965, {0.695, 0.835, 0.645}, {0.705, 0.785, 0.61}},
-                           {kNarrow96, 870, {0.6, 0.835, 0.635}, {0.63, 0.8, 0.63}},
-                           {kSquare, 640, {0.53, 0.8, 0.655}, {0.495, 0.77, 0.685}},
-                           {kSquareEight, 1140, {0.45, 0.965, 0.9}, {0.395, 0.98, 1}}};
+constexpr Cost kCosts[] = {{kLarge, 3330, 3300, {1, 0.875, 0.8}, {0.945, 0.9, 0.82}},
+                           {kLong, 3330, 3300, {0.97, 0.875, 0.8}, {0.915, 0.9, 0.82}},
+                           {kWide224, 2970, 2650, {1.02, 0.965, 0.71}, {1, 0.875, 0.705}},
+                           {kWide, 3700, 2350, {1.01, 1, 0.74}, {0.97, 0.865, 0.715}},
+                           {kWideTwo, 3110, 3000, {0.795, 0.98, 0.92}, {0.945, 0.855, 0.79}},
+                           {kWide176, 2270, 2600, {0.91, 0.905, 0.78}, {0.97, 0.855, 0.675}},
+                           {kMedium, 2490, 2050, {0.885, 0.895, 0.77}, {0.9, 0.815, 0.67}},
+                           {kMediumFour, 3220, 3400, {0.88, 1, 0.91}, {0.935, 0.885, 0.83}},
+                           {kMedium96, 1620, 1950, {0.84, 0.79, 0.6}, {0.81, 0.8, 0.69}},
+                           {kMedium96Four, 3120, 0, {0.865, 1, 1}, {}},
+                           {kNarrow, 1340, 965, {0.7, 0.82, 0.645}, {0.705, 0.785, 0.61}},
+                           {kNarrow96, 770, 870, {0.585, 0.87, 0.655}, {0.63, 0.8, 0.63}},
+                           {kNarrow96Four, 1900, 0, {0.685, 0.94, 0.89}, {}},
+                           {kSquare, 710, 640, {0.52, 0.85, 0.56}, {0.495, 0.77, 0.685}},
+                           {kSquareEight, 1600, 1140, {0.44, 0.87, 1}, {0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -460,7 +462,8 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
-  const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
+  const bool wide = size_of(dtype) == 4;
+  const Speed& share = wide ? cost.of_32_bits : cost.up_to_16_bits;
   const auto of_operand = [&](const Boxes& boxes) {
     const RowsBegin begin = boxes.rows_begin();
     return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
@@ -470,7 +473,7 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
-  return rounds * (tile + cost.besides) + finish;
+  return rounds * (tile + (wide ? cost.besides_of_32_bits : cost.besides_up_to_16_bits)) + finish;
 }
 
 // Of the shapes for few rows and columns.
@@ -503,7 +506,8 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   }
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
-    const bool can = apart                  ? takes_groups_apart(cost.index)
+    const bool can = for_16_bits_alone(cost.index) && size_of(dtype) != 2 ? false
+                     : apart                ? takes_groups_apart(cost.index)
                      : cost.index == kLarge ? !in_groups
                      : cost.index == kLong  ? in_groups
                      : in_groups            ? adds_groups(cost.index)

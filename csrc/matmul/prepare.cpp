@@ -27,6 +27,16 @@ LaunchShape launch_of(const TileShape& s) {
   return launch;
 }
 
+// Lets a launch whose blocks there is room for at once, so many a multiprocessor, begin before the one before has ended. Blocks begin where
+// there is room, so shared memory leaves room for an even share of them: else some multiprocessors get most, and short products took up
+// to 1.6 times as long (NVIDIA H200, 2026-11-27).
+void overlap(LaunchShape& launch, int blocks, const Chip& chip) {
+  const int64_t share = ceil_div(launch.grid, int64_t(chip.multiprocessors));
+  launch.overlapping = chip.capability >= 90 && share <= blocks;
+  if (!launch.overlapping) return;
+  launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (share + 1) + 1);
+}
+
 void set_tile(const TileShape& s, Prepared& out) {
   out.tile_m = s.transposed ? s.cluster_n() : s.cluster_m();
   out.tile_n = s.transposed ? s.cluster_m() : s.cluster_n();
@@ -70,7 +80,7 @@ void add_groups_apart(const Chip& chip, Prepared& out) {
 }
 
 // `fixed`: the kernel knows its stages at compile time.
-void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, Prepared& out) {
+LaunchShape& prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool fixed, Prepared& out) {
   const int bytes = static_cast<int>(size_of(r.dtype));
   copy_operands(staged_a(r.problem, r.a, bytes), staged_b(r.problem, r.b, bytes), out);
   set_tile(s, out);
@@ -78,7 +88,7 @@ void prepare_staged(const Request& r, const Chip& chip, const TileShape& s, bool
   LaunchShape launch = launch_of(s);
   launch.grid = grid_of(tiles_of(r.problem, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1));
   launch.shared_bytes = out.stages * s.stage_bytes;
-  out.launches.add(launch);
+  return out.launches.add(launch);
 }
 
 // `other_stride` is the one that is not 1.
@@ -160,16 +170,6 @@ void choose_groups_at_once(Prepared& out) {
   };
   out.groups_at_once = out.groups;
   if (out.groups > 1 && bytes(out.groups) > kSmallParts) out.groups_at_once = ceil_div(out.groups, 2);
-}
-
-// Lets a launch whose blocks there is room for at once, so many a multiprocessor, begin before the one before has ended. Blocks begin where
-// there is room, so shared memory leaves room for an even share of them: else some multiprocessors get most, and short products took up
-// to 1.6 times as long (NVIDIA H200, 2026-11-27).
-void overlap(LaunchShape& launch, int blocks, const Chip& chip) {
-  const int64_t share = ceil_div(launch.grid, int64_t(chip.multiprocessors));
-  launch.overlapping = chip.capability >= 90 && share <= blocks;
-  if (!launch.overlapping) return;
-  launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (share + 1) + 1);
 }
 
 // Adds a launch of blocks of threads, which may overlap the one before.
@@ -302,7 +302,7 @@ void prepare_mma_f64(const Request& r, const Chip& chip, Prepared& out) {
   out.apart = choice.apart;
   out.groups = long_k::groups_of(r.problem.k, r.dtype);
   const mma_f64::Shape& s = mma_f64::kShapes[out.shape];
-  prepare_staged(r, chip, s, s.fixed, out);
+  overlap(prepare_staged(r, chip, s, s.fixed, out), s.blocks, chip);
   if (out.apart) add_groups_apart(chip, out);
 }
 
@@ -335,8 +335,9 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
     const bool narrow = !has_whole_chunks(out.view_a.boxes) || !has_whole_chunks(out.view_b.boxes);
     while (narrow && out.stages > 2 && at_once * small_shape.bytes(out.stages) > kBesideL1) --out.stages;
     launch.shared_bytes = small_shape.bytes(out.stages);
-    launch.overlapping = out.launches.size() > 0;
   }
+  // Blocks of several tasks each, a part of them one more, would share multiprocessors at random.
+  if (tasks == launch.grid) overlap(launch, s.blocks, chip);
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }
@@ -445,7 +446,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.few_columns = few_columns;
   out.registers = registers;
   LaunchShape launch;
-  int slots = chip.multiprocessors;
+  int blocks = 1;  // on a multiprocessor
   const auto tasks = [&] { return tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1); };
   if (registers) {
     out.shape = choice.index;
@@ -457,7 +458,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     launch.block = s.threads();
     launch.grid = tasks();
     launch.shared_bytes = s.shared_bytes();
-    slots = chip.multiprocessors * s.blocks;
+    blocks = s.blocks;
   } else if (out.few) {
     const Problem& shown = out.few_columns ? transposed : p;
     out.tile_m = out.few_columns ? few->columns : few->rows;
@@ -485,14 +486,12 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) && result != DType::int32 &&
                   p.n * size_of(result) % kBoxAlignment == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
-    slots = clusters_of(s.cluster, chip.multiprocessors * s.blocks);
-    launch.grid = std::min<int64_t>(tasks(), slots) * s.cluster;
+    blocks = s.blocks;
+    launch.grid = std::min<int64_t>(tasks(), clusters_of(s.cluster, chip.multiprocessors * s.blocks)) * s.cluster;
   }
-  // Hides a part of the launch where the product is short; longer ones lose more, as blocks begin where there is room.
-  const double most = 2 * tasks() <= slots ? 20000 : 10000;  // cycles
-  const bool is_short = tasks() <= slots && std::max(choice.cycles, long_k::cycles_to_read(p, r.dtype, chip)) < most;
-  // Copies end before it begins; but several blocks would crowd on a multiprocessor.
-  launch.overlapping = is_short || (out.launches.size() > 0 && slots <= chip.multiprocessors);
+  // Who reads long from memory lost 2 to 5 % by it (NVIDIA H200, 2026-11-27).
+  constexpr double kMostToRead = 30000;  // cycles
+  if (long_k::cycles_to_read(p, r.dtype, chip) < kMostToRead) overlap(launch, blocks, chip);
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }

@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   const int all_steps = steps_of(a.depth, kDepth<double>);
   const bool apart = groups.apart > 1;
+  ptx::wait_for_launch_before();
   // Tasks: tiles, or groups of k of tiles.
   for (int64_t task = blockIdx.x; task < tiles.count * groups.apart; task += gridDim.x) {
     const int64_t group = apart ? task / tiles.count : 0;

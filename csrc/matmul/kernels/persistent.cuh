@@ -250,7 +250,8 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Shape<index()>;
     constexpr bool kForGroupsAlone = index() == kLong && !has_groups(kDType<typename Form::Out>);
-    if constexpr (kForGroupsAlone || (S::kTransposed && !Form::kAAlongK)) {
+    constexpr bool kForOthers = for_16_bits_alone(index()) && kElementBytes<typename Form::T> != 2;
+    if constexpr (kForGroupsAlone || kForOthers || (S::kTransposed && !Form::kAAlongK)) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
       return launch_layout<Form, S>(call, a, b);

@@ -117,6 +117,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ring.init(S::kWarps);
   }
   __syncthreads();
+  ptx::wait_for_launch_before();
 
   // ---- producer ----
   if (threadIdx.x >= S::kConsumers) {
