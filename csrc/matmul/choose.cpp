@@ -554,14 +554,17 @@ namespace register_operand {
 // H200, 2026-11-22: 4096^3 in 349 us, where persistent takes 340 and the copy 41.
 Choice choose(const Problem& p, const Chip& chip) {
   constexpr double kSpeed = 0.97, kBytes = 48, kBesides = 3000;
+  constexpr double kChain = 6.5;  // of few rows, a step of k
   const auto cycles = [&](const Shape& s, bool apart) {
     const int64_t tasks = tiles_of(p, s.rows, s.lines) * (apart ? long_k::groups_of(p.k, DType::float32) : 1);
     const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
     const double multiply = double(s.rows) * s.lines / (1024 * kSpeed), read = (s.rows + s.lines) * 4 / kBytes;
     // Of blocks that share a multiprocessor one works while another begins or ends.
-    const int blocks = s.rows > kMostRows ? s.blocks : 1;
+    const bool few = s.rows <= kMostRows;
+    const int blocks = few ? 1 : s.blocks;
+    const double step = std::max({multiply, read, few ? kChain : 0});
     return static_cast<double>(ceil_div(tasks, int64_t(chip.multiprocessors) * blocks)) *
-           (std::max(multiply, read) * depth * blocks + kBesides);
+           (step * depth * blocks + kBesides);
   };
   int index = 0;
   while (kShapes[index].rows < p.m && index + 2 < kFewShapes) index += 2;

@@ -384,6 +384,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     set_tile(s, out);
     LaunchShape launch = launch_of(s);
     launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
+    overlap(launch, small_tiles::kBlocks, chip);
     out.launches.add(launch);
     return;
   }

@@ -433,6 +433,7 @@ constexpr int kShapeCount = std::size(kShapes);
 // The kernel of `persistent` for small matrices of 16 bits: a warp a tile.
 namespace small_tiles {
 constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};
+constexpr int kBlocks = 4;  // on a multiprocessor
 }  // namespace small_tiles
 
 // The kernel of `persistent` for operands that threads read where they lie.

@@ -5,6 +5,7 @@
 // Order: that of few_rows.cuh.
 #pragma once
 
+#include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "rung.h"
 
@@ -26,9 +27,11 @@ TREDUCE_DEVICE uint32_t load_pair(const T* line, int64_t step, int64_t k, int64_
 }
 
 template <class T>
-__global__ void __launch_bounds__(kShape.threads, 4)
+__global__ void __launch_bounds__(kShape.threads, kBlocks)
     kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles tiles) {
 #ifdef TREDUCE_MMA
+  ptx::allow_launch_after();
+  ptx::wait_for_launch_before();
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   constexpr int kWarps = kShape.threads / 32;
   for (int64_t tile = blockIdx.x * int64_t(kWarps) + threadIdx.x / 32; tile < tiles.count;
