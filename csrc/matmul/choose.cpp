@@ -424,9 +424,9 @@ namespace {
 
 // Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at lines of the L2; and what is left of that
 // for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks read. Blocks that share operands lose
-// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, fitted to
-// the times of 124 products of 128 to 8000 rows in all shapes (NVIDIA H200, 2026-11-27): what is so chosen takes 1.01 of the fastest's time
-// in the mean; and of 32, to 217 products (NVIDIA H100, 2026-11-26).
+// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, and of 32.
+// Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26); of 16 bits tiles of up to 128 x 128 anew, to 124 products
+// (NVIDIA H200, 2026-11-27), of which what is so chosen takes 1.01 of the fastest's time in the mean.
 struct Speed {
   double at_lines, at_sectors, inside_sectors;
 };
@@ -435,21 +435,21 @@ struct Cost {
   double besides_up_to_16_bits, besides_of_32_bits;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 3330, 3300, {1, 0.875, 0.8}, {0.945, 0.9, 0.82}},
-                           {kLong, 3330, 3300, {0.97, 0.875, 0.8}, {0.915, 0.9, 0.82}},
-                           {kWide224, 2970, 2650, {1.02, 0.965, 0.71}, {1, 0.875, 0.705}},
-                           {kWide, 3700, 2350, {1.01, 1, 0.74}, {0.97, 0.865, 0.715}},
-                           {kWideTwo, 3110, 3000, {0.795, 0.98, 0.92}, {0.945, 0.855, 0.79}},
-                           {kWide176, 2270, 2600, {0.91, 0.905, 0.78}, {0.97, 0.855, 0.675}},
-                           {kMedium, 2490, 2050, {0.885, 0.895, 0.77}, {0.9, 0.815, 0.67}},
-                           {kMediumFour, 3220, 3400, {0.88, 1, 0.91}, {0.935, 0.885, 0.83}},
-                           {kMedium96, 1620, 1950, {0.84, 0.79, 0.6}, {0.81, 0.8, 0.69}},
-                           {kMedium96Four, 3120, 0, {0.865, 1, 1}, {}},
-                           {kNarrow, 1340, 965, {0.7, 0.82, 0.645}, {0.705, 0.785, 0.61}},
-                           {kNarrow96, 770, 870, {0.585, 0.87, 0.655}, {0.63, 0.8, 0.63}},
-                           {kNarrow96Four, 1900, 0, {0.685, 0.94, 0.89}, {}},
-                           {kSquare, 710, 640, {0.52, 0.85, 0.56}, {0.495, 0.77, 0.685}},
-                           {kSquareEight, 1600, 1140, {0.44, 0.87, 1}, {0.395, 0.98, 1}}};
+constexpr Cost kCosts[] = {{kLarge, 3300, 3300, {0.98, 0.945, 0.83}, {0.945, 0.9, 0.82}},
+                           {kLong, 3300, 3300, {0.95, 0.945, 0.83}, {0.915, 0.9, 0.82}},
+                           {kWide224, 2650, 2650, {0.98, 0.925, 0.705}, {1, 0.875, 0.705}},
+                           {kWide, 2350, 2350, {1, 0.91, 0.71}, {0.97, 0.865, 0.715}},
+                           {kWideTwo, 3000, 3000, {0.965, 0.935, 0.795}, {0.945, 0.855, 0.79}},
+                           {kWide176, 2600, 2600, {0.965, 0.86, 0.68}, {0.97, 0.855, 0.675}},
+                           {kMedium, 2360, 2050, {0.885, 0.895, 0.745}, {0.9, 0.815, 0.67}},
+                           {kMediumFour, 4000, 3400, {1, 0.96, 0.9}, {0.935, 0.885, 0.83}},
+                           {kMedium96, 1520, 1950, {0.82, 0.785, 0.565}, {0.81, 0.8, 0.69}},
+                           {kMedium96Four, 2230, 0, {0.77, 1.02, 0.825}, {}},
+                           {kNarrow, 1250, 965, {0.7, 0.825, 0.58}, {0.705, 0.785, 0.61}},
+                           {kNarrow96, 740, 870, {0.59, 0.865, 0.635}, {0.63, 0.8, 0.63}},
+                           {kNarrow96Four, 1840, 0, {0.675, 0.945, 0.855}, {}},
+                           {kSquare, 690, 640, {0.53, 0.84, 0.54}, {0.495, 0.77, 0.685}},
+                           {kSquareEight, 1660, 1140, {0.445, 0.875, 0.965}, {0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -507,11 +507,11 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   const auto cost_of = [&](const Cost& cost, bool apart) {
     const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
     const bool can = for_16_bits_alone(cost.index) && size_of(dtype) != 2 ? false
-                     : apart                ? takes_groups_apart(cost.index)
-                     : cost.index == kLarge ? !in_groups
-                     : cost.index == kLong  ? in_groups
-                     : in_groups            ? adds_groups(cost.index)
-                                            : true;
+                     : apart                                              ? takes_groups_apart(cost.index)
+                     : cost.index == kLarge                               ? !in_groups
+                     : cost.index == kLong                                ? in_groups
+                     : in_groups                                          ? adds_groups(cost.index)
+                                                                          : true;
     return can ? cycles(p, cost, a, b, dtype, apart, chip) : std::numeric_limits<double>::infinity();
   };
   const auto best_of = [&](bool apart) -> const Cost& {
@@ -615,9 +615,9 @@ struct Times {
 };
 constexpr Times kOf16Bits = {{{0.19, 1.11, 0.66}, {0, 1.7, 0.71}, {0.52, 0.81, 0.305}, {1.22, 1.68, 0.4}}, 0.5};
 constexpr Times kOfFloats = {{{0.22, 0.97, 0.73}, {0.31, 2.4, 0.63}, {0.59, 0.57, 0.4}, {1.31, 1.41, 0.5}}, 0.2};
-constexpr double kMultiply = 0.054;                 // of 64 x 64 outputs, a stage
+constexpr double kMultiply = 0.054;                  // of 64 x 64 outputs, a stage
 constexpr double kShift = 0.47, kShiftApart = 0.11;  // of a stage, beside its time
-constexpr double kBytes = 3.5e6;                    // a microsecond, of operands and results
+constexpr double kBytes = 3.5e6;                     // a microsecond, of operands and results
 
 double lines_time(const Access& access, int64_t lines, int bytes) {
   const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.2;

@@ -376,16 +376,18 @@ cudaError_t launch_type(const Call& call) {
     constexpr bool kMayShift = sizeof(T) == 2 && !S::kApart;
     const auto launch_as = [&](auto a_along_k, auto b_along_k) {
       const auto launch = [&](auto shifts) {
-        return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(call, source_of(a, access_a), source_of(b, access_b),
-                                                                      tiles_for<S>(a, b, p));
+        return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(call, source_of(a, access_a),
+                                                                       source_of(b, access_b), tiles_for<S>(a, b, p));
       };
       const bool shifts = is_shifted(access_a.width) || is_shifted(access_b.width);
       return kMayShift && shifts ? launch(std::bool_constant<kMayShift>{}) : launch(std::false_type{});
     };
     if (access_a.along_k) {
-      return access_b.along_k ? launch_as(std::true_type{}, std::true_type{}) : launch_as(std::true_type{}, std::false_type{});
+      return access_b.along_k ? launch_as(std::true_type{}, std::true_type{})
+                              : launch_as(std::true_type{}, std::false_type{});
     }
-    return access_b.along_k ? launch_as(std::false_type{}, std::true_type{}) : launch_as(std::false_type{}, std::false_type{});
+    return access_b.along_k ? launch_as(std::false_type{}, std::true_type{})
+                            : launch_as(std::false_type{}, std::false_type{});
   });
 }
 

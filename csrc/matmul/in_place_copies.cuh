@@ -110,7 +110,6 @@ class Copies {
     }
   }
 
-
   // Starts the copies of the next stage, which has k_left steps of k.
   TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
     const uint32_t exists = k_left >= kDepth<T> ? exists_ : exists_ & in_k(k_left);
@@ -121,6 +120,7 @@ class Copies {
   TREDUCE_DEVICE void fill(const Place& place, int depth) {
     with_width([&](auto width) { fill_by<width()>(place, depth); });
   }
+
  private:
   template <class Do>
   TREDUCE_DEVICE void with_width(Do&& with) const {
@@ -229,7 +229,6 @@ class ShiftedCopies {
     safe_ = source_.end - kChunk - max(furthest + kChunk, static_cast<int64_t>(last_ - from_));
   }
 
-
   // Starts the copies of the next stage, which has k_left steps of k.
   TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
     start_chunks(stage, k_left >= kDepth<T> ? exists_ : exists_ & in_k(k_left), k_left);
@@ -293,6 +292,7 @@ class ShiftedCopies {
     if (place.ring_bytes < kManyStages * place.stage_bytes) return fill_while<1>(place, depth);
     fill_while<kManyStages - 2>(place, depth);
   }
+
  private:
   // Rows from a thread's first on.
   TREDUCE_HOST_DEVICE static constexpr int rows_on(int pass) { return pass * kWarps / 8 * 32 + pass * kWarps % 8; }
@@ -338,16 +338,29 @@ class ShiftedCopies {
 
   TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) {
     if (from_ <= safe_) {
-      start_each(stage, exists, k_left, [](ptx::SharedAddress to, const char* from) { ptx::copy_async<kChunk>(to, from); });
+      start_each(stage, exists, k_left,
+                 [](ptx::SharedAddress to, const char* from) { ptx::copy_async<kChunk>(to, from); });
     } else {
-      // Chunks as far as the operand goes: what is behind may be no memory.
-      start_each(stage, exists, k_left, [&](ptx::SharedAddress to, const char* from) {
-        const int64_t bytes = max(int64_t(0), min(source_.end - from, int64_t(kChunk)));
-        ptx::copy_async_part<kChunk>(to, from, static_cast<int>(bytes));
-      });
+      start_each(stage, exists, k_left, [&](ptx::SharedAddress to, const char* from) { start_part(to, from); });
     }
     from_ += source_.next_stage;
     last_ += source_.next_stage;
+  }
+
+  // A chunk as far as the operand goes: what is behind may be no memory.
+  TREDUCE_DEVICE void start_part(ptx::SharedAddress to, const char* from) const {
+    if (from + kChunk <= source_.end) {
+      ptx::copy_async<kChunk>(to, from);
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kChunk; i += 4) {
+      if (from + i + 4 <= source_.end) {
+        ptx::copy_async<4>(to + i, from + i);
+      } else if (from + i < source_.end) {
+        ptx::store_shared(to + i, __ldg(reinterpret_cast<const uint16_t*>(from + i)));
+      }
+    }
   }
 
   template <class Start>
@@ -370,10 +383,10 @@ class ShiftedCopies {
   const Source& source_;
   const char* from_;
   int64_t hop_;
-  uint32_t exists_ = 0;  // a bit for each pass of a whole stage: not past the last line
-  int to_, next_;        // where this thread's chunk lies in shared memory, and the one behind it
-  int skew_[2];          // bytes from a chunk's begin to a row's; of even and odd passes
-  int64_t odd_;          // bytes from an even pass to the odd one
+  uint32_t exists_ = 0;       // a bit for each pass of a whole stage: not past the last line
+  int to_, next_;             // where this thread's chunk lies in shared memory, and the one behind it
+  int skew_[2];               // bytes from a chunk's begin to a row's; of even and odd passes
+  int64_t odd_;               // bytes from an even pass to the odd one
   const char *last_, *safe_;  // the last chunk of a row
   int to_last_, last_k_;      // where it goes, and the steps of k that do not need it
 };

@@ -18,7 +18,7 @@ struct Copy {
   Boxes to;
   Word* data;
   int64_t blocks;
-  bool turned, by_vectors;    // as the View says
+  bool turned, by_vectors;  // as the View says
   // Of what threads walk, chunks of 16 bytes, or blocks, tiles.
   Divider of_row, of_matrix, of_inner_batches;
 

@@ -27,6 +27,9 @@ LaunchShape launch_of(const TileShape& s) {
   return launch;
 }
 
+// Clock cycles. Who reads longer from memory lost 2 to 10 % by overlapping (NVIDIA H200, 2026-11-27).
+constexpr double kMostToRead = 30000;
+
 // Lets a launch whose blocks there is room for at once, so many a multiprocessor, begin before the one before has ended. Blocks begin where
 // there is room, so shared memory leaves room for an even share of them: else some multiprocessors get most, and short products took up
 // to 1.6 times as long (NVIDIA H200, 2026-11-27).
@@ -174,7 +177,7 @@ void choose_groups_at_once(Prepared& out) {
 
 // Adds a launch of blocks of threads, which may overlap the one before.
 LaunchShape& add_blocks(const char* kernel, int64_t grid, Prepared& out, int block = split::kThreads, int cluster = 1,
-                int64_t shared_bytes = 0) {
+                        int64_t shared_bytes = 0) {
   LaunchShape launch;
   launch.kernel = kernel;
   launch.block = block;
@@ -336,8 +339,11 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
     while (narrow && out.stages > 2 && at_once * small_shape.bytes(out.stages) > kBesideL1) --out.stages;
     launch.shared_bytes = small_shape.bytes(out.stages);
   }
-  // Blocks of several tasks each, a part of them one more, would share multiprocessors at random.
-  if (tasks == launch.grid) overlap(launch, s.blocks, chip);
+  // Where blocks have several tasks each, or some multiprocessors several blocks, those that have most would meet at random.
+  const bool even = tasks <= chip.multiprocessors || 4 * tasks >= 3 * int64_t(chip.multiprocessors) * s.blocks;
+  if (tasks == launch.grid && even && long_k::cycles_to_read(p, r.dtype, chip) < kMostToRead) {
+    overlap(launch, s.blocks, chip);
+  }
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }
@@ -444,7 +450,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.apart = choice.apart;
   out.few = few.has_value();
   out.few_outputs = few && few->index >= 0;
-  out.few_columns = few_columns;
+  out.few_columns = few && few_columns;
   out.registers = registers;
   LaunchShape launch;
   int blocks = 1;  // on a multiprocessor
@@ -490,9 +496,11 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     blocks = s.blocks;
     launch.grid = std::min<int64_t>(tasks(), clusters_of(s.cluster, chip.multiprocessors * s.blocks)) * s.cluster;
   }
-  // Who reads long from memory lost 2 to 5 % by it (NVIDIA H200, 2026-11-27).
-  constexpr double kMostToRead = 30000;  // cycles
-  if (long_k::cycles_to_read(p, r.dtype, chip) < kMostToRead) overlap(launch, blocks, chip);
+  // Large tiles of products that are not short lost 5 to 20 % by it (NVIDIA H200, 2026-11-27).
+  const bool half = 2 * tasks() <= chip.multiprocessors;
+  const double most = few || registers ? kMostToRead : half || out.launches.size() > 0 ? 20000 : 10000;  // cycles
+  const double read = long_k::cycles_to_read(p, r.dtype, chip);
+  if (std::max(few || registers ? 0 : way.cycles, read) < most) overlap(launch, blocks, chip);
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
 }
@@ -655,9 +663,7 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     const bool few = lines <= split_held::kOctet;
     out.tile_m = of_a || !few ? split_held::kLines : split_held::kOctet;
     out.tile_n = of_a && few ? split_held::kOctet : split_held::kLines;
-    const char* const name = !few   ? "multiply 64 x 64 tiles"
-                             : of_a ? "multiply 64 x 8 tiles"
-                                    : "multiply 8 x 64 tiles";
+    const char* const name = !few ? "multiply 64 x 64 tiles" : of_a ? "multiply 64 x 8 tiles" : "multiply 8 x 64 tiles";
     overlap(add_blocks(name, choice.shares * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
                        split_held::shared_bytes(segments, lines)),
             split_held::blocks_of(lines), chip);
