@@ -46,7 +46,7 @@ def product(m, n, k, dtype, us, x=(0.9, 0.8, 0.95), layout="NT"):
         (product(128, 128, 128, "bfloat16", 4), "launch"),
         (product(64, 100_000, 256, "float16", 24.7), "launch"),
         (product(1001, 1003, 2005, "tf32", 40, layout="TN"), "copies"),
-        (product(300, 200, 400, "tf32", 5.8, layout="TN"), "in place"),
+        (product(1009, 89, 372, "tf32", 6, layout="TN"), "in place"),
         (product(3000, 3000, 3000, "float16", 105, layout="NN"), "sectors"),
         (product(1, 14336, 4096, "bfloat16", 31), "memory"),
         (product(4096, 4096, 4096, "float64", 2460), "groups"),
