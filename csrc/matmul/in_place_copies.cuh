@@ -83,8 +83,8 @@ struct Rows {
   TREDUCE_DEVICE static int steps_of_last(int depth) { return (depth - 1) % kDepth<T> + 1; }
 };
 
-// A thread's copies, in pieces of the bytes that the operand's alignment allows: of every at_once-th row. What is past the end of k
-// becomes zero.
+// A thread's copies, in pieces of as many bytes as the operand's alignment allows: the same place of every 2^rows_bits-th row. What is past
+// the end of k becomes zero.
 template <class T, class S, int kLines, bool kAlongK>
 class Copies {
   using Of = Rows<T, S, kLines, kAlongK>;
@@ -135,7 +135,7 @@ class Copies {
   TREDUCE_DEVICE int row() const { return (Of::thread() << source_.piece) / kRowBytes; }
   TREDUCE_DEVICE int inner() const { return Of::thread() << source_.piece & (kRowBytes - 1); }
   TREDUCE_DEVICE int rows_bits() const { return kThreadBits + source_.piece - kRowBits; }
-  // How many of every at_once-th row from this thread's first on are among so many.
+  // How many of this thread's rows are among so many.
   TREDUCE_DEVICE int pieces_of(int rows) const { return (rows - row() + (1 << rows_bits()) - 1) >> rows_bits(); }
 
   // The pieces that lie in the first k_left steps of a stage.
