@@ -422,34 +422,34 @@ namespace persistent {
 
 namespace {
 
-// Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at lines of the L2; and what is left of that
-// for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks read. Blocks that share operands lose
-// least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. For elements of up to 16 bits, and of 32.
-// Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26); of 16 bits tiles of up to 128 x 128 anew, to 124 products
-// (NVIDIA H200, 2026-11-27), of which what is so chosen takes 1.01 of the fastest's time in the mean.
+// Cycles of a tile besides its multiplications. Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at
+// lines of the L2; and what is left of that for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks
+// read. Blocks that share operands lose least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well.
+// For elements of up to 16 bits, and of 32. Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26); of 16 bits
+// tiles of up to 128 x 128 anew, to 124 products (NVIDIA H200, 2026-11-27), of which what is so chosen takes 1.01 of the fastest's time in
+// the mean.
 struct Speed {
-  double at_lines, at_sectors, inside_sectors;
+  double besides, at_lines, at_sectors, inside_sectors;
 };
 struct Cost {
   Index index;
-  double besides_up_to_16_bits, besides_of_32_bits;  // cycles of a tile
   Speed up_to_16_bits, of_32_bits;
 };
-constexpr Cost kCosts[] = {{kLarge, 3300, 3300, {0.98, 0.945, 0.83}, {0.945, 0.9, 0.82}},
-                           {kLong, 3300, 3300, {0.95, 0.945, 0.83}, {0.915, 0.9, 0.82}},
-                           {kWide224, 2650, 2650, {0.98, 0.925, 0.705}, {1, 0.875, 0.705}},
-                           {kWide, 2350, 2350, {1, 0.91, 0.71}, {0.97, 0.865, 0.715}},
-                           {kWideTwo, 3000, 3000, {0.965, 0.935, 0.795}, {0.945, 0.855, 0.79}},
-                           {kWide176, 2600, 2600, {0.965, 0.86, 0.68}, {0.97, 0.855, 0.675}},
-                           {kMedium, 2360, 2050, {0.885, 0.895, 0.745}, {0.9, 0.815, 0.67}},
-                           {kMediumFour, 4000, 3400, {1, 0.96, 0.9}, {0.935, 0.885, 0.83}},
-                           {kMedium96, 1520, 1950, {0.82, 0.785, 0.565}, {0.81, 0.8, 0.69}},
-                           {kMedium96Four, 2230, 0, {0.77, 1.02, 0.825}, {}},
-                           {kNarrow, 1250, 965, {0.7, 0.825, 0.58}, {0.705, 0.785, 0.61}},
-                           {kNarrow96, 740, 870, {0.59, 0.865, 0.635}, {0.63, 0.8, 0.63}},
-                           {kNarrow96Four, 1840, 0, {0.675, 0.945, 0.855}, {}},
-                           {kSquare, 690, 640, {0.53, 0.84, 0.54}, {0.495, 0.77, 0.685}},
-                           {kSquareEight, 1660, 1140, {0.445, 0.875, 0.965}, {0.395, 0.98, 1}}};
+constexpr Cost kCosts[] = {{kLarge, {3300, 0.98, 0.945, 0.83}, {3300, 0.945, 0.9, 0.82}},
+                           {kLong, {3300, 0.95, 0.945, 0.83}, {3300, 0.915, 0.9, 0.82}},
+                           {kWide224, {2650, 0.98, 0.925, 0.705}, {2650, 1, 0.875, 0.705}},
+                           {kWide, {2350, 1, 0.91, 0.71}, {2350, 0.97, 0.865, 0.715}},
+                           {kWideTwo, {3000, 0.965, 0.935, 0.795}, {3000, 0.945, 0.855, 0.79}},
+                           {kWide176, {2600, 0.965, 0.86, 0.68}, {2600, 0.97, 0.855, 0.675}},
+                           {kMedium, {2360, 0.885, 0.895, 0.745}, {2050, 0.9, 0.815, 0.67}},
+                           {kMediumFour, {4000, 1, 0.96, 0.9}, {3400, 0.935, 0.885, 0.83}},
+                           {kMedium96, {1520, 0.82, 0.785, 0.565}, {1950, 0.81, 0.8, 0.69}},
+                           {kMedium96Four, {2230, 0.77, 1.02, 0.825}, {}},
+                           {kNarrow, {1250, 0.7, 0.825, 0.58}, {965, 0.705, 0.785, 0.61}},
+                           {kNarrow96, {740, 0.59, 0.865, 0.635}, {870, 0.63, 0.8, 0.63}},
+                           {kNarrow96Four, {1840, 0.675, 0.945, 0.855}, {}},
+                           {kSquare, {690, 0.53, 0.84, 0.54}, {640, 0.495, 0.77, 0.685}},
+                           {kSquareEight, {1660, 0.445, 0.875, 0.965}, {1140, 0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
@@ -462,8 +462,7 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
-  const bool wide = size_of(dtype) == 4;
-  const Speed& share = wide ? cost.of_32_bits : cost.up_to_16_bits;
+  const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
   const auto of_operand = [&](const Boxes& boxes) {
     const RowsBegin begin = boxes.rows_begin();
     return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
@@ -473,7 +472,7 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
-  return rounds * (tile + (wide ? cost.besides_of_32_bits : cost.besides_up_to_16_bits)) + finish;
+  return rounds * (tile + share.besides) + finish;
 }
 
 // Of the shapes for few rows and columns.
