@@ -343,11 +343,8 @@ inline Source source_of(const Operand& o, const Access& access) {
   const auto [along_k, width] = access;
   const int piece = width == 16 || is_shifted(width) ? 4 : width == 8 ? 3 : 2;
   const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
-  int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride;
-  for (int d = 0; d < 2; ++d) last += (o.batch_size[d] - 1) * o.batch_stride[d];
-  const char* const end = static_cast<const char*>(o.data) + (last + 1) * o.element_bytes;
   const int64_t next_stage = along_k ? int64_t(kRowBytes) : kRowBytes / o.element_bytes * pitch;
-  return {o.data, end, pitch, next_stage, static_cast<int>(o.lines), width, piece};
+  return {o.data, end_of(o), pitch, next_stage, static_cast<int>(o.lines), width, piece};
 }
 
 template <class S>
@@ -373,14 +370,15 @@ cudaError_t launch_type(const Call& call) {
   const Access access_a = access_of(a), access_b = access_of(b);
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    constexpr bool kMayShift = sizeof(T) == 2 && !S::kApart;
     const auto launch_as = [&](auto a_along_k, auto b_along_k) {
-      const auto launch = [&](auto shifts) {
+      const auto launch_with = [&](auto shifts) {
         return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(call, source_of(a, access_a),
                                                                        source_of(b, access_b), tiles_for<S>(a, b, p));
       };
-      const bool shifts = is_shifted(access_a.width) || is_shifted(access_b.width);
-      return kMayShift && shifts ? launch(std::bool_constant<kMayShift>{}) : launch(std::false_type{});
+      if constexpr (sizeof(T) == 2 && !S::kApart) {
+        if (S::kShape.shifts(access_a, access_b)) return launch_with(std::true_type{});
+      }
+      return launch_with(std::false_type{});
     };
     if (access_a.along_k) {
       return access_b.along_k ? launch_as(std::true_type{}, std::true_type{})

@@ -7,7 +7,6 @@
 
 #include "../common/dtypes.h"
 #include "../primitives/ptx/copy_part.cuh"
-#include "../primitives/ptx/launch.cuh"
 #include "../primitives/ptx/mbarrier.cuh"
 #include "../primitives/ptx/opaque.cuh"
 #include "../primitives/shared.cuh"

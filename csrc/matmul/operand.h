@@ -31,6 +31,13 @@ struct Operand {
   int64_t batch_size[2], batch_stride[2];  // the outer dimension first; where the stride is 0 the size is 1
 };
 
+// Behind the last byte of the operand's memory.
+inline const char* end_of(const Operand& o) {
+  int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride;
+  for (int d = 0; d < 2; ++d) last += (o.batch_size[d] - 1) * o.batch_stride[d];
+  return static_cast<const char*>(o.data) + (last + 1) * o.element_bytes;
+}
+
 // Matrices along the inner of the two batch dimensions.
 inline int64_t inner_batches_of(const Problem& p) { return p.batch_dims > 0 ? p.batch_size[p.batch_dims - 1] : 1; }
 

@@ -147,17 +147,14 @@ __global__ void __launch_bounds__(kPackThreads) copy_operands(TREDUCE_GRID_CONST
 template <class Word>
 Copy<Word> copy_of(const Operand& o, const View& view, void* data) {
   const Boxes& to = view.boxes;
-  const int64_t last = (o.lines - 1) * o.line_stride + (o.depth - 1) * o.depth_stride +
-                       (o.batch_size[0] - 1) * o.batch_stride[0] + (o.batch_size[1] - 1) * o.batch_stride[1];
-  const char* const begin = static_cast<const char*>(o.data);
   Copy<Word> copy;
   copy.from = static_cast<const Word*>(o.data);
   copy.inner_stride = to.along_k ? o.depth_stride : o.line_stride;
   copy.outer_stride = to.along_k ? o.line_stride : o.depth_stride;
   copy.batch_stride[0] = o.batch_stride[0];
   copy.batch_stride[1] = o.batch_stride[1];
-  copy.begin = begin;
-  copy.end = begin + (last + 1) * static_cast<int64_t>(sizeof(Word));
+  copy.begin = static_cast<const char*>(o.data);
+  copy.end = end_of(o);
   copy.to = to;
   copy.data = static_cast<Word*>(data);
   copy.blocks = view.copy_blocks();

@@ -403,13 +403,12 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   // Few rows of C, or few columns, of operands along k.
   std::optional<few_rows::Choice> few;
   bool few_columns = false;
-  const auto try_few = [&](const View& x, const View& w) {
-    few = few_rows::choose(p, r.dtype, x.boxes, w.boxes, false, choice, chip);
+  const auto try_few = [&](const View& of_rows, const View& of_columns) {
+    few = few_rows::choose(p, r.dtype, of_rows.boxes, of_columns.boxes, false, choice, chip);
     few_columns = !few.has_value();
-    if (few_columns) few = few_rows::choose(transposed, r.dtype, w.boxes, x.boxes, true, choice, chip);
+    if (few_columns) few = few_rows::choose(transposed, r.dtype, of_columns.boxes, of_rows.boxes, true, choice, chip);
   };
-  const bool copies = read_a.is_copied() || read_b.is_copied();
-  if (!choice.apart && !copies) try_few(read_a, read_b);
+  if (!choice.apart && !read_a.is_copied() && !read_b.is_copied()) try_few(read_a, read_b);
   bool registers = false, of_a = false;  // of A and not of B
   if (r.dtype == DType::float32 && !few) {
     Choice other = register_operand::choose(p, chip);
@@ -531,7 +530,6 @@ void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {
 
 void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
-  // With nothing to split, the overlapping launches would begin before what ran before this call has ended.
   if (p.k == 0) return;
   const Operand operands[] = {operand_a(p, r.a, 4), operand_b(p, r.b, 4)};
   const auto& [a, b] = operands;
