@@ -716,10 +716,11 @@ bool groups_apart(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  constexpr double kRound[kShapeCount] = {0.97, 1, 0.92, 0.82, 0.72, 0.55, 0.55};
+  constexpr double kRound[kShapeCount] = {0.97, 1, 0.92, 0.82, 0.72, 0.55, 0.55, 0.33};
   const Index narrow = p.m <= 64 ? kNarrowOne : kNarrow;
   if (p.m <= 64) return narrow;  // the others have 128 rows
-  return fewest_rounds(p, apart, chip, kShapes, kRound, narrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
+  return fewest_rounds(p, apart, chip, kShapes, kRound, narrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
+                       kLarge);
 }
 
 }  // namespace split_fp16

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../primitives/ptx/matrix.cuh"
+#include "../primitives/ptx/opaque.cuh"
 #include "hopper.cuh"
 
 namespace treduce::matmul::hopper {
@@ -73,57 +74,64 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
                     [&](int i, T* to, int count) { store_pair(to, acc[i], acc[i + 1], pairs, count == 2); });
 }
 
-// Stores the sums, or adds them to C, which the same threads wrote before, and clears them. Pairs go in batches: few, because the
-// caller needs its registers, and each batch is read before any of it is written, because the compiler cannot know that the
-// addresses differ. `bias`: null unless these are the last sums of these outputs.
+// Stores the sums, or adds them to C, which the same threads wrote before, and clears them. `bias`: null unless these are the last sums
+// of these outputs.
 template <int kN>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                     bool add, const float* bias) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   row += warp * 16 + lane / 4;
   column += lane % 4 * 2;
-  const int rows_left = static_cast<int>(min(m - row, int64_t(64)));
-  const int columns_left = static_cast<int>(min(n - column, int64_t(kN)));
-  float* const first = c + row * n + column;
-  const auto with_last = [&](float sum, int j) {
-    return bias == nullptr ? sum : canonical(sum + __ldg(bias + column + j));
-  };
-  const auto flush = [&](auto aligned) {
-    constexpr int kARow = kN / 8;  // pairs: of the first row, then of the one eight rows on
-    constexpr int kBatch = kARow % 8 != 0 ? kARow / 2 : aligned ? 8 : 4;
+  const int across = static_cast<int>(min(n - column, int64_t(kN)));
+  const int columns_left[2] = {row < m ? across : 0, row + 8 < m ? across : 0};  // of either of the lane's rows
+  // Both rows begin where the compiler is told, so that it computes no address of a single output.
+  float* const first = ptx::opaque(c + row * n + column);
+  float* const second = ptx::opaque(first + 8 * n);
+  // visit(the first of two neighbouring sums, columns to it, its address, columns that are left) of each two.
+  const auto for_each = [&](auto visit) {
 #pragma unroll
-    for (int batch = 0; batch < kN / 4; batch += kBatch) {
-      const int down = batch / kARow * 8;
-      float* const to = first + down * n;
-      float2 pairs[kBatch];
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int j = (batch % kARow + i) * 8;
-        pairs[i] = {0, 0};
-        if (!add || down >= rows_left) continue;
-        if constexpr (aligned) {
-          if (j < columns_left) pairs[i] = *reinterpret_cast<const float2*>(to + j);
-        } else {
-          if (j < columns_left) pairs[i].x = to[j];
-          if (j + 1 < columns_left) pairs[i].y = to[j + 1];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int j = (batch % kARow + i) * 8;
-        if (down >= rows_left || j >= columns_left) continue;
-        const float* const mine = acc + (batch % kARow + i) * 4 + batch / kARow * 2;
-        const float2 sum = add ? float2{pairs[i].x + mine[0], pairs[i].y + mine[1]} : float2{mine[0], mine[1]};
-        if constexpr (aligned) {
-          *reinterpret_cast<float2*>(to + j) = {with_last(sum.x, j), with_last(sum.y, j + 1)};
-        } else {
-          to[j] = with_last(sum.x, j);
-          if (j + 1 < columns_left) to[j + 1] = with_last(sum.y, j + 1);
-        }
+      for (int j = 0; j < kN; j += 8) {
+        visit(acc + j / 2 + half * 2, j, (half == 0 ? first : second) + j, columns_left[half]);
       }
     }
   };
-  aligned_pairs(c, n) ? flush(std::true_type{}) : flush(std::false_type{});
+  const bool aligned = aligned_pairs(c, n);
+  if (add && aligned) {
+    for_each([&](float* sums, int j, const float* from, int left) {
+      if (j >= left) return;
+      const float2 before = *reinterpret_cast<const float2*>(from);
+      sums[0] = before.x + sums[0], sums[1] = before.y + sums[1];
+    });
+  } else if (add) {
+    for_each([&](float* sums, int j, const float* from, int left) {
+      if (j < left) sums[0] = from[0] + sums[0];
+      if (j + 1 < left) sums[1] = from[1] + sums[1];
+    });
+  }
+  if (bias != nullptr) {
+    const float* const of_column = ptx::opaque(bias + column);
+#pragma unroll
+    for (int j = 0; j < kN; j += 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float more = j + i < across ? __ldg(of_column + j + i) : 0.0f;
+        acc[j / 2 + i] = canonical(acc[j / 2 + i] + more);
+        acc[j / 2 + 2 + i] = canonical(acc[j / 2 + 2 + i] + more);
+      }
+    }
+  }
+  if (aligned) {
+    for_each([&](const float* sums, int j, float* to, int left) {
+      if (j < left) *reinterpret_cast<float2*>(to) = {sums[0], sums[1]};
+    });
+  } else {
+    for_each([&](const float* sums, int j, float* to, int left) {
+      if (j < left) to[0] = sums[0];
+      if (j + 1 < left) to[1] = sums[1];
+    });
+  }
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
 }

@@ -520,7 +520,7 @@ constexpr Shape kShapes[kShapeCount] = {
 
 namespace split_fp16 {
 
-enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrowOne, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrowOne, kSmall, kShapeCount };
 
 // A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups.
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster) {
@@ -533,7 +533,7 @@ constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 128 x 128 tiles", 128, 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 128, 3, 1),
     shape("multiply 128 x 112 tiles", 128, 112, 3, 1), shape("multiply 128 x 96 tiles", 128, 96, 3, 1),
     shape("multiply 128 x 80 tiles", 128, 80, 4, 1),   shape("multiply 64 x 128 tiles", 64, 128, 4, 2),
-    shape("multiply 64 x 128 tiles", 64, 128, 4, 1)};
+    shape("multiply 64 x 128 tiles", 64, 128, 4, 1),   shape("multiply 64 x 64 tiles", 64, 64, 6, 1)};
 
 }  // namespace split_fp16
 

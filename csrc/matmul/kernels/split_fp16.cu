@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
-  const int warp_group = threadIdx.x / kWarpGroup;
+  // Shuffles tell the compiler what is the same in all lanes: descriptors are then computed in uniform registers.
+  const int warp_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   // This block's `i`th task.
   const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
@@ -179,6 +180,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
     }
     RingPosition<S::kStages> position;
+    // Low words of descriptors, of which those of A and B differ by constants.
+    const uint32_t first_a = TileA::low_word(stages);
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -190,47 +193,54 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
                                    work.outputs == 0 && group_of_k > 0, bias);
       };
-      const bool none = verdicts.wait(n) == split::kNone;
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) verdicts.done(n);
-      if (none) {
-        const int copied = min(task.end - task.begin, S::kStages);
+      const auto has_none = [&] {
+        const bool none = verdicts.wait(n) == split::kNone;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) verdicts.done(n);
+        return __shfl_sync(~0u, static_cast<int>(none), 0) != 0;
+      };
+      // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
+      const bool early = n == 0;
+      const int copied = min(task.end - task.begin, S::kStages);
+      if (!early && has_none()) {
         for (int i = 0; i < copied; ++i, position.next()) {
           ptx::mbarrier_wait(ring.full + position.stage, position.parity);
           release<S::kCluster>(ring.empty + position.stage);
         }
         continue;
       }
+      bool none = false;
       float acc[S::kTileN / 2] = {};
       for (int step = task.begin; step < task.end; ++step, position.next()) {
+        if (early && step == task.begin + S::kStages) {
+          none = has_none();
+          if (none) break;
+        }
+        const uint32_t a_high = __shfl_sync(~0u, first_a + position.stage * (S::kStageBytes >> 4), 0);
         ptx::mbarrier_wait(ring.full + position.stage, position.parity);
-        const char* const a_high = stages + position.stage * S::kStageBytes;
-        const char* const a_low = a_high + S::kBytesA;
-        const char* const b_high = a_low + S::kBytesA;
-        const char* const b_low = b_high + S::kBytesB;
+        const uint32_t a_low = a_high + (S::kBytesA >> 4);
+        const uint32_t b_high = a_low + (S::kBytesA >> 4), b_low = b_high + (S::kBytesB >> 4);
         float high[S::kTileN / 2], rest[S::kTileN / 2];
         if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         ptx::wgmma_fence();
+        // A multiplication waits for the one before it in the same accumulator.
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(rest, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_low, 0, i), i > 0);
+          Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           Multiply::multiply(rest, TileA::descriptor(a_low, consumer * 64, i), TileB::descriptor(b_high, 0, i), 1);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
         }
         ptx::wgmma_commit();
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
         if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
-        const char* const scales = b_low + S::kBytesB;
+        const char* const scales = stages + position.stage * S::kStageBytes + 2 * (S::kBytesA + S::kBytesB);
         const bool in_units = split::LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
@@ -252,7 +262,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();  // every lane has read its scales
         release<S::kCluster>(ring.empty + position.stage);
       }
-      flush(acc, (task.end - 1) / kGroupSegments, bias);
+      if (early && copied == task.end - task.begin) none = has_none();
+      if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
     }
     if constexpr (S::kConsumers == 2) {
       if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
