@@ -668,23 +668,35 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
 
 namespace {
 
-// The shape whose rounds of tiles take the least time. round: what one takes, beside one of 128 x 128. From `narrow` on the widths
-// ascend; of equals the last is taken. `large` is two blocks of the last that share what they read, which pays from two rounds on.
+// What a round of tiles takes, to begin and end and for a segment of k: microseconds, where the constants are.
+struct Round {
+  double tile, segment;
+};
+template <int kCount>
+double rounds_of(const Problem& p, int index, bool apart, const Chip& chip, const TileShape (&shapes)[kCount]) {
+  const TileShape& s = shapes[index];
+  return static_cast<double>(ceil_div(tiles_of(p, s.cluster_m(), s.cluster_n()) * (apart ? groups_of(p.k) : 1),
+                                      int64_t(clusters_of(s.cluster, chip.multiprocessors))));
+}
+template <int kCount>
+double time_of(const Problem& p, int index, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
+               const Round (&round)[kCount]) {
+  const int64_t all = ceil_div(p.k, int64_t(kSegment)), segments = apart ? std::min<int64_t>(all, kGroupSegments) : all;
+  return rounds_of(p, index, apart, chip, shapes) *
+         (round[index].tile + round[index].segment * static_cast<double>(segments));
+}
+
+// The shape that takes the least time. From `narrow` on the widths ascend; of equals the last is taken. `large` is two blocks of the
+// last that share what they read, which pays from two rounds on.
 template <class Index, int kCount>
-Index fewest_rounds(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
-                    const double (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
-  const int64_t groups = apart ? groups_of(p.k) : 1;
-  const auto rounds = [&](Index i) {
-    const TileShape& s = shapes[i];
-    return ceil_div(tiles_of(p, s.cluster_m(), s.cluster_n()) * groups,
-                    int64_t(clusters_of(s.cluster, chip.multiprocessors)));
-  };
-  const auto time = [&](Index i) { return round[i] * static_cast<double>(rounds(i)); };
+Index fastest(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
+              const Round (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
+  const auto time = [&](Index i) { return time_of(p, i, apart, chip, shapes, round); };
   Index best = narrow;
   for (const Index i : widths) {
     if (time(i) <= time(best)) best = i;
   }
-  if (p.m > 128 && rounds(widths.end()[-1]) > 1 && time(large) <= time(best)) best = large;
+  if (p.m > 128 && rounds_of(p, widths.end()[-1], apart, chip, shapes) > 1 && time(large) <= time(best)) best = large;
   return best;
 }
 
@@ -694,6 +706,10 @@ namespace split_fp16 {
 namespace {
 
 constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
+
+// Fitted to 150 products of 17 to 4000 lines (NVIDIA H200, 2026-11-27): what is so chosen takes 1.002 of the fastest shape's time.
+constexpr Round kRounds[kShapeCount] = {{3.5, 0.74},  {3.6, 0.76},  {3.25, 0.69}, {2.9, 0.61},
+                                        {2.57, 0.59}, {3.78, 0.64}, {3.3, 0.61},  {2.03, 0.43}};
 
 }  // namespace
 
@@ -716,11 +732,14 @@ bool groups_apart(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  constexpr double kRound[kShapeCount] = {0.97, 1, 0.92, 0.82, 0.72, 0.55, 0.55, 0.33};
-  const Index narrow = p.m <= 64 ? kNarrowOne : kNarrow;
-  if (p.m <= 64) return narrow;  // the others have 128 rows
-  return fewest_rounds(p, apart, chip, kShapes, kRound, narrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
-                       kLarge);
+  // Others have 128 rows.
+  if (p.m <= 64) return fastest(p, apart, chip, kShapes, kRounds, kNarrowOne, {kSmall}, kLarge);
+  return fastest(p, apart, chip, kShapes, kRounds, kNarrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
+                 kLarge);
+}
+
+double time_of(const Problem& p, bool apart, const Chip& chip) {
+  return matmul::time_of(p, choose(p, apart, chip), apart, chip, kShapes, kRounds);
 }
 
 }  // namespace split_fp16
@@ -728,8 +747,9 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
 namespace split_bf16 {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  constexpr double kRound[kShapeCount] = {0.99, 1, 0.92, 0.82, 0.72, 0.55};
-  return fewest_rounds(p, apart, chip, kShapes, kRound, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
+  constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1},    {0, 0.92},
+                                          {0, 0.82}, {0, 0.72}, {0, 0.55}};  // of kMedium's
+  return fastest(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
 }
 
 }  // namespace split_bf16
@@ -936,19 +956,22 @@ double time_of_others(const Problem& p, const Chip& chip) {
     const double other = boxes ? 1.45 * numbers(more) + 6.5 * outputs : 2.35 * numbers(more) + 15 * outputs;
     return 6.9 + 6 * numbers(fewer) + std::sqrt(std::hypot(rows * rows, other * other));
   }
+  // These are fitted to 140 products of 1 to 1500 lines, k of 128 to 8192 (2026-11-27): met within 5 % where both operands are split before,
+  // else within 12 %.
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
-    const double round = 7.1 + 0.63 * (split_fp16::groups_apart(p, chip) ? segments : static_cast<double>(steps));
-    return 9.3 + round * rounds(128, 128) + 3.7 * numbers(p.m + p.n);
+    const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
+    return 8.3 + 1.57 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) + 0.84 * numbers(p.m + p.n) +
+           6.3 * outputs;
   }
-  if (split_both::choose(p, true, chip)) return 11.4 + 1.5 * numbers(p.m + p.n);
+  if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p.m + p.n);
   // The kernel for so few reads the other operand along k.
   if (fewer > split_warps::kRows || (p.m <= p.n ? p.b_row : p.a_column) != 1) {
-    return 11.7 + 0.34 * segments * rounds(64, 64) + 15 * numbers(fewer) + 0.8 * numbers(more);
+    return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(fewer) + 0.7 * numbers(more);
   }
   // Of few columns what bounds it is the latency of its steps.
-  const double latency = 10.3 + 0.19 * segments + 0.0005 * static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
-  return std::max(latency, 8.8 + 0.075 * segments * rounds(64, 64) + 30 * numbers(fewer) + 1.05 * numbers(more));
+  const double latency = 12.4 + 0.23 * segments + 0.0006 * static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
+  return std::max(latency, 10.6 + 0.09 * segments * rounds(64, 64) + 36 * numbers(fewer) + 1.26 * numbers(more));
 }
 
 struct Fastest {
@@ -980,15 +1003,12 @@ Fastest fastest(const Problem& p, const Chip& chip) {
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
-  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. A cluster's
-  // walk is short, and of few lines and short k more was measured. Checked on 90 products of k from 1024 to 8192 (NVIDIA H200,
-  // 2026-11-25): at most 6 % slower than the faster of both.
-  constexpr double kFaster = 0.8, kClusterFaster = 0.85, kMeasured = 0.95;
+  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
+  // and short k more was measured. Checked on 140 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time.
+  constexpr double kFaster = 0.9, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
-  const double faster = are_few_and_short(p) || best.choice.shares > 0 ? kMeasured
-                        : best.choice.cluster > 1                      ? kClusterFaster
-                                                                       : kFaster;
+  const double faster = are_few_and_short(p) || best.choice.shares > 0 ? kMeasured : kFaster;
   return p.k <= kMostDepth && best.time < faster * time_of_others(p, chip);
 }
 

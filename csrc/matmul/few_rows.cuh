@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::wait_for_launch_before();
 
   if (warp == consumers) {
-    if (lane == 0) {
+    if (ptx::elect_one()) {
       RingPosition<kMostStages> position;
       for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         for (int step = 0; step < work.steps; ++step, position.next(work.stages)) {

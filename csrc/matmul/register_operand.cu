@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- producer ----
   if (threadIdx.x >= S::kWarpGroups * kWarpGroup) {
     if constexpr (S::kShape.hands_over()) ptx::release_registers<40>();
-    if (threadIdx.x != S::kWarpGroups * kWarpGroup) return;
+    if (threadIdx.x >= S::kWarpGroups * kWarpGroup + 32 || !ptx::elect_one()) return;
     const int2 batch_w = work.of_w.of(batch), batch_x = work.of_x.of(batch);
     RingPosition<S::kStages> position;
     for (int step = begin; step < end; ++step, position.next()) {

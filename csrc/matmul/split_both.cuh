@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // ---- producer ----
   if (warp >= kMultiplyWarps + kSplitWarps) {
     ptx::set_registers<kCopying, kRegisters>();
-    if (warp > kMultiplyWarps + kSplitWarps || lane != 0) return;
+    if (warp > kMultiplyWarps + kSplitWarps || !ptx::elect_one()) return;
     const int2 batch_a = work.sides[0].box.of(at.batch), batch_b = work.sides[1].box.of(at.batch);
     const bool a_along_k = work.sides[0].along_k, b_along_k = work.sides[1].along_k;
     RingPosition<kStages> position;

@@ -337,9 +337,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
   if (warp >= kFirstCopier) {
     ptx::set_registers<S::kCopying, S::kRegisters>();
-    const int lane = threadIdx.x % 32;
     const Task task(work, ptx::block_index());
-    if (warp == kFirstCopier && lane == 0 && kRead != ReadW::numbers) {
+    if (kRead != ReadW::numbers && warp == kFirstCopier && ptx::elect_one()) {
       constexpr bool kAlongK = kRead == ReadW::along_k;
       const int2 batch_w = work.box_w.of(task.batches);
       RingPosition<S::kStages> position;
@@ -357,7 +356,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
     } else if (warp == kFirstCopier + 1) {
       const Mode mode = mode_of_x(task);
-      if (lane != 0) return;
+      if (!ptx::elect_one()) return;
       const StageOfX<S> stage(mode);
       const int copied =
           (stage.halves ? 2 * stage.kBytes + stage.kScaleBytes : 0) + (stage.by_parts ? kParts * stage.kBytes : 0);

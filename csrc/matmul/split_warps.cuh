@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
   };
   const auto fetch = [&] {
     if (next >= work.tasks) return;
-    if (lane == 0) {
+    if (ptx::elect_one()) {
       char* const stage = ring + to.stage * kStageBytes;
       uint64_t* const barrier = full[warp] + to.stage;
       ptx::fence_async_proxy();  // copies overtake loads that are under way

@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
   if (warp >= kWarps) {
     ptx::release_registers<kCopying>();
-    if (warp == kWarps && lane == 0) {
+    if (warp == kWarps && ptx::elect_one()) {
       constexpr bool kAlongK = kRead == ReadW::along_k;
       RingPosition<kStages> position;
       for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
@@ -258,14 +258,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, turn.next()) {
         const auto task = Task::of(work, index);
         const auto mode = S::Mode::of(task.facts_x(x), work.x_lines);
-        if (lane == 0) shared.modes[turn.stage] = mode;  // before the arrival at the first piece's barrier
-        const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded;
-        const float* const units = x.unit + (task.matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded;
-        const int matrix = static_cast<int>(task.matrix_x);
-        for (int step = task.begin; step < task.end && lane == 0; ++step, scale += x.shape.lines_padded) {
-          const float* const unit = step + 1 == task.end ? units : nullptr;
-          if (mode.halves) ring_x.template copy<float16, 2>(map_x, step, matrix, scale, unit);
-          if (mode.parts) ring_x.template copy<bfloat16, kParts>(map_x_parts, step, matrix, nullptr, unit);
+        if (ptx::elect_one()) {
+          shared.modes[turn.stage] = mode;  // before the arrival at the first piece's barrier
+          const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded;
+          const float* const units = x.unit + (task.matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded;
+          const int matrix = static_cast<int>(task.matrix_x);
+          for (int step = task.begin; step < task.end; ++step, scale += x.shape.lines_padded) {
+            const float* const unit = step + 1 == task.end ? units : nullptr;
+            if (mode.halves) ring_x.template copy<float16, 2>(map_x, step, matrix, scale, unit);
+            if (mode.parts) ring_x.template copy<bfloat16, kParts>(map_x_parts, step, matrix, nullptr, unit);
+          }
         }
         __syncwarp();
       }
@@ -574,7 +576,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
       __syncthreads();  // its lines are gathered
       next = gathered.next[turn];
-      if (warp > kWarps || lane != 0 || gathered.count[turn] == 0) continue;
+      if (warp > kWarps || gathered.count[turn] == 0 || !ptx::elect_one()) continue;
       const auto task = Task::of<true>(work, index);
       for (int step = task.begin; step < task.end; ++step) {
         ring_x.template copy<bfloat16, kParts>(map_x_parts, step, static_cast<int>(task.matrix_x), nullptr, nullptr);

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
   if (warp_group == 0) {
     ptx::release_registers<40>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
       for (int64_t task = first; task < tasks; task += stride) {
         const auto place = place_of(task);

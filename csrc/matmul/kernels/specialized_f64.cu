@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- producer ----
   if (threadIdx.x >= S::kConsumers) {
     ptx::release_registers<40>();
-    if (threadIdx.x != S::kConsumers) return;
+    if (threadIdx.x >= S::kConsumers + 32 || !ptx::elect_one()) return;
     RingPosition<S::kStages> position;
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
       const auto place = place_of(task);

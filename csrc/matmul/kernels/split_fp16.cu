@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // ---- producer: both halves of both tiles, the scales of the segment, with a group's last segment its units ----
   if (warp_group == 0) {
     if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
         const auto task = work.task(task_index(n));
