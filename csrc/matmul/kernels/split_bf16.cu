@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
-  const int warp_group = threadIdx.x / kWarpGroup;
+  // A shuffle tells the compiler that this is the same in all lanes: descriptors are then computed in uniform registers.
+  const int warp_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const bool all = codes_a == nullptr;
   // This block's `i`th task.
