@@ -96,8 +96,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
-  // A shuffle tells the compiler that this is the same in all lanes: descriptors are then computed in uniform registers.
-  const int warp_group = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpGroup), 0);
+  const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const bool all = codes_a == nullptr;
   // This block's `i`th task.
@@ -173,7 +172,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   } else {
     // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
     ptx::take_registers<232>();
-    const int consumer = warp_group - 1;
+    // A shuffle tells the compiler that this is the same in all lanes: descriptors are then computed in uniform registers.
+    const int consumer = __shfl_sync(~0u, warp_group, 0) - 1;
     // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
     // kMayMultiply + consumer lets it.
     constexpr int kMayMultiply = 1;
