@@ -342,6 +342,31 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
         assert not lacks & opcodes, f"{symbol} has {lacks & opcodes}"
 
 
+# Kernels whose boxes a lane asks for that elect_one chose: behind `lane == 0` the compiler makes a loop over all lanes
+# of each copy.
+ASK_ONCE = ["split_fp16", "split_bf16", "split_one", "split_rows", "split_wide", "few_outputs", "few_rows"]
+ASK_ONCE += ["register_operand", "specialized_f64"]
+
+
+@pytest.mark.parametrize("rung", ASK_ONCE)
+def test_copies_are_asked_for_without_a_loop(rung):
+    for symbol, listing in listings("matmul", rung).items():
+        names = [name for _, name, _ in INSTRUCTION.findall(listing)]
+        for i, name in enumerate(names):
+            assert name[:7] != "UTMALDG" or "BRA.U.ANY" not in names[i : i + 5], f"{symbol} asks in a loop"
+
+
+@pytest.mark.parametrize("rung", ["split_fp16", "split_bf16"])
+def test_descriptors_are_computed_in_uniform_registers(rung):
+    """A multiplication waits for each value that has to be moved there: if all were, there would be 48 to a segment."""
+    most = 8
+    for symbol, listing in listings("matmul", rung).items():
+        names = [name for _, name, _ in INSTRUCTION.findall(listing)]
+        places = [i for i, name in enumerate(names) if name.startswith("HGMMA")]
+        moved = sum(name.startswith("R2UR") for name in names[places[0] : places[-1]]) if places else 0
+        assert moved <= most, f"{symbol} moves {moved} values to uniform registers"
+
+
 # An instruction and its encoding.
 CODED = re.compile(r"/\*[0-9a-f]{4,5}\*/ +([^;]*);\s+/\* 0x([0-9a-f]{16}) \*/\s+/\* 0x([0-9a-f]{16}) \*/")
 
