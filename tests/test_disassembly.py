@@ -100,13 +100,15 @@ def listings(family, rung):
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,5})\*/ +(?:@!?U?P\w+ +)?([A-Z][\w.]*)([^;]*)")
 
 
+def names_in(listing):
+    """Its instructions' names, in their order."""
+    return [name for _, name, _ in INSTRUCTION.findall(listing)]
+
+
 @functools.cache
 def counted(family, rung):
     """Kernel of a rung -> how many of each instruction it has."""
-    return {
-        symbol: collections.Counter(name for _, name, _ in INSTRUCTION.findall(text))
-        for symbol, text in listings(family, rung).items()
-    }
+    return {symbol: collections.Counter(names_in(text)) for symbol, text in listings(family, rung).items()}
 
 
 def resources_of(family, rung):
@@ -170,7 +172,7 @@ def test_no_rung_spills_to_local_memory(family, rung):
         assert 0 < registers <= 255
         if stack == local == 0:
             continue
-        names = [name for _, name, _ in INSTRUCTION.findall(listings(family, rung)[symbol])]
+        names = names_in(listings(family, rung)[symbol])
         gave, loads = False, []
         for name in names:
             if name.startswith("USETMAXREG"):
@@ -351,7 +353,7 @@ ASK_ONCE += ["register_operand", "specialized_f64"]
 @pytest.mark.parametrize("rung", ASK_ONCE)
 def test_copies_are_asked_for_without_a_loop(rung):
     for symbol, listing in listings("matmul", rung).items():
-        names = [name for _, name, _ in INSTRUCTION.findall(listing)]
+        names = names_in(listing)
         for i, name in enumerate(names):
             assert name[:7] != "UTMALDG" or "BRA.U.ANY" not in names[i : i + 5], f"{symbol} asks in a loop"
 
@@ -361,7 +363,7 @@ def test_descriptors_are_computed_in_uniform_registers(rung):
     """A multiplication waits for each value that has to be moved there: if all were, there would be 48 to a segment."""
     most = 8
     for symbol, listing in listings("matmul", rung).items():
-        names = [name for _, name, _ in INSTRUCTION.findall(listing)]
+        names = names_in(listing)
         places = [i for i, name in enumerate(names) if name.startswith("HGMMA")]
         moved = sum(name.startswith("R2UR") for name in names[places[0] : places[-1]]) if places else 0
         assert moved <= most, f"{symbol} moves {moved} values to uniform registers"

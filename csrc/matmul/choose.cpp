@@ -668,7 +668,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
 
 namespace {
 
-// What a round of tiles takes, to begin and end and for a segment of k: microseconds, where the constants are.
+// What a round of tiles takes: to begin and end, and for a segment of k. In microseconds, or in shares of what a shape takes.
 struct Round {
   double tile, segment;
 };
@@ -689,8 +689,8 @@ double time_of(const Problem& p, int index, bool apart, const Chip& chip, const 
 // The shape that takes the least time. From `narrow` on the widths ascend; of equals the last is taken. `large` is two blocks of the
 // last that share what they read, which pays from two rounds on.
 template <class Index, int kCount>
-Index fastest(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
-              const Round (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
+Index fastest_shape(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
+                    const Round (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
   const auto time = [&](Index i) { return time_of(p, i, apart, chip, shapes, round); };
   Index best = narrow;
   for (const Index i : widths) {
@@ -733,9 +733,9 @@ bool groups_apart(const Problem& p, const Chip& chip) {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
   // Others have 128 rows.
-  if (p.m <= 64) return fastest(p, apart, chip, kShapes, kRounds, kNarrowOne, {kSmall}, kLarge);
-  return fastest(p, apart, chip, kShapes, kRounds, kNarrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
-                 kLarge);
+  if (p.m <= 64) return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrowOne, {kSmall}, kLarge);
+  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
+                       kLarge);
 }
 
 double time_of(const Problem& p, bool apart, const Chip& chip) {
@@ -747,9 +747,9 @@ double time_of(const Problem& p, bool apart, const Chip& chip) {
 namespace split_bf16 {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1},    {0, 0.92},
-                                          {0, 0.82}, {0, 0.72}, {0, 0.55}};  // of kMedium's
-  return fastest(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
+  // In shares of what kMedium takes for a segment.
+  constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1}, {0, 0.92}, {0, 0.82}, {0, 0.72}, {0, 0.55}};
+  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
 }
 
 }  // namespace split_bf16
