@@ -97,8 +97,9 @@ __global__ void __launch_bounds__(kLineThreads)
   // A warp without segments does nothing: most lines are shorter than a block.
   for (uint32_t segment = own; segment - threadIdx.x % 32 / kLanes / kTogether < segments; segment += step) {
     const bool there = exists && segment < segments;
+    const Sampled sampled = halves.sample(there, from, segment);
     read_numbers(halves, from, there, segment, x);
-    const Facts more = halves.write(x, there, matrix, line, segment, from);
+    const Facts more = halves.write(x, there, matrix, line, segment, from, sampled);
     if (there) facts = join(facts, more);
   }
   if constexpr (kTogether == 1) {

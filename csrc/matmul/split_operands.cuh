@@ -42,6 +42,8 @@ struct Task {
     const int64_t group = matrix * to.shape.groups() + segment / kGroupSegments;
     to.unit[group * to.shape.lines_padded + line] = power_of_two(exponent);
   }
+  // What is loaded beside a segment's numbers, so as to arrive with them: nothing here.
+  TREDUCE_DEVICE Sampled sample(bool, const float*, uint32_t) const { return {}; }
   TREDUCE_DEVICE int present(uint32_t segment) const {
     return static_cast<int>(min(int64_t(kSegment), from.depth - int64_t(segment) * kSegment));
   }
@@ -52,14 +54,17 @@ struct Task {
 struct IntoHalves : Task {
   int64_t scales;
 
+  TREDUCE_DEVICE Sampled sample(bool there, const float* line, uint32_t segment) const {
+    return from.first_of_group(there, line, segment);
+  }
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
-  // Who calls: all lanes of a warp. `first`: where the line begins. Returns the segment's facts.
+  // Who calls: all lanes of a warp. `first`: where the line begins; `sampled`: see sample. Returns the segment's facts.
   TREDUCE_DEVICE Facts write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                             const float* first) const {
+                             const float* first, const Sampled& sampled) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     int exponent;
     unsigned flags;
-    const int unit = from.unit<true>(there, first, segment);
+    const int unit = from.unit<true>(there, first, segment, sampled);
     const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
     const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
     const Facts facts = extremes.facts(flags);
@@ -92,7 +97,7 @@ struct IntoHalves : Task {
 struct IntoFacts : Task {
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                            const float*) const {
+                            const float*, const Sampled&) const {
     const Extremes extremes = Extremes::of<kLanes>(x);
     if (there && threadIdx.x % kLanes == 0) write_facts(mark(matrix, line, segment), extremes.facts(0));
   }
@@ -128,7 +133,7 @@ struct IntoParts : Task {
     return others == nullptr || (set_of(code_of(to.line_facts[matrix * to.shape.lines_padded + line])) & wanted) != 0;
   }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                            const float*) const {
+                            const float*, const Sampled&) const {
     if (!there) return;
     const int exponent = parts_exponent(to.line_facts[matrix * to.shape.lines_padded + line]);
     const uint32_t place = to.place_of == nullptr ? line : to.place_of[line];
@@ -153,7 +158,7 @@ struct IntoLateParts : IntoParts {
     return parts_wanted(to)[matrix] != 0 && !never_pairs(facts(matrix, line));
   }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
-                            const float*) const {
+                            const float*, const Sampled&) const {
     if (there) write_parts(x, matrix, line, segment, parts_exponent(facts(matrix, line)));
   }
 
@@ -201,9 +206,10 @@ TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted
   const bool there = matrix < shape.matrices && s.wants(matrix, line, wanted);
   if (__all_sync(~0u, !there)) return;
   const float* const from = s.from.line(matrix, line);
+  const Sampled sampled = s.sample(there, from, segment);
   float x[kNumbers];
   read_numbers(s, from, there, segment, x);
-  s.write(x, there, matrix, line, segment, from);
+  s.write(x, there, matrix, line, segment, from, sampled);
 }
 
 // If not, a segment of kSplitLines lines goes through shared memory, read along the lines or along k, whichever is contiguous.
@@ -224,6 +230,8 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   // A thread reads one line and every kStep-th step of k, or one step of k of every kStep-th line.
   const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
   const int64_t begin = int64_t(segment) * kSegment, left_k = s.from.depth - begin, left_lines = lines - first;
+  const float* const own_line = s.from.line(matrix, line);
+  const Sampled sampled = s.sample(there, own_line, segment);
   const float* const from = s.from.line(matrix, first) + begin * s.from.depth_stride;
   const int64_t stride_x = s.along_lines ? s.from.line_stride : s.from.depth_stride;
   const int64_t stride_y = s.along_lines ? s.from.depth_stride : s.from.line_stride;
@@ -246,7 +254,7 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   float of_team[kNumbers];
 #pragma unroll
   for (int i = 0; i < kNumbers; ++i) of_team[i] = tile[own * kPitch + place_of(i / kRun * kRun) + i % kRun];
-  s.write(of_team, there, matrix, line, segment, s.from.line(matrix, line));
+  s.write(of_team, there, matrix, line, segment, own_line, sampled);
 }
 
 // The matrices that a block splits lines of.

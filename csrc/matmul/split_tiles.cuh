@@ -104,7 +104,7 @@ struct Work {
   }
   // Whether a group ends with this step.
   TREDUCE_DEVICE bool ends_group(int step) const {
-    return step % kGroupSegments == kGroupSegments - 1 || step == steps - 1;
+    return static_cast<unsigned>(step) % kGroupSegments == kGroupSegments - 1 || step == steps - 1;
   }
 };
 
@@ -300,13 +300,15 @@ struct LineScales {
       for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2], j % 2 == 0 ? column.x : column.y);
     }
   }
-  // Whether all that the warp needs are one, of a tile of at most 128 columns. Who calls: all lanes of the warp.
+  // Whether all that the warp needs are one, of a tile of at most 128 columns. Loads come one behind the other, no branch between: while
+  // tensor cores read shared memory each takes hundreds of cycles. Who calls: all lanes of the warp.
   TREDUCE_DEVICE bool are_one() const {
     static_assert(S::kTileN <= 128 && S::kTileN % 4 == 0);
     const int place = min(static_cast<int>(threadIdx.x % 32), S::kTileN / 4 - 1);
     const float4 four = reinterpret_cast<const float4*>(columns)[place];
-    return __all_sync(~0u, rows[0] == 1.0f && rows[8] == 1.0f && four.x == 1.0f && four.y == 1.0f && four.z == 1.0f &&
-                               four.w == 1.0f);
+    const float above = rows[0], below = rows[8];
+    return __all_sync(~0u, (above == 1.0f) & (below == 1.0f) & (four.x == 1.0f) & (four.y == 1.0f) & (four.z == 1.0f) &
+                               (four.w == 1.0f));
   }
 };
 

@@ -180,8 +180,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
     }
     RingPosition<S::kStages> position;
-    // Low words of descriptors, of which those of A and B differ by constants.
-    const uint32_t first_a = TileA::low_word(stages);
+    // Kept, for each segment would compute them anew. Of descriptors the low words, of which those of A and B differ by constants.
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
+    const uint32_t first_a = ptx::kept(TileA::low_word(stages));
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       };
       // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
       const bool early = n == 0;
-      const int copied = min(task.end - task.begin, S::kStages);
+      const int copied = min(task.end - task.begin, S::kStages), ask_at = early ? task.begin + S::kStages : -1;
       if (!early && has_none()) {
         for (int i = 0; i < copied; ++i, position.next()) {
           ptx::mbarrier_wait(ring.full + position.stage, position.parity);
@@ -212,12 +213,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       bool none = false;
       float acc[S::kTileN / 2] = {};
       for (int step = task.begin; step < task.end; ++step, position.next()) {
-        if (early && step == task.begin + S::kStages) {
+        if (step == ask_at) {
           none = has_none();
           if (none) break;
         }
         const uint32_t a_high = __shfl_sync(~0u, first_a + position.stage * (S::kStageBytes >> 4), 0);
-        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
         const uint32_t a_low = a_high + (S::kBytesA >> 4);
         const uint32_t b_high = a_low + (S::kBytesA >> 4), b_low = b_high + (S::kBytesB >> 4);
         float high[S::kTileN / 2], rest[S::kTileN / 2];
@@ -239,7 +240,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
+        if (static_cast<unsigned>(step) % kGroupSegments == 0 && step > task.begin) {
+          flush(acc, step / kGroupSegments - 1, nullptr);
+        }
         const char* const scales = stages + position.stage * S::kStageBytes + 2 * (S::kBytesA + S::kBytesB);
         const bool in_units = split::LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
@@ -260,7 +263,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
               });
         }
         __syncwarp();  // every lane has read its scales
-        release<S::kCluster>(ring.empty + position.stage);
+        release<S::kCluster>(empty + position.stage * 8);
       }
       if (early && copied == task.end - task.begin) none = has_none();
       if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
