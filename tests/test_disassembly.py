@@ -371,6 +371,22 @@ def test_descriptors_are_computed_in_uniform_registers(rung):
         assert moved <= most, f"{symbol} moves {moved} values to uniform registers"
 
 
+def test_scales_are_loaded_together():
+    """Whether a segment is in units is asked by three loads, none of which waits for another or for a branch."""
+    for symbol, listing in listings("matmul", "split_fp16").items():
+        names = names_in(listing)
+        last = max((i for i, name in enumerate(names) if name.startswith("HGMMA")), default=None)
+        if last is None:
+            continue
+        waits = next(i for i in range(last, len(names)) if names[i].startswith("WARPGROUP.DEPBAR"))
+        loads = [i for i in range(last, waits) if names[i].startswith("LDS")][-3:]
+        between = names[loads[0] : waits]
+        assert len(loads) == 3 and loads[2] - loads[0] < 8, f"{symbol} loads scales one after another"
+        assert not any(name.startswith(("BRA", "BSYNC")) for name in between), (
+            f"{symbol} branches between loads of scales"
+        )
+
+
 # An instruction and its encoding.
 CODED = re.compile(r"/\*[0-9a-f]{4,5}\*/ +([^;]*);\s+/\* 0x([0-9a-f]{16}) \*/\s+/\* 0x([0-9a-f]{16}) \*/")
 
