@@ -347,7 +347,7 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
 # Kernels whose boxes a lane asks for that elect_one chose: behind `lane == 0` the compiler makes a loop over all lanes
 # of each copy.
 ASK_ONCE = ["split_fp16", "split_bf16", "split_one", "split_rows", "split_wide", "few_outputs", "few_rows"]
-ASK_ONCE += ["register_operand", "specialized_f64"]
+ASK_ONCE += ["register_operand", "specialized_f64", "persistent", "split_both", "split_warps"]
 
 
 @pytest.mark.parametrize("rung", ASK_ONCE)

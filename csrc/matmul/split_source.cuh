@@ -34,11 +34,10 @@ struct Source {
     return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
   // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the
-  // first numbers of the group; where these are zero, from the next ones, by vectors if kVectors and they are aligned.
-  // Who calls: all lanes of a warp.
-  template <bool kVectors = false>
+  // first numbers of the group, `sampled` if they have been loaded; where these are zero, from the next ones, by vectors if kVectors
+  // and they are aligned. Who calls: all lanes of a warp.
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
-    return unit<kVectors>(there, line, segment, first_of_group(there, line, segment));
+    return unit(there, line, segment, first_of_group(there, line, segment));
   }
   TREDUCE_DEVICE Sampled first_of_group(bool there, const float* line, uint32_t segment) const {
     const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;

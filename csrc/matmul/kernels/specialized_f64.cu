@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- producer ----
   if (threadIdx.x >= S::kConsumers) {
     ptx::release_registers<40>();
-    const int lane = threadIdx.x - S::kConsumers;
-    if (S::kElects ? lane >= 32 || !ptx::elect_one() : lane != 0) return;
+    const int producer = threadIdx.x - S::kConsumers;
+    if (S::kElects ? producer >= 32 || !ptx::elect_one() : producer != 0) return;
     RingPosition<S::kStages> position;
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
       const auto place = place_of(task);

@@ -240,9 +240,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
-        if (static_cast<unsigned>(step) % kGroupSegments == 0 && step > task.begin) {
-          flush(acc, step / kGroupSegments - 1, nullptr);
-        }
+        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
         const char* const scales = stages + position.stage * S::kStageBytes + 2 * (S::kBytesA + S::kBytesB);
         const bool in_units = split::LineScales<S>(scales, consumer).are_one();
         ptx::wgmma_wait<0>();
