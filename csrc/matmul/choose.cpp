@@ -151,6 +151,19 @@ int64_t tasks_of(const Problem& p, DType dtype, const TileShape& s, bool apart) 
   return tiles_of(p, s.tile_m, s.tile_n) * (apart ? groups_of(p.k, dtype) : 1);
 }
 
+// Steps of k that the busiest multiprocessor multiplies, tile after tile; and of these the last tile's. Tasks are taken group after group,
+// and the last group may be shorter.
+struct Walked {
+  int64_t steps, last;
+};
+Walked walked_of(const Problem& p, DType dtype, const TileShape& s, bool apart, int multiprocessors) {
+  const int64_t most = ceil_div(tasks_of(p, dtype, s, apart), int64_t(multiprocessors));
+  if (!apart) return {most * p.k, p.k};
+  const int64_t whole = groups_of(p.k, dtype) - 1, left = p.k - whole * kGroup;
+  const int64_t wholes = ceil_div(tiles_of(p, s.tile_m, s.tile_n) * whole, int64_t(multiprocessors));
+  return {wholes * kGroup + (most - wholes) * left, most > wholes ? left : kGroup};
+}
+
 // Clock cycles in which the L2 gives all tiles their parts of both operands. bytes: a cycle and multiprocessor.
 double cycles_of_tiles_to_read(const Problem& p, DType dtype, const TileShape& s, double bytes, int multiprocessors) {
   const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
@@ -229,11 +242,12 @@ namespace {
 double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
   constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
   const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
-  const int64_t most = ceil_div(tasks, chip.multiprocessors), left = most % s.blocks;
-  const double k = static_cast<double>(apart ? long_k::kGroup : p.k), outputs = s.tile_m * s.tile_n;
-  const double besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
+  const int64_t most = ceil_div(tasks, chip.multiprocessors);
+  const long_k::Walked walked = long_k::walked_of(p, DType::float64, s, apart, chip.multiprocessors);
+  const int64_t left = most % s.blocks * walked.last;  // by a block that shares its multiprocessor with none
+  const double outputs = s.tile_m * s.tile_n, besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
   const double multiply =
-      outputs * k / 128 * (static_cast<double>(most - left) / speed + static_cast<double>(left) / alone);
+      outputs / 128 * (static_cast<double>(walked.steps - left) / speed + static_cast<double>(left) / alone);
   const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
   return std::max(multiply, read) + static_cast<double>(most) * besides + finish;
@@ -731,6 +745,14 @@ bool groups_apart(const Problem& p, const Chip& chip) {
   return tiles < 4 * at_once && ceil_div(tiles * groups, at_once) < rounds * groups;
 }
 
+// Where all is left, its blocks, one round after another, then take no longer than three launches: of numbers that spread too far for pairs,
+// 10 products of 300 to 1344 rows (NVIDIA H200, 2026-11-27).
+bool rest_in_one(const Problem& p, const Chip& chip) {
+  constexpr int64_t kMost = 30, kBegin = 5;  // segments; and so many a block begins and ends in
+  const int64_t rounds = ceil_div(tiles_of(p, split::kFinishTile, split::kFinishTile), int64_t(chip.multiprocessors));
+  return groups_of(p.k) == 1 && rounds * (kBegin + ceil_div(p.k, int64_t(kSegment))) <= kMost;
+}
+
 Index choose(const Problem& p, bool apart, const Chip& chip) {
   // Others have 128 rows.
   if (p.m <= 64) return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrowOne, {kSmall}, kLarge);
@@ -961,8 +983,9 @@ double time_of_others(const Problem& p, const Chip& chip) {
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
     const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    return 8.3 + 1.57 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) + 0.84 * numbers(p.m + p.n) +
-           6.3 * outputs;
+    const double launches = split_fp16::rest_in_one(p, chip) ? 5.5 : 7.5;
+    return launches + 1.57 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) +
+           0.84 * numbers(p.m + p.n) + 6.3 * outputs;
   }
   if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p.m + p.n);
   // The kernel for so few reads the other operand along k.

@@ -108,6 +108,8 @@ namespace split_fp16 {
 AsRead split_as_read(const Problem& p);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
+// Whether one launch computes all that pairs leave, not three: these take 2 us longer even if nothing is left.
+bool rest_in_one(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);
 // Microseconds that the shape so chosen takes to multiply.
 double time_of(const Problem& p, bool apart, const Chip& chip);

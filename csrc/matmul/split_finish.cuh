@@ -26,9 +26,10 @@ struct Plain {
 // of the line that is not finite by that of one of the others. Finite products cannot change the sum. Returns it in the first 64
 // threads. `mine`, `others`: where the line and the first of the others begin; strides along k, and from line to line.
 // Who calls: every thread of the block. Synchronises within.
-constexpr int kPlaceShares = kThreads / kFixTile, kPlaces = 2048;
-__device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_t my_step, const float* others,
-                                                       int64_t step, int64_t line_stride, int lines, int64_t k) {
+template <int kThreads>
+__device__ __noinline__ float sum_of_not_finite(const float* mine, int64_t my_step, const float* others, int64_t step,
+                                                int64_t line_stride, int lines, int64_t k) {
+  constexpr int kPlaceShares = kThreads / kFixTile, kPlaces = 2048;
   SHARED_ARRAY(int, places, kPlaces);
   __shared__ unsigned sums[kFixTile];
   __shared__ int count;
@@ -66,17 +67,19 @@ __device__ __noinline__ inline float sum_of_not_finite(const float* mine, int64_
 
 // Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
 // Who calls: every thread of the block. Synchronises within.
-__device__ __noinline__ inline void fix_tile(const float* a, const float* b, float* c, const float* bias,
-                                             const Problem& p, int64_t first_row, int64_t first_column,
-                                             const Plain& plain, const bool* nothing) {
+template <int kThreads>
+__device__ __noinline__ void fix_tile(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                                      int64_t first_row, int64_t first_column, const Plain& plain,
+                                      const bool* nothing) {
   SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
   SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
+  constexpr int kDown = kThreads / 16, kRows = kFixTile / kDown;  // a thread has kRows x 4 outputs
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
-  float acc[4][4] = {}, group[4][4] = {}, total[4][4] = {};
+  float acc[kRows][4] = {}, group[kRows][4] = {}, total[kRows][4] = {};
   // Adds a part's sums to the whole's, and clears them.
-  const auto add = [](float (&to)[4][4], float (&part)[4][4]) {
+  const auto add = [](float (&to)[kRows][4], float (&part)[kRows][4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         to[i][j] += part[i][j];
@@ -99,10 +102,10 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
 #pragma unroll 1
     for (int l = 0; l < depth; ++l) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kRows; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          acc[i][j] = multiply_add(tile_a[l * kFixTile + y + i * 16], tile_b[l * kFixTile + x + j * 16], acc[i][j]);
+          acc[i][j] = multiply_add(tile_a[l * kFixTile + y + i * kDown], tile_b[l * kFixTile + x + j * 16], acc[i][j]);
         }
       }
     }
@@ -113,11 +116,12 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
   add(group, acc);
   add(total, group);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kRows; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int64_t row = first_row + y + i * 16, column = first_column + x + j * 16;
-      if (plain.has(y + i * 16, x + j * 16) && !nothing[y + i * 16] && !nothing[kFixTile + x + j * 16]) {
+      const int down = y + i * kDown, across = x + j * 16;
+      const int64_t row = first_row + down, column = first_column + across;
+      if (plain.has(down, across) && !nothing[down] && !nothing[kFixTile + across]) {
         c[row * p.n + column] = round_to<float>(with_bias(total[i][j], bias, column));
       }
     }
@@ -126,9 +130,9 @@ __device__ __noinline__ inline void fix_tile(const float* a, const float* b, flo
 
 // The same, where few outputs are to be computed so: a warp an output, a lane a segment of the group. At most kMostFew.
 constexpr int kMostFew = 64;
-__device__ __noinline__ inline void fix_few(const float* a, const float* b, float* c, const float* bias,
-                                            const Problem& p, int64_t first_row, int64_t first_column,
-                                            const Plain& plain, const bool* nothing) {
+template <int kThreads>
+__device__ __noinline__ void fix_few(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                                     int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing) {
   __shared__ unsigned short places[kMostFew];
   __shared__ int count;
   __syncthreads();
@@ -219,6 +223,7 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
 // Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: so many outputs are of other
 // lines.
 // Who calls: every thread of the block. Synchronises within.
+template <int kThreads>
 TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                         int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
                         int uncertain) {
@@ -232,9 +237,9 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
       const bool of_a = line < kFixTile;
       const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
       const float* const mine = of_a ? row_a + row * p.a_row : column_b + column * p.b_column;
-      const float sum =
-          sum_of_not_finite(mine, of_a ? p.a_column : p.b_row, of_a ? column_b : row_a, of_a ? p.b_row : p.a_column,
-                            of_a ? p.b_column : p.a_row, of_a ? columns : rows, p.k);
+      const float sum = sum_of_not_finite<kThreads>(mine, of_a ? p.a_column : p.b_row, of_a ? column_b : row_a,
+                                                    of_a ? p.b_row : p.a_column, of_a ? p.b_column : p.a_row,
+                                                    of_a ? columns : rows, p.k);
       if (threadIdx.x < kFixTile && plain.has(row, column)) {
         const int64_t j = first_column + column;
         float* const to = c + (first_row + row) * p.n + j;
@@ -245,11 +250,82 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
     }
   }
   if (uncertain > kMostFew) {
-    fix_tile(a, b, c, bias, p, first_row, first_column, plain, nothing);
+    fix_tile<kThreads>(a, b, c, bias, p, first_row, first_column, plain, nothing);
   } else if (uncertain > 0) {
-    fix_few(a, b, c, bias, p, first_row, first_column, plain, nothing);
+    fix_few<kThreads>(a, b, c, bias, p, first_row, first_column, plain, nothing);
   }
 }
+
+// What a block knows of a tile of 64 x 64, and finds out about it.
+template <int kThreads>
+struct LastTile {
+  static constexpr int kCodeAbove = 24;
+  Facts facts[2 * kFixTile];  // of the lines of A, then of those of B; their codes above
+  bool nothing[2 * kFixTile];
+  int of_warp[kThreads / 32];
+  Plain plain;
+
+  TREDUCE_DEVICE unsigned code(int line) const { return facts[line] >> kCodeAbove; }
+
+  // Reads what is known of the lines of the tile, whose first ones these are. Who calls: every thread of the block.
+  TREDUCE_DEVICE void read(const LineFacts& lines_a, const LineFacts& lines_b, const Problem& p, int64_t first_row,
+                           int64_t first_column, int2 batch) {
+    if (threadIdx.x < 2 * kFixTile) {
+      const bool of_a = threadIdx.x < kFixTile;
+      const int64_t line = (of_a ? first_row : first_column) + threadIdx.x % kFixTile;
+      const bool exists = line < (of_a ? p.m : p.n);
+      const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch) : 0;
+      const unsigned code = code_of(known);
+      facts[threadIdx.x] = known | code << kCodeAbove;
+      nothing[threadIdx.x] = exists && code / kCodeRange == kRangeNothing;
+    }
+  }
+
+  // Computes the outputs that are to be computed at last: all others are there. `c`: of the matrix; index: of the matrix, in the batch.
+  // Who calls: every thread of the block. Synchronises within.
+  TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                              int64_t first_row, int64_t first_column, int64_t index) {
+    constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
+    const int column = threadIdx.x % kFixTile;
+    const Facts of_column = facts[kFixTile + column];
+    const uint32_t checked = codes_with(of_column >> kCodeAbove, Arithmetic::checked_parts);
+    const uint32_t last = checked | codes_with(of_column >> kCodeAbove, Arithmetic::plain);
+    bool some = false;
+    int uncertain = 0;
+#pragma unroll 1
+    for (int first = threadIdx.x / kFixTile; first < kFixTile; first += kBatch * kDown) {
+      float outputs[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int64_t row = first_row + first + j * kDown;
+        const bool exists = row < p.m && first_column + column < p.n;
+        outputs[j] = exists ? c[row * p.n + first_column + column] : 0.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int row = first + j * kDown;
+        const Facts of_row = facts[row];
+        const uint32_t code = set_of(of_row >> kCodeAbove);
+        bool mine = first_row + row < p.m && first_column + column < p.n && (last & code) != 0;
+        mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
+        some |= mine;
+        uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
+        const uint32_t votes = __ballot_sync(~0u, mine);
+        if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
+      }
+    }
+    uncertain = __reduce_add_sync(~0u, uncertain);
+    __syncthreads();  // all have read the counts of the tile before
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = uncertain;
+    __syncthreads();
+    uncertain = 0;
+    for (const int more : of_warp) uncertain += more;
+    if (__syncthreads_or(some) != 0) {
+      const Offsets offsets = offsets_of(p, index);
+      fix<kThreads>(a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, plain, nothing, uncertain);
+    }
+  }
+};
 
 // codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known. shares: blocks that add the groups
 // of a tile, where nothing else is to be done.
@@ -258,12 +334,8 @@ static __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ Facts facts[2 * kFixTile];  // of the lines of A, then of those of B; their codes above
-  constexpr int kCodeAbove = 24;
-  __shared__ bool nothing[2 * kFixTile];
+  __shared__ LastTile<kThreads> last;
   __shared__ bool some_plain[kThreads / 32];
-  __shared__ int of_warp[kThreads / 32];
-  __shared__ Plain plain;
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
   const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
@@ -317,55 +389,9 @@ static __global__ void __launch_bounds__(kThreads, 2)
       }
       if (no_more || !some_plain[i]) continue;
       __syncthreads();  // what add_groups wrote, too
-      if (threadIdx.x < 2 * kFixTile) {
-        const bool of_a = threadIdx.x < kFixTile;
-        const int64_t line = (of_a ? at.row : at.column) + threadIdx.x % kFixTile;
-        const bool exists = line < (of_a ? p.m : p.n);
-        const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch_of(at.batch)) : 0;
-        const unsigned code = code_of(known);
-        facts[threadIdx.x] = known | code << kCodeAbove;
-        nothing[threadIdx.x] = exists && code / kCodeRange == kRangeNothing;
-      }
+      last.read(lines_a, lines_b, p, at.row, at.column, batch_of(at.batch));
       __syncthreads();
-      constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
-      const int column = threadIdx.x % kFixTile;
-      const Facts of_column = facts[kFixTile + column];
-      const uint32_t checked = codes_with(of_column >> kCodeAbove, Arithmetic::checked_parts);
-      const uint32_t last = checked | codes_with(of_column >> kCodeAbove, Arithmetic::plain);
-      bool some = false;
-      int uncertain = 0;
-#pragma unroll 1
-      for (int first_row = threadIdx.x / kFixTile; first_row < kFixTile; first_row += kBatch * kDown) {
-        float outputs[kBatch];
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          const int64_t row = at.row + first_row + j * kDown;
-          const bool exists = row < p.m && at.column + column < p.n;
-          outputs[j] = exists ? c[matrix + row * p.n + at.column + column] : 0.0f;
-        }
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          const int row = first_row + j * kDown;
-          const Facts of_row = facts[row];
-          const uint32_t code = set_of(of_row >> kCodeAbove);
-          bool mine = at.row + row < p.m && at.column + column < p.n && (last & code) != 0;
-          mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
-          some |= mine;
-          uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
-          const uint32_t votes = __ballot_sync(~0u, mine);
-          if (threadIdx.x % 32 == 0) plain.columns[row][column / 32] = votes;
-        }
-      }
-      uncertain = __reduce_add_sync(~0u, uncertain);
-      __syncthreads();  // all have read the counts of the tile before
-      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = uncertain;
-      __syncthreads();
-      uncertain = 0;
-      for (const int more : of_warp) uncertain += more;
-      if (__syncthreads_or(some) != 0) {
-        const Offsets offsets = offsets_of(p, at.batch);
-        fix(a + offsets.a, b + offsets.b, c + matrix, bias, p, at.row, at.column, plain, nothing, uncertain);
-      }
+      last.compute(a, b, c + matrix, bias, p, at.row, at.column, at.batch);
       __syncthreads();  // the next tile's facts take the place of these
     }
   }

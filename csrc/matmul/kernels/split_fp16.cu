@@ -19,6 +19,7 @@
 #include "../split_few.cuh"
 #include "../split_finish.cuh"
 #include "../split_parts.cuh"
+#include "../split_rest.cuh"
 #include "../split_tiles.cuh"
 #include "../split_whole.cuh"
 
@@ -313,6 +314,7 @@ cudaError_t launch_one(const Call& call) {
     if (error != cudaSuccess) return error;
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
+    if (error == cudaSuccess && prepared.rest_in_one) return split_rest::run(call, a, b, split_a, split_b);
     const bool ordered = regions_a.ordered;
     if (error == cudaSuccess && ordered) {
       error = launch(&split::order_lines, call.step(2), split_a, split_b,
