@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -529,6 +530,7 @@ MATMUL_GROUPS = {
     "long": "few outputs, long k",
     "untuned": "shapes that nothing was tuned for",
     "drawn": "drawn at random",
+    "hundreds": "hundreds of rows and columns, drawn at random",
     "integers": "integers",
 }
 _WEIGHTS = (
@@ -541,14 +543,15 @@ _WEIGHTS = (
 _ROWS_OF_X = (1, 16, 64, 128, 512, 2048, 8192)
 
 
+def _size(random: Random, least: int, most: int) -> int:
+    return round(math.exp(random.uniform(math.log(least), math.log(most))))
+
+
 def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
     """Products of up to a gigabyte of float32, two thirds of them batches of small matrices: sizes that no round number
     suits, in any layout, and half of them with a k that models have."""
     random = Random(seed)
-
-    def size(least: int, most: int) -> int:
-        return round(math.exp(random.uniform(math.log(least), math.log(most))))
-
+    size = partial(_size, random)
     while count > 0:
         batch = (size(4, 2000),) if random.random() < 2 / 3 else ()
         m, n, k = (
@@ -560,6 +563,18 @@ def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
         if math.prod(batch) * (m * k + k * n + m * n) <= 1 << 28:
             count -= 1
             yield MatmulPoint("drawn", m, n, k, "a shape that nobody chose", layout, batch)
+
+
+def _hundreds(count: int, seed: int) -> Iterator[MatmulPoint]:
+    """Products that a launch more or less is a tenth of, half of them of sizes that are multiples of 8."""
+    random = Random(seed)
+    for _ in range(count):
+        m, n, k = _size(random, 130, 1200), _size(random, 130, 1200), _size(random, 128, 2048)
+        if random.random() < 0.5:
+            m, n, k = (size // 8 * 8 for size in (m, n, k))
+        yield MatmulPoint(
+            "hundreds", m, n, k, "too small to hide its launches", random.choice(("NN", "NT", "TN", "TT"))
+        )
 
 
 MATMUL_GRID = (
@@ -633,6 +648,7 @@ MATMUL_GRID = (
         )
     ),
     *_drawn(30, seed=20),
+    *_hundreds(12, seed=21),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
     *(
         MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))

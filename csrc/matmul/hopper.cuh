@@ -153,12 +153,9 @@ cudaError_t launch_with_type(const Call& call, Body&& body) {
   Boxes a, b;
   const cudaError_t error = pack_operands(call, a, b);
   if (error != cudaSuccess) return error;
-  if constexpr (kElementBytes<T> == 2) {
-    if (!a.along_k && !b.along_k) return body(Form<T, Out, false, false>{}, a, b);
-    if (!a.along_k) return body(Form<T, Out, false, true>{}, a, b);
-    if (!b.along_k) return body(Form<T, Out, true, false>{}, a, b);
-  }
-  return body(Form<T, Out, true, true>{}, a, b);
+  return with_directions<kElementBytes<T> == 2>(a.along_k, b.along_k, [&](auto a_along_k, auto b_along_k) {
+    return body(Form<T, Out, a_along_k(), b_along_k()>{}, a, b);
+  });
 }
 
 // Fills C with zeros: the sums of a k of 0.

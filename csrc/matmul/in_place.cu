@@ -380,12 +380,7 @@ cudaError_t launch_type(const Call& call) {
       }
       return launch_with(std::false_type{});
     };
-    if (access_a.along_k) {
-      return access_b.along_k ? launch_as(std::true_type{}, std::true_type{})
-                              : launch_as(std::true_type{}, std::false_type{});
-    }
-    return access_b.along_k ? launch_as(std::false_type{}, std::true_type{})
-                            : launch_as(std::false_type{}, std::false_type{});
+    return with_directions</*kEither=*/true>(access_a.along_k, access_b.along_k, launch_as);
   });
 }
 

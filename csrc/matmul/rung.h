@@ -111,6 +111,18 @@ cudaError_t with_shape(const Call& call, Body&& body) {
   return with_shape(std::make_integer_sequence<int, kCount>{}, call.prepared.shape, body);
 }
 
+// Calls body with whether either operand lies along k, as constants. kEither: an operand may lie across; else both lie along k. Returns its
+// error.
+template <bool kEither, class Body>
+cudaError_t with_directions(bool a_along_k, bool b_along_k, Body&& body) {
+  if constexpr (kEither) {
+    if (!a_along_k && !b_along_k) return body(std::false_type{}, std::false_type{});
+    if (!a_along_k) return body(std::false_type{}, std::true_type{});
+    if (!b_along_k) return body(std::true_type{}, std::false_type{});
+  }
+  return body(std::true_type{}, std::true_type{});
+}
+
 // The column of an output, from its address, for kernels that have no register to keep it in their main loop. Past the edge it is
 // some column.
 template <class T>

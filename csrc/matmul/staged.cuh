@@ -250,13 +250,9 @@ cudaError_t launch_layout(const Call& call, Body&& body) {
   const cudaError_t error = pack_operands(call, boxes_a, boxes_b);
   if (error != cudaSuccess) return error;
   const Source a = source_of(boxes_a), b = source_of(boxes_b);
-  const bool a_along_k = boxes_a.along_k, b_along_k = boxes_b.along_k;
-  if constexpr (staged_any_direction(sizeof(T))) {
-    if (!a_along_k && !b_along_k) return body(std::false_type{}, std::false_type{}, a, b);
-    if (!a_along_k) return body(std::false_type{}, std::true_type{}, a, b);
-    if (!b_along_k) return body(std::true_type{}, std::false_type{}, a, b);
-  }
-  return body(std::true_type{}, std::true_type{}, a, b);
+  return with_directions<staged_any_direction(sizeof(T))>(
+      boxes_a.along_k, boxes_b.along_k,
+      [&](auto a_along_k, auto b_along_k) { return body(a_along_k, b_along_k, a, b); });
 }
 
 // Launches a kernel with a block a tile, the prepared launch `step`. kernel_of(kAAlongK, kBAlongK) is the kernel; `more`: its last

@@ -338,13 +338,10 @@ cudaError_t launch_one(const Call& call) {
   if (error != cudaSuccess) return error;
   return with_shape<kShapeCount>(call, [&](auto index) {
     using S = Tiling<index()>;
-    if (b.along_k)
-      return a.along_k ? launch_shape<S, true, true>(call, a, b) : launch_shape<S, false, true>(call, a, b);
-    if constexpr (S::kShape.takes(false)) {
-      return a.along_k ? launch_shape<S, true, false>(call, a, b) : launch_shape<S, false, false>(call, a, b);
-    } else {
+    return with_directions</*kEither=*/true>(a.along_k, b.along_k, [&](auto a_along_k, auto b_along_k) {
+      if constexpr (S::kShape.takes(b_along_k())) return launch_shape<S, a_along_k(), b_along_k()>(call, a, b);
       return cudaErrorInvalidValue;  // never prepared
-    }
+    });
   });
 }
 
