@@ -541,6 +541,7 @@ _WEIGHTS = (
     (50257, 768, "the head over an odd vocabulary: short k, rows of C that begin anywhere"),
 )
 _ROWS_OF_X = (1, 16, 64, 128, 512, 2048, 8192)
+_DIRECTIONS = ("NN", "NT", "TN", "TT")
 
 
 def _size(random: Random, least: int, most: int) -> int:
@@ -559,7 +560,7 @@ def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
         )
         if random.random() < 0.5:
             k = random.choice((64, 80, 128, 256))
-        layout = random.choice(("NN", "NT", "TN", "TT"))
+        layout = random.choice(_DIRECTIONS)
         if math.prod(batch) * (m * k + k * n + m * n) <= 1 << 28:
             count -= 1
             yield MatmulPoint("drawn", m, n, k, "a shape that nobody chose", layout, batch)
@@ -568,13 +569,12 @@ def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
 def _hundreds(count: int, seed: int) -> Iterator[MatmulPoint]:
     """Products that a launch more or less is a tenth of, half of them of sizes that are multiples of 8."""
     random = Random(seed)
+    size = partial(_size, random)
     for _ in range(count):
-        m, n, k = _size(random, 130, 1200), _size(random, 130, 1200), _size(random, 128, 2048)
+        m, n, k = size(130, 1200), size(130, 1200), size(128, 2048)
         if random.random() < 0.5:
-            m, n, k = (size // 8 * 8 for size in (m, n, k))
-        yield MatmulPoint(
-            "hundreds", m, n, k, "too small to hide its launches", random.choice(("NN", "NT", "TN", "TT"))
-        )
+            m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
+        yield MatmulPoint("hundreds", m, n, k, "too small to hide its launches", random.choice(_DIRECTIONS))
 
 
 MATMUL_GRID = (
@@ -612,7 +612,7 @@ MATMUL_GRID = (
     MatmulPoint("odd", 4096, 4096, 4096, "round, but every row begins at an odd element", "sliced"),
     *(
         MatmulPoint("layouts", 4096, 4096, 4096, f"{layout}: which operand is transposed", layout)
-        for layout in ("NN", "NT", "TN", "TT")
+        for layout in _DIRECTIONS
     ),
     MatmulPoint("batched", 128, 128, 64, "many small products", batch=(512,)),
     MatmulPoint("batched", 1024, 1024, 64, "attention's scores of (batch, sequence, heads, size)", "scores", (32, 16)),

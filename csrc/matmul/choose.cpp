@@ -151,17 +151,17 @@ int64_t tasks_of(const Problem& p, DType dtype, const TileShape& s, bool apart) 
   return tiles_of(p, s.tile_m, s.tile_n) * (apart ? groups_of(p.k, dtype) : 1);
 }
 
-// Steps of k that the busiest multiprocessor multiplies, tile after tile; and of these the last tile's. Tasks are taken group after group,
+// Tasks of the busiest multiprocessor, the steps of k that it multiplies, and of these the last task's. Tasks are taken group after group,
 // and the last group may be shorter.
 struct Walked {
-  int64_t steps, last;
+  int64_t tasks, steps, last;
 };
 Walked walked_of(const Problem& p, DType dtype, const TileShape& s, bool apart, int multiprocessors) {
   const int64_t most = ceil_div(tasks_of(p, dtype, s, apart), int64_t(multiprocessors));
-  if (!apart) return {most * p.k, p.k};
+  if (!apart) return {most, most * p.k, p.k};
   const int64_t whole = groups_of(p.k, dtype) - 1, left = p.k - whole * kGroup;
   const int64_t wholes = ceil_div(tiles_of(p, s.tile_m, s.tile_n) * whole, int64_t(multiprocessors));
-  return {wholes * kGroup + (most - wholes) * left, most > wholes ? left : kGroup};
+  return {most, wholes * kGroup + (most - wholes) * left, most > wholes ? left : kGroup};
 }
 
 // Clock cycles in which the L2 gives all tiles their parts of both operands. bytes: a cycle and multiprocessor.
@@ -241,16 +241,14 @@ namespace {
 // columns are guesses.
 double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
   constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
-  const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
-  const int64_t most = ceil_div(tasks, chip.multiprocessors);
   const long_k::Walked walked = long_k::walked_of(p, DType::float64, s, apart, chip.multiprocessors);
-  const int64_t left = most % s.blocks * walked.last;  // by a block that shares its multiprocessor with none
+  const int64_t left = walked.tasks % s.blocks * walked.last;  // by a block that shares its multiprocessor with none
   const double outputs = s.tile_m * s.tile_n, besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
   const double multiply =
       outputs / 128 * (static_cast<double>(walked.steps - left) / speed + static_cast<double>(left) / alone);
   const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
   const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
-  return std::max(multiply, read) + static_cast<double>(most) * besides + finish;
+  return std::max(multiply, read) + static_cast<double>(walked.tasks) * besides + finish;
 }
 
 }  // namespace

@@ -256,6 +256,22 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
   }
 }
 
+// Which codes the lines of a tile of 64 x 64 have, as sets. code(whether of A, line of the tile): of a line that exists. Who calls: all
+// lanes of a warp.
+struct CodeSets {
+  uint32_t rows, columns;
+};
+template <class Code>
+TREDUCE_DEVICE CodeSets codes_of_tile(const Problem& p, int64_t first_row, int64_t first_column, Code code) {
+  uint32_t rows = 0, columns = 0;
+#pragma unroll
+  for (int i = threadIdx.x % 32; i < kFixTile; i += 32) {
+    if (first_row + i < p.m) rows |= set_of(code(true, i));
+    if (first_column + i < p.n) columns |= set_of(code(false, i));
+  }
+  return {__reduce_or_sync(~0u, rows), __reduce_or_sync(~0u, columns)};
+}
+
 // What a block knows of a tile of 64 x 64, and finds out about it.
 template <int kThreads>
 struct LastTile {
@@ -361,14 +377,10 @@ static __global__ void __launch_bounds__(kThreads, 2)
   const auto look = [&](int64_t tile) {
     const auto at = tiles.place(tile);
     const int2 batch = batch_of(at.batch);
-    const int lane = threadIdx.x % 32;
-    uint32_t rows = 0, columns = 0;
-#pragma unroll
-    for (int i = lane; i < kFixTile; i += 32) {
-      if (at.row + i < p.m) rows |= set_of(lines_a.code(at.row + i, batch));
-      if (at.column + i < p.n) columns |= set_of(lines_b.code(at.column + i, batch));
-    }
-    return any_output(__reduce_or_sync(~0u, rows), __reduce_or_sync(~0u, columns), &at_last);
+    const CodeSets found = codes_of_tile(p, at.row, at.column, [&](bool of_a, int i) {
+      return of_a ? lines_a.code(at.row + i, batch) : lines_b.code(at.column + i, batch);
+    });
+    return any_output(found.rows, found.columns, &at_last);
   };
   for (int64_t first = begin; first < tiles.count; first += kAtOnce * step) {
     if (!no_more) {

@@ -51,7 +51,7 @@ TREDUCE_DEVICE void compute_by_parts(const Side& a, const Side& b, const float* 
   char* const stages = hopper::aligned_tiles(dynamic_shared<char>());
   // A shuffle tells the compiler what is the same in all lanes: descriptors are then computed in uniform registers.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32, group = warp / 4;
-  const int steps = static_cast<int>((p.k + kSegment - 1) / kSegment);
+  const int steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
   // A warp splits eight lines. Those that are stored together lie in different banks.
   const bool of_b = warp * kOctet >= kFinishTile;
   const Side& side = of_b ? b : a;
@@ -98,9 +98,9 @@ TREDUCE_DEVICE void compute_by_parts(const Side& a, const Side& b, const float* 
     const int across = group * kColumns + i / 4 * 8 + lane % 4 * 2 + i % 2;
     const int64_t row = first_row + down, column = first_column + across;
     if (row >= p.m || column >= p.n) continue;
-    const Facts of_row = tile.facts[down], of_column = tile.facts[kFinishTile + across];
-    if (!by_parts(arithmetic_of(of_row >> Tile::kCodeAbove, of_column >> Tile::kCodeAbove))) continue;
-    const float sum = split::from_units(acc[i], -parts_exponent(of_row), -parts_exponent(of_column));
+    const int of_a = down, of_b = kFinishTile + across;  // its lines of the tile
+    if (!by_parts(arithmetic_of(tile.code(of_a), tile.code(of_b)))) continue;
+    const float sum = split::from_units(acc[i], -parts_exponent(tile.facts[of_a]), -parts_exponent(tile.facts[of_b]));
     c[row * p.n + column] = bias == nullptr ? sum : canonical(sum + __ldg(bias + column));
   }
 }
@@ -120,15 +120,9 @@ static __global__ void __launch_bounds__(kThreads)
   const int2 batch{index / inner_batches, index % inner_batches};
   tile.read(lines_a, lines_b, p, at.row, at.column, batch);
   __syncthreads();
-  // A warp finds the codes of all lines that there are, so all warps agree.
-  uint32_t rows = 0, columns = 0;
-#pragma unroll
-  for (int i = threadIdx.x % 32; i < kFinishTile; i += 32) {
-    if (at.row + i < p.m) rows |= set_of(tile.code(i));
-    if (at.column + i < p.n) columns |= set_of(tile.code(kFinishTile + i));
-  }
-  rows = __reduce_or_sync(~0u, rows);
-  columns = __reduce_or_sync(~0u, columns);
+  // Each warp finds the codes of all lines, so all agree.
+  const auto [rows, columns] = split::codes_of_tile(
+      p, at.row, at.column, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
   float* const matrix = c + at.batch * p.m * p.n;
   if (split::any_output(rows, columns, &by_parts)) {
     compute_by_parts(side_a, side_b, side_a.source.line(side_a.matrices.of(batch.x, batch.y), 0),

@@ -100,11 +100,11 @@ cudaError_t launch_type(const Call& call) {
   const Way way_a = call.prepared.way_a, way_b = call.prepared.way_b;
   const Source<T> a{static_cast<const T*>(call.a), p.a_row, p.a_column, is_vectors(way_a)};
   const Source<T> b{static_cast<const T*>(call.b), p.b_column, p.b_row, is_vectors(way_b)};
-  const auto kernels = is_along_k(way_a) ? (is_along_k(way_b) ? &kernel<T, true, true> : &kernel<T, true, false>)
-                                         : (is_along_k(way_b) ? &kernel<T, false, true> : &kernel<T, false, false>);
   static_assert(has_shape<Shape>(shape(kDType<T>, 0)));
-  return launch(kernels, call.step(0), a, b, static_cast<T*>(call.c), static_cast<const T*>(call.bias), p,
-                Tiles<Shape::kTileM, Shape::kTileN>(p));
+  return with_directions</*kEither=*/true>(is_along_k(way_a), is_along_k(way_b), [&](auto a_along_k, auto b_along_k) {
+    return launch(&kernel<T, a_along_k(), b_along_k()>, call.step(0), a, b, static_cast<T*>(call.c),
+                  static_cast<const T*>(call.bias), p, Tiles<Shape::kTileM, Shape::kTileN>(p));
+  });
 }
 
 cudaError_t launch_one(const Call& call) {
