@@ -372,19 +372,17 @@ def test_descriptors_are_computed_in_uniform_registers(rung):
 
 
 def test_scales_are_loaded_together():
-    """Whether a segment is in units is asked by three loads, none of which waits for another or for a branch."""
+    """Whether a segment is in units is asked before it is multiplied, by three loads that wait for nothing between."""
+    multiplications = 12  # of a segment
     for symbol, listing in listings("matmul", "split_fp16").items():
         names = names_in(listing)
-        last = max((i for i, name in enumerate(names) if name.startswith("HGMMA")), default=None)
-        if last is None:
-            continue
-        waits = next(i for i in range(last, len(names)) if names[i].startswith("WARPGROUP.DEPBAR"))
-        loads = [i for i in range(last, waits) if names[i].startswith("LDS")][-3:]
-        between = names[loads[0] : waits]
-        assert len(loads) == 3 and loads[2] - loads[0] < 8, f"{symbol} loads scales one after another"
-        assert not any(name.startswith(("BRA", "BSYNC")) for name in between), (
-            f"{symbol} branches between loads of scales"
-        )
+        for first in [i for i, name in enumerate(names) if name.startswith("HGMMA")][::multiplications]:
+            loads = [i for i in range(first) if names[i].startswith("LDS")][-3:]
+            assert len(loads) == 3 and first - loads[0] < 80, f"{symbol} loads no scales before it multiplies"
+            assert loads[2] - loads[0] < 32, f"{symbol} loads scales one after another"
+            assert not any(name.startswith(("BRA", "BSYNC")) for name in names[loads[0] : first]), (
+                f"{symbol} branches between loads of scales"
+            )
 
 
 # An instruction and its encoding.

@@ -127,7 +127,7 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
 
 
 def test_small_products_take_one_launch():
-    for m, n, k, tile in ((256, 256, 256, (16, 16)), (448, 448, 448, (64, 32)), (1, 4096, 512, (8, 16))):
+    for m, n, k, tile in ((256, 256, 256, (16, 16)), (352, 352, 352, (32, 32)), (1, 4096, 512, (8, 16))):
         p = plan("matmul", (m, k), (k, n))
         assert (p.rung, p.order, p.tile, p.regions) == ("split_direct", "split_fp16", tile, ())
         assert len(p.launches) == 1 and p.reads == ("split as it is read",) * 2
@@ -332,8 +332,10 @@ CHOICES = (
     ("persistent", torch.bfloat16, (100, 8000, 16384), [((64, 128), 126), ((128, 128), 63)]),
     ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 80), 104, False)]),
     ("split_fp16", torch.float32, (1000, 1100, 2000), [((128, 80), 112, False)] * 2),
+    ("split_fp16", torch.float32, (464, 488, 1072), [((64, 32), 128, False)]),
+    ("split_fp16", torch.float32, (768, 768, 768), [((64, 128), 72, False)]),
     ("split_fp16", torch.float32, (1536, 1536, 1536), [((128, 80), 132, False), ((128, 96), 114, False)]),
-    ("split_fp16", torch.float32, (1408, 1408, 8192), [((128, 128), 121, False), ((128, 96), 114, True)]),
+    ("split_fp16", torch.float32, (1408, 1408, 8192), [((128, 128), 121, False), ((128, 80), 114, True)]),
     ("split_fp16", torch.float32, (4096, 4096, 4096), [((256, 128), 132, False), ((256, 128), 114, False)]),
     ("split_fp16", torch.float32, (16, 28672, 8192), [((16, 64), 1792, True)] * 2),
 )

@@ -719,9 +719,10 @@ namespace {
 
 constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
 
-// Fitted to 150 products of 17 to 4000 lines (NVIDIA H200, 2026-11-27): what is so chosen takes 1.002 of the fastest shape's time.
-constexpr Round kRounds[kShapeCount] = {{3.5, 0.74},  {3.6, 0.76},  {3.25, 0.69}, {2.9, 0.61},
-                                        {2.57, 0.59}, {3.78, 0.64}, {3.3, 0.61},  {2.03, 0.43}};
+// Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27): what is so chosen takes 1.004 of the fastest
+// shape's time.
+constexpr Round kRounds[kShapeCount] = {{4.73, 0.78}, {4.3, 0.81},  {3.79, 0.72}, {3.2, 0.64},
+                                        {3.51, 0.52}, {3.13, 0.48}, {2.0, 0.34},  {1.61, 0.27}};
 
 }  // namespace
 
@@ -752,10 +753,8 @@ bool rest_in_one(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
-  // Others have 128 rows.
-  if (p.m <= 64) return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrowOne, {kSmall}, kLarge);
-  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kSmall, kMedium80, kMedium96, kMedium112, kMedium},
-                       kLarge);
+  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32,
+                       {kSquare64, kNarrow, kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
 }
 
 double time_of(const Problem& p, bool apart, const Chip& chip) {
@@ -981,9 +980,9 @@ double time_of_others(const Problem& p, const Chip& chip) {
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
     const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    const double launches = split_fp16::rest_in_one(p, chip) ? 5.5 : 7.5;
-    return launches + 1.57 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) +
-           0.84 * numbers(p.m + p.n) + 6.3 * outputs;
+    const double launches = split_fp16::rest_in_one(p, chip) ? 6.6 : 8.9;
+    return launches + 1.07 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) +
+           3.6 * numbers(p.m + p.n) + 0.9 * outputs;
   }
   if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p.m + p.n);
   // The kernel for so few reads the other operand along k.
@@ -1025,8 +1024,8 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
-  // and short k more was measured. Checked on 270 products (NVIDIA H200, 2026-11-27): 1.015 of the faster one's time in the mean.
-  constexpr double kFaster = 0.78, kMeasured = 0.95;
+  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean.
+  constexpr double kFaster = 0.85, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const double faster = are_few_and_short(p) || best.choice.shares > 0 ? kMeasured : kFaster;

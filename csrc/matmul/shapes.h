@@ -520,20 +520,22 @@ constexpr Shape kShapes[kShapeCount] = {
 
 namespace split_fp16 {
 
-enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrowOne, kSmall, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kSquare64, kNarrow32, kShapeCount };
 
-// A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups.
-constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster) {
+// A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups. Two warp groups
+// multiply, one in small tiles.
+constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster = 1) {
   TileShape s = hopper::shape(name, m, n, stages, 1, 1, cluster);
+  s.threads = (m * n > 64 * 64 ? 3 : 2) * hopper::kWarpGroup;
   s.stage_bytes = 2 * s.stage_bytes + 2 * hopper::kTileAlignment;
   s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
   return s;
 }
 constexpr TileShape kShapes[kShapeCount] = {
-    shape("multiply 128 x 128 tiles", 128, 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 128, 3, 1),
-    shape("multiply 128 x 112 tiles", 128, 112, 3, 1), shape("multiply 128 x 96 tiles", 128, 96, 3, 1),
-    shape("multiply 128 x 80 tiles", 128, 80, 4, 1),   shape("multiply 64 x 128 tiles", 64, 128, 4, 2),
-    shape("multiply 64 x 128 tiles", 64, 128, 4, 1),   shape("multiply 64 x 64 tiles", 64, 64, 6, 1)};
+    shape("multiply 128 x 128 tiles", 128, 128, 3, 2), shape("multiply 128 x 128 tiles", 128, 128, 3),
+    shape("multiply 128 x 112 tiles", 128, 112, 3),    shape("multiply 128 x 96 tiles", 128, 96, 3),
+    shape("multiply 128 x 80 tiles", 128, 80, 4),      shape("multiply 64 x 128 tiles", 64, 128, 4),
+    shape("multiply 64 x 64 tiles", 64, 64, 6),        shape("multiply 64 x 32 tiles", 64, 32, 8)};
 
 }  // namespace split_fp16
 

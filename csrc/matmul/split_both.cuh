@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Of a warp that splits eight lines of one operand.
   const int splitter = warp - kMultiplyWarps, of_b = splitter / (kSplitWarps / 2);
   const int set = splitter % (kSplitWarps / 2) * split_rows::kSetLines;
-  const int own_line = set + split_rows::line_in_set(lane / split::kLanes);  // of the tile
+  const int own_line = set + split::line_in_set(lane / split::kLanes);  // of the tile
   const bool splits = splitter >= 0 && splitter < kSplitWarps;
   const int64_t own = at.first(of_b) + own_line;
   const Side& side = work.sides[splits ? of_b : 0];

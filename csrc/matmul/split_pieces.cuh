@@ -19,6 +19,10 @@ using PiecesX = uint32_t[kPieces][kNumbers / 2];
 // once.
 TREDUCE_DEVICE int line_of_lanes(int i) { return i % 2 * 4 + i / 2; }
 
+// Four lanes split a line, a warp a set of lines. Line `i` of a set is split by lanes 4 i to 4 i + 3; the order of the lines is such
+// that lanes that read or write shared memory together touch every bank once.
+TREDUCE_DEVICE int line_in_set(int i) { return i % 4 * 2 + i / 4; }
+
 // Splits a lane's numbers into parts, times 2^exponent.
 TREDUCE_DEVICE void split_pieces(const float (&numbers)[kNumbers], int exponent, PiecesX<kParts>& pieces) {
   split_all_parts(numbers, power_of_two(exponent), [&](int part, int i, uint32_t pair) { pieces[part][i] = pair; });

@@ -23,19 +23,16 @@ using Tiles = treduce::matmul::Tiles<kFinishTile, kFinishTile>;
 // Two of the warp groups multiply kColumns columns each.
 constexpr int kGroups = 2, kColumns = kFinishTile / kGroups, kOutputs = kColumns / 2;
 
-// Splits a lane's numbers into parts, times `factor`, and stores them in the swizzled row of a line, and in those of the other parts.
-TREDUCE_DEVICE void store_parts(char* row, int line, const float (&numbers)[kNumbers], float factor) {
+// Stores the parts of a lane's numbers in the swizzled row of a line, and in those of the other parts.
+TREDUCE_DEVICE void store_parts(char* row, int line, const split::PiecesX<kParts>& parts) {
   const int q = threadIdx.x % kLanes;
 #pragma unroll
-  for (int i = 0; i < kNumbers; i += 4) {
-    uint32_t first[kParts], second[kParts];
-    split::split_parts(numbers[i] * factor, numbers[i + 1] * factor, first);
-    split::split_parts(numbers[i + 2] * factor, numbers[i + 3] * factor, second);
+  for (int i = 0; i < kNumbers / 2; i += 2) {
     // Four neighbours of every 16 steps of k.
-    char* const at = row + ((i / 2 + q / 2) ^ line % 8) * 16 + q % 2 * 8;
+    char* const at = row + ((i + q / 2) ^ line % 8) * 16 + q % 2 * 8;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      *reinterpret_cast<uint2*>(at + part * kTileBytes) = {first[part], second[part]};
+      *reinterpret_cast<uint2*>(at + part * kTileBytes) = {parts[part][i], parts[part][i + 1]};
     }
   }
 }
@@ -52,18 +49,20 @@ TREDUCE_DEVICE void compute_by_parts(const Side& a, const Side& b, const float* 
   // A shuffle tells the compiler what is the same in all lanes: descriptors are then computed in uniform registers.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32, group = warp / 4;
   const int steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
-  // A warp splits eight lines. Those that are stored together lie in different banks.
+  // A warp splits a set of eight lines.
   const bool of_b = warp * kOctet >= kFinishTile;
   const Side& side = of_b ? b : a;
-  const int line = warp * kOctet % kFinishTile + lane / kLanes % 4 * 2 + lane / kLanes / 4;
+  const int line = warp * kOctet % kFinishTile + split::line_in_set(lane / kLanes);
   const int place = min((of_b ? first_column : first_row) + line, side.lines - 1);  // past the last line the last one
   const split::Line<> from(side, of_b ? matrix_b : matrix_a, place);
-  const float factor = split::power_of_two(parts_exponent(tile.facts[(of_b ? kFinishTile : 0) + line]));
+  const int exponent = parts_exponent(tile.facts[(of_b ? kFinishTile : 0) + line]);
   char* const row = stages + (of_b ? kParts * kTileBytes : 0) + line * hopper::kRowBytes;
   float next[kNumbers];
   from.read(side, 0, next);
   const auto split_next = [&](int segment) {
-    store_parts(row + segment % 2 * kStageBytes, line, next, factor);
+    split::PiecesX<kParts> parts;
+    split::split_pieces(next, exponent, parts);
+    store_parts(row + segment % 2 * kStageBytes, line, parts);
     if (segment + 1 < steps) from.read(side, segment + 1, next);
     ptx::fence_async_proxy();
   };

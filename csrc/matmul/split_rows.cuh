@@ -79,9 +79,6 @@ struct Shared {
   int unit[kLines];              // the exponents of the units of W's lines
 };
 
-// Four lanes split a line, a warp a set of lines. Line `i` of a set is split by lanes 4 i to 4 i + 3; the order of the lines is such
-// that lanes that read shared memory together touch every bank once.
-TREDUCE_DEVICE int line_in_set(int i) { return i % 4 * 2 + i / 4; }
 // This lane's numbers of a line: for i = 0 to 7, steps of k 8 i + 2 (lane % 4), and one more.
 TREDUCE_DEVICE int step_of(int i) { return i / 2 * 8 + threadIdx.x % split::kLanes * 2 + i % 2; }
 
@@ -124,7 +121,7 @@ TREDUCE_DEVICE void read_numbers(const float* line, int64_t stride, int present,
 // Stores the pairs that a warp's lanes have of a set of lines, in a tile of swizzled 128-byte rows, a row a line: eight lines and
 // eight steps of k are a matrix. `half`: of the 64 steps.
 TREDUCE_DEVICE void store_half(char* tile, int first_line, int half, const uint32_t* pairs) {
-  const int lane = threadIdx.x % 32, line = line_in_set(lane % 8), chunk = (lane / 8 ^ line) * 16;
+  const int lane = threadIdx.x % 32, line = split::line_in_set(lane % 8), chunk = (lane / 8 ^ line) * 16;
   char* const row = tile + (first_line + line) * kRowBytes;
   ptx::store_matrices(row + (chunk ^ half * 64), {pairs[0], pairs[1], pairs[2], pairs[3]});
 }
@@ -398,7 +395,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     constexpr int kTeams = S::kTeams;
     const int team = (warp - kFirstSplitter) / S::kShape.kTeamWarps;
     const int set = (warp - kFirstSplitter) % S::kShape.kTeamWarps * kSetLines;  // its first line of the block
-    const int mine = set + line_in_set(lane / split::kLanes);
+    const int mine = set + split::line_in_set(lane / split::kLanes);
     const bool exists = task.first + mine < work.w_lines;
     const float* const line = work.source.line(static_cast<uint32_t>(task.matrix_w), exists ? task.first + mine : 0);
     // The exponent of the unit of its group; where the whole line is known, that of its parts.

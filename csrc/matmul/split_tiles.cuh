@@ -279,36 +279,42 @@ inline Scales scales_of(const Operand& o, const Operand16& split) {
           matrices_of(o)};
 }
 
-// The scales (or units) of a tile's rows, then of its columns, for this lane's outputs.
-template <class S>
+// The scales (or units) of a tile's rows and columns, for this lane's outputs: 64 rows by kColumns columns of a warp group.
+template <int kColumns>
 struct LineScales {
   const float* rows;
   const float* columns;
 
-  TREDUCE_DEVICE LineScales(const char* scales, int consumer)
-      : rows(reinterpret_cast<const float*>(scales) + consumer * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
-        columns(reinterpret_cast<const float*>(scales + S::kScaleBytesA)) {}
+  TREDUCE_DEVICE LineScales(const char* of_rows, int first_row, const char* of_columns, int first_column = 0)
+      : rows(reinterpret_cast<const float*>(of_rows) + first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
+        columns(reinterpret_cast<const float*>(of_columns) + first_column) {}
 
   // apply(i, the row's, the column's) for each of this lane's outputs.
   template <class Apply>
   TREDUCE_DEVICE void for_each(Apply apply) const {
     const float row[2] = {rows[0], rows[8]};
 #pragma unroll
-    for (int i = 0; i < S::kTileN / 8; ++i) {
+    for (int i = 0; i < kColumns / 8; ++i) {
       const float2 column = reinterpret_cast<const float2*>(columns)[i * 4 + threadIdx.x % 4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) apply(i * 4 + j, row[j / 2], j % 2 == 0 ? column.x : column.y);
     }
   }
-  // Whether all that the warp needs are one, of a tile of at most 128 columns. Loads come one behind the other, no branch between: while
-  // tensor cores read shared memory each takes hundreds of cycles. Who calls: all lanes of the warp.
-  TREDUCE_DEVICE bool are_one() const {
-    static_assert(S::kTileN <= 128 && S::kTileN % 4 == 0);
-    const int place = min(static_cast<int>(threadIdx.x % 32), S::kTileN / 4 - 1);
-    const float4 four = reinterpret_cast<const float4*>(columns)[place];
-    const float above = rows[0], below = rows[8];
-    return __all_sync(~0u, (above == 1.0f) & (below == 1.0f) & (four.x == 1.0f) & (four.y == 1.0f) & (four.z == 1.0f) &
-                               (four.w == 1.0f));
+  // Those that the lanes of a warp need together, of at most 128 columns, in registers.
+  struct Held {
+    float4 columns;
+    float rows[2];
+
+    // Who calls: all lanes of the warp.
+    TREDUCE_DEVICE bool are_one() const {
+      return __all_sync(~0u, (rows[0] == 1.0f) & (rows[1] == 1.0f) & (columns.x == 1.0f) & (columns.y == 1.0f) &
+                                 (columns.z == 1.0f) & (columns.w == 1.0f));
+    }
+  };
+  TREDUCE_DEVICE Held held() const {
+    static_assert(kColumns <= 128 && kColumns % 4 == 0);
+    const int place = min(static_cast<int>(threadIdx.x % 32), kColumns / 4 - 1);
+    return {reinterpret_cast<const float4*>(columns)[place], {rows[0], rows[8]}};
   }
 };
 

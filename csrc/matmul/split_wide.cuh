@@ -148,7 +148,7 @@ struct RingOfX {
 
 // Of a warp's sixteen lines a lane has this one, as row lane / 4 of the instruction, and the one eight further. The order is such that
 // lanes that read shared memory together touch every bank once.
-TREDUCE_DEVICE int own_line() { return split_rows::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
+TREDUCE_DEVICE int own_line() { return split::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
 
 // Sets the pieces that are multiplied next. The compiler may not know that the numbers are the same: it would take their registers while
 // these are multiplied, and let no multiplication overlap the splitting (ptxas of CUDA 13.0 warns of it).

@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #pragma unroll
         for (int i = 0; i < S::kTileN / 2; ++i) split::add_parts(acc[i], high[i], rest[i]);
         if (work.ends_group(step)) {
-          split::LineScales<S>(b + kParts * S::kBytesB, consumer)
+          const char* const units = b + kParts * S::kBytesB;
+          split::LineScales<S::kTileN>(units, consumer * 64, units + S::kScaleBytesA)
               .for_each([&](int i, float row_unit, float column_unit) {
                 acc[i] = split::from_units(acc[i], row_unit, column_unit);
               });

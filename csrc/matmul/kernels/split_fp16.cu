@@ -32,13 +32,15 @@ using split::Scales;
 using split::SegmentFacts;
 using split::Work;
 
-// One of the shapes of shapes.h: a tileM of 128 for two consumers, of 64 for one.
+// One of the shapes of shapes.h. Two consumers share a tile, its rows if it has 128, else its columns; a small one has one consumer.
 template <int kIndex>
 struct Shape {
   static constexpr TileShape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
   static constexpr int kCluster = kShape.cluster;
-  static constexpr int kConsumers = kTileM / 64;
+  static constexpr int kConsumers = kShape.threads / kWarpGroup - 1;
+  static constexpr bool kByRows = kTileM == 128;
+  static constexpr int kColumns = kByRows ? kTileN : kTileN / kConsumers;  // of a consumer, whose rows are 64
   static constexpr int kThreads = kShape.threads;
   static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one half
   static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;
@@ -48,6 +50,13 @@ struct Shape {
   static constexpr int kStageBytes = kShape.stage_bytes;
   static_assert(kStageBytes == 2 * (kBytesA + kBytesB) + 2 * kTileAlignment && kUnitBytes <= kTileAlignment);
   static_assert(kDepth<float16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
+  // Whether a consumer starts the next segment before it adds the sums of this one. In wider tiles registers do not suffice, or the other
+  // consumer keeps the tensor cores busy all the same.
+  static constexpr bool kAhead = kColumns <= 80;
+
+  // The first row and column of a consumer in the tile.
+  TREDUCE_DEVICE static int first_row(int consumer) { return kByRows ? consumer * 64 : 0; }
+  TREDUCE_DEVICE static int first_column(int consumer) { return kByRows ? 0 : consumer * kColumns; }
 };
 
 // What is known of an operand's segments, and where it goes what is found out about its lines.
@@ -67,7 +76,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
   using PartB = Tile<float16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
-  using Multiply = ptx::Wgmma<float16, S::kTileN, false, false>;
+  using Multiply = ptx::Wgmma<float16, S::kColumns, false, false>;
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
   __shared__ Verdicts verdicts;
@@ -177,23 +186,31 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
     // kMayMultiply + consumer lets it.
     constexpr int kMayMultiply = 1;
-    if constexpr (S::kConsumers == 2) {
-      if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
-    }
+    if (S::kConsumers == 2 && consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
+    const int first_row = S::first_row(consumer), first_column = S::first_column(consumer);
     RingPosition<S::kStages> position;
     // Kept, for each segment would compute them anew. Of descriptors the low words, of which those of A and B differ by constants.
     const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
     const uint32_t first_a = ptx::kept(TileA::low_word(stages));
+    const auto multiply = [&](float (&to)[S::kColumns / 2], uint32_t a, uint32_t b, int step, bool add) {
+      Multiply::multiply(to, TileA::descriptor(a, first_row, step), TileB::descriptor(b, first_column, step), add);
+    };
+    const auto scales_of = [&](const RingPosition<S::kStages>& at) {
+      return stages + at.stage * S::kStageBytes + 2 * (S::kBytesA + S::kBytesB);
+    };
+    const auto line_scales = [&](const char* scales) {
+      return split::LineScales<S::kColumns>(scales, first_row, scales + S::kScaleBytesA, first_column);
+    };
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
-      const int row = place.row + rank * S::kTileM + consumer * 64;
+      const int row = place.row + rank * S::kTileM + first_row, column = place.column + first_column;
       float* const matrix = c + place.index * grid.m * grid.n;
       // Stores a group's sums: to the group's own place, or added to those of the groups before it. Meanwhile the tensor cores
       // multiply the next group's first segment.
-      const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
-        flush_registers<S::kTileN>(acc, matrix + group_of_k * work.outputs, row, place.column, grid.m, grid.n,
-                                   work.outputs == 0 && group_of_k > 0, bias);
+      const auto flush = [&](float (&acc)[S::kColumns / 2], int group_of_k, const float* bias) {
+        flush_registers<S::kColumns>(acc, matrix + group_of_k * work.outputs, row, column, grid.m, grid.n,
+                                     work.outputs == 0 && group_of_k > 0, bias);
       };
       const auto has_none = [&] {
         const bool none = verdicts.wait(n) == split::kNone;
@@ -201,75 +218,99 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if (threadIdx.x % 32 == 0) verdicts.done(n);
         return __shfl_sync(~0u, static_cast<int>(none), 0) != 0;
       };
-      // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
-      const bool early = n == 0;
-      const int copied = min(task.end - task.begin, S::kStages), ask_at = early ? task.begin + S::kStages : -1;
-      if (!early && has_none()) {
+      const int copied = min(task.end - task.begin, S::kStages);
+      if (n > 0 && has_none()) {
         for (int i = 0; i < copied; ++i, position.next()) {
-          ptx::mbarrier_wait(ring.full + position.stage, position.parity);
-          release<S::kCluster>(ring.empty + position.stage);
+          ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+          release<S::kCluster>(empty + position.stage * 8);
         }
         continue;
       }
       bool none = false;
-      float acc[S::kTileN / 2] = {};
-      for (int step = task.begin; step < task.end; ++step, position.next()) {
-        if (step == ask_at) {
-          none = has_none();
-          if (none) break;
-        }
-        const uint32_t a_high = __shfl_sync(~0u, first_a + position.stage * (S::kStageBytes >> 4), 0);
-        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
-        const uint32_t a_low = a_high + (S::kBytesA >> 4);
-        const uint32_t b_high = a_low + (S::kBytesA >> 4), b_low = b_high + (S::kBytesB >> 4);
-        float high[S::kTileN / 2], rest[S::kTileN / 2];
-        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
+      float acc[S::kColumns / 2] = {}, high[S::kColumns / 2], rest[S::kColumns / 2];
+      const auto touch = [&] {
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
+      };
+      RingPosition<S::kStages> adding = position;
+      // Loaded before the multiplications: while tensor cores read shared memory each load takes hundreds of cycles.
+      typename split::LineScales<S::kColumns>::Held held;
+      // Starts the multiplications of the next segment.
+      const auto start = [&] {
+        const uint32_t a_high = __shfl_sync(~0u, first_a + position.stage * (S::kStageBytes >> 4), 0);
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+        held = line_scales(scales_of(position)).held();
+        const uint32_t a_low = a_high + (S::kBytesA >> 4);
+        const uint32_t b_high = a_low + (S::kBytesA >> 4), b_low = b_high + (S::kBytesB >> 4);
+        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
+        touch();
         ptx::wgmma_fence();
         // A multiplication waits for the one before it in the same accumulator.
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          Multiply::multiply(rest, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_low, 0, i), i > 0);
-          Multiply::multiply(high, TileA::descriptor(a_high, consumer * 64, i), TileB::descriptor(b_high, 0, i), i > 0);
+          multiply(rest, a_high, b_low, i, i > 0);
+          multiply(high, a_high, b_high, i, i > 0);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          Multiply::multiply(rest, TileA::descriptor(a_low, consumer * 64, i), TileB::descriptor(b_high, 0, i), 1);
-        }
+        for (int i = 0; i < 4; ++i) multiply(rest, a_low, b_high, i, true);
         ptx::wgmma_commit();
         if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
-        ptx::wgmma_touch(high);
-        ptx::wgmma_touch(rest);
+        touch();
+        position.next();
+      };
+      // Adds the sums of the segment that was started last; calls start_next() once they lie in registers of their own.
+      const auto add = [&](int step, auto start_next) {
         if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
-        const char* const scales = stages + position.stage * S::kStageBytes + 2 * (S::kBytesA + S::kBytesB);
-        const bool in_units = split::LineScales<S>(scales, consumer).are_one();
+        const char* const scales = scales_of(adding);
+        const bool in_units = held.are_one();
         ptx::wgmma_wait<0>();
-        ptx::wgmma_touch(high);
-        ptx::wgmma_touch(rest);
+        touch();
+        float sums[S::kColumns / 2];
+#pragma unroll
+        for (int i = 0; i < S::kColumns / 2; ++i) sums[i] = split::segment_sum(high[i], rest[i]);
+        start_next();
         if (in_units) {
 #pragma unroll
-          for (int i = 0; i < S::kTileN / 2; ++i) acc[i] += split::segment_sum(high[i], rest[i]);
+          for (int i = 0; i < S::kColumns / 2; ++i) acc[i] += sums[i];
         } else {
-          split::LineScales<S>(scales, consumer).for_each([&](int i, float row_scale, float column_scale) {
-            split::add_segment(acc[i], high[i], rest[i], row_scale * column_scale);
+          line_scales(scales).for_each([&](int i, float row_scale, float column_scale) {
+            acc[i] = fmaf(sums[i], row_scale * column_scale, acc[i]);
           });
         }
         if (work.ends_group(step)) {
-          split::LineScales<S>(scales + kTileAlignment, consumer)
-              .for_each([&](int i, float row_unit, float column_unit) {
-                acc[i] = split::from_units(acc[i], row_unit, column_unit);
-              });
+          line_scales(scales + kTileAlignment).for_each([&](int i, float row_unit, float column_unit) {
+            acc[i] = split::from_units(acc[i], row_unit, column_unit);
+          });
         }
         __syncwarp();  // every lane has read its scales
-        release<S::kCluster>(empty + position.stage * 8);
+        release<S::kCluster>(empty + adding.stage * 8);
+        adding.next();
+      };
+      // Multiplies and adds the segments up to `end`.
+      int step = task.begin;
+      const auto advance_to = [&](int end) {
+        if constexpr (S::kAhead) {
+          start();
+#pragma unroll 1
+          for (; step + 1 < end; ++step) add(step, start);
+          add(step++, [] {});
+        } else {
+#pragma unroll 1
+          for (; step < end; ++step) {
+            start();
+            add(step, [] {});
+          }
+        }
+      };
+      // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
+      for (bool asks = n == 0;; asks = false) {
+        advance_to(asks ? task.begin + copied : task.end);
+        if (asks) none = has_none();
+        if (none || step == task.end) break;
       }
-      if (early && copied == task.end - task.begin) none = has_none();
       if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
     }
-    if constexpr (S::kConsumers == 2) {
-      if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
-    }
+    if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
   }
   if constexpr (S::kCluster > 1) cluster::sync();
 #endif
