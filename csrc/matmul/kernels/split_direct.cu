@@ -315,6 +315,8 @@ struct Tile {
     int group = -1, unit = 0;
     constexpr bool kAhead = !(kOwn && kWay != Way::pairs);  // the others have no registers for it
     float next[kNumbers];
+    // What comes before, a microsecond of a block's time, depends on no launch before.
+    if constexpr (kWay == Way::pairs) ptx::wait_for_launch_before();
     if (kAhead && before + phase < end_of_own) read(line, (before + phase) * kSegment, next);
     // Other blocks have begun, and no longer need what a walk before this one left.
     if constexpr (kCluster) cluster::wait();
@@ -549,7 +551,6 @@ __global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blo
   Tile<kIndex, kCluster> tile{work, *shared, {}};
   tile.block.pieces = reinterpret_cast<uint4*>(shared + 1);
   ptx::allow_launch_after();
-  ptx::wait_for_launch_before();
   tile.compute(c, bias);
 #endif
 }

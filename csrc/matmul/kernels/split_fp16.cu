@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 0) verdicts.init(1 + S::kConsumers * 4);
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
-  ptx::wait_for_launch_before();  // the consumers too: threads that wait here take no issue slots from it
+  // Consumers, too: threads that wait here take no issue slots from the launch before. The others first find their task.
+  if (warp_group > 0) ptx::wait_for_launch_before();
 
   // ---- producer: both halves of both tiles, the scales of the segment, with a group's last segment its units ----
   if (warp_group == 0) {
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const int scale_row = row < scales_a.lines_padded ? row : 0;
         const float* scale_a = scales_a.of(matrix_a, task.begin, scale_row);
         const float* scale_b = scales_b.of(matrix_b, task.begin, column);
+        if (n == 0) ptx::wait_for_launch_before();
         // Of a tile without outputs of this kernel as many steps are copied as the ring holds: they are under way before that
         // is known.
         for (int step = task.begin; step < task.end; ++step, position.next()) {
@@ -148,6 +150,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
         const uint32_t* const sets = verdicts.sets[n % 2];
         const auto any = [&](auto which) { return split::any_output(sets[0], sets[1], which); };
+        if (n == 0) ptx::wait_for_launch_before();
         verdicts.begin(n);
         verdicts.gather_flags(n, facts_a.segments, facts_b.segments, place.row, place.column, place.batch);
         verdicts.gather(n, place.row, place.column, grid.m, grid.n,
