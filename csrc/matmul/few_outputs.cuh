@@ -60,7 +60,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     ring.init(kWarpGroup / 32, work.stages, kProducers);
   }
   __syncthreads();
-  ptx::wait_for_launch_before();
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
 
   if (warp >= kWarpGroup / 32) {
@@ -72,6 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
         const Place<kColumns> place(work, tile);
         const int line = of_w ? place.column : place.row;
+        if (tile == blockIdx.x) ptx::wait_for_launch_before();
         for (int step = 0; step < work.steps; ++step, position.next(work.stages)) {
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   } else {
+    ptx::wait_for_launch_before();
     RingPosition<few_rows::kMostStages> position,
         done;  // of the stage that is begun, and of the one that is waited for
     const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);

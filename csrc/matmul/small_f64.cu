@@ -119,7 +119,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   if (threadIdx.x == 0) ring.init(S::kWarps, stages, /*writers=*/kSlabs * 32);
   __syncthreads();
-  ptx::wait_for_launch_before();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
   RingPosition<kMostStages> position;
@@ -135,6 +134,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const int64_t k = int64_t(task.first) * kStageDepth + slab * kSlabDepth;
         Copies<S::kTileM, kAAlongK, width> copies_a(a, task.row, task.batch_x, task.batch_y, k);
         Copies<S::kTileN, kBAlongK, width> copies_b(b, task.column, task.batch_x, task.batch_y, k);
+        if (index == blockIdx.x) ptx::wait_for_launch_before();
         int64_t k_left = a.depth - k;
         for (int step = task.first; step < task.end; ++step, position.next(stages), k_left -= kStageDepth) {
           ptx::mbarrier_wait(empty + position.stage * 8, position.parity ^ 1);
@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   // ---- warps that multiply ----
+  ptx::wait_for_launch_before();
   if constexpr (S::kTakes) ptx::take_registers<184>();
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM, warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;
   const int place_a = staged::place_of_lane<kAAlongK, S::kWarpM>(warp_m);

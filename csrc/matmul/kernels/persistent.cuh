@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   };
 
   begin<S::kCluster, S::kConsumers, S::kSharers>(ring, map_a, map_b);
-  ptx::wait_for_launch_before();
+  if (warp_group > 0) ptx::wait_for_launch_before();  // the producer first finds its tile
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
   if (warp_group == 0) {
@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const auto place = place_of(task);
         const int2 range = range_of(task);
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+        if (task == first) ptx::wait_for_launch_before();
         for (int step = range.x; step < range.y; ++step, position.next()) {
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;

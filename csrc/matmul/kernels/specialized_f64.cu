@@ -120,7 +120,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ring.init(S::kWarps);
   }
   __syncthreads();
-  ptx::wait_for_launch_before();
 
   // ---- producer ----
   if (threadIdx.x >= S::kConsumers) {
@@ -131,6 +130,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
       const auto place = place_of(task);
       const int2 range = range_of(task), batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+      if (task == blockIdx.x) ptx::wait_for_launch_before();
       for (int step = range.x; step < range.y; ++step, position.next()) {
         wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
         uint64_t* const full = ring.full + position.stage;
@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   // ---- consumers ----
+  ptx::wait_for_launch_before();
   ptx::take_registers<S::kRegisters>();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int warp_m = warp % (S::kTileM / S::kWarpM) * S::kWarpM, warp_n = warp / (S::kTileM / S::kWarpM) * S::kWarpN;

@@ -8,7 +8,7 @@
 namespace treduce::ptx {
 
 // Waits until the launch before in the stream has ended and its writes are seen. A kernel that was launched as overlapping
-// calls it before it touches what the launch before wrote or read. griddepcontrol.wait.
+// calls it before it touches what the launch before wrote or read, but after all that it can find out without. griddepcontrol.wait.
 TREDUCE_DEVICE void wait_for_launch_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
