@@ -375,14 +375,19 @@ def test_scales_are_loaded_together():
     """Whether a segment is in units is asked before it is multiplied, by three loads that wait for nothing between."""
     multiplications = 12  # of a segment
     for symbol, listing in listings("matmul", "split_fp16").items():
-        names = names_in(listing)
+        instructions = [(name, operands) for _, name, operands in INSTRUCTION.findall(listing)]
+        names = [name for name, _ in instructions]
         for first in [i for i, name in enumerate(names) if name.startswith("HGMMA")][::multiplications]:
             loads = [i for i in range(first) if names[i].startswith("LDS")][-3:]
-            assert len(loads) == 3 and first - loads[0] < 80, f"{symbol} loads no scales before it multiplies"
-            assert loads[2] - loads[0] < 32, f"{symbol} loads scales one after another"
+            assert len(loads) == 3 and first - loads[0] < 32, f"{symbol} loads no scales before it multiplies"
+            assert loads[2] - loads[0] < 17, f"{symbol} loads scales one after another"
             assert not any(name.startswith(("BRA", "BSYNC")) for name in names[loads[0] : first]), (
                 f"{symbol} branches between loads of scales"
             )
+            for load in loads[:2]:
+                loaded = re.search(r"\bR\d+\b", instructions[load][1]).group()
+                for name, operands in instructions[load + 1 : loads[2] + 1]:
+                    assert not re.search(rf"\b{loaded}\b", operands), f"{symbol}: {name} waits for a scale"
 
 
 # An instruction and its encoding.

@@ -127,7 +127,10 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
 
 
 def test_small_products_take_one_launch():
-    for m, n, k, tile in ((256, 256, 256, (16, 16)), (352, 352, 352, (32, 32)), (1, 4096, 512, (8, 16))):
+    for m, n, k, tile in (
+        *((256, 256, 256, (16, 16)), (352, 352, 352, (32, 32))),
+        *((448, 448, 256, (64, 32)), (1, 4096, 512, (8, 16))),
+    ):
         p = plan("matmul", (m, k), (k, n))
         assert (p.rung, p.order, p.tile, p.regions) == ("split_direct", "split_fp16", tile, ())
         assert len(p.launches) == 1 and p.reads == ("split as it is read",) * 2

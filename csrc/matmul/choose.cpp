@@ -978,8 +978,8 @@ double time_of_others(const Problem& p, const Chip& chip) {
     const double other = boxes ? 1.45 * numbers(more) + 6.5 * outputs : 2.35 * numbers(more) + 15 * outputs;
     return 6.9 + 6 * numbers(fewer) + std::sqrt(std::hypot(rows * rows, other * other));
   }
-  // These are fitted to 140 products of 1 to 1500 lines, k of 128 to 8192 (2026-11-27): met within 5 % where both operands are split before,
-  // else within 12 %.
+  // These are fitted to products of 1 to 2500 lines, k of 128 to 8192 (2026-11-27): 240 where both operands are split before, of which half are
+  // met within 3 %; else 140, met within 12 %.
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
     const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
