@@ -162,8 +162,10 @@ TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int
 // The sum of a segment, from both accumulators of the tensor core.
 TREDUCE_DEVICE float segment_sum(float high, float rest) { return fmaf(rest, 1.0f / (1 << kLowBits), high); }
 
+// Adds it, times the scale of its segment.
+TREDUCE_DEVICE void add_sum(float& acc, float sum, float scale) { acc = fmaf(sum, scale, acc); }
 TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale) {
-  acc = fmaf(segment_sum(high, rest), scale, acc);
+  add_sum(acc, segment_sum(high, rest), scale);
 }
 
 // Shifts the halves of a segment from its scale 2^own to the unit 2^unit, if that is exact and makes no half a float16 subnormal,

@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           for (int i = 0; i < S::kColumns / 2; ++i) acc[i] += sums[i];
         } else {
           line_scales(scales).for_each([&](int i, float row_scale, float column_scale) {
-            acc[i] = fmaf(sums[i], row_scale * column_scale, acc[i]);
+            split::add_sum(acc[i], sums[i], row_scale * column_scale);
           });
         }
         if (work.ends_group(step)) {
