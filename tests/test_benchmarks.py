@@ -61,15 +61,27 @@ def test_what_bounds_a_product(script, row, mechanism):
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "filled"),
-    [(64, 264 * 128, 1.0), (64, 265 * 128, 265 / 396), (1, 132 * 128, 1.0), (100, 66 * 128, 100 / 128)],
+    ("m", "n", "dealt", "filled"),
+    [
+        (64, 264 * 128, 0, 1.0),
+        (64, 265 * 128, 0, 265 / 396),
+        (64, 265 * 128, 133, 1.0),
+        (1, 132 * 128, 0, 1.0),
+        (100, 66 * 128, 0, 100 / 128),
+    ],
 )
-def test_what_tiles_fill(script, m, n, filled):
-    """Whole rounds; one tile more; fewer rows than a tile has; rows past the edge."""
+def test_what_tiles_fill(script, m, n, dealt, filled):
+    """Whole rounds; one tile more, dealt out by steps of k or not; fewer rows than a tile has; rows past the edge."""
     chip = types.SimpleNamespace(multiprocessors=132)
     launches = [types.SimpleNamespace(shared_bytes=0, cluster=2), types.SimpleNamespace(shared_bytes=1, cluster=1)]
     plan = types.SimpleNamespace(
-        problem=(1, m, n, 512), tile=(64, 128), groups=2, groups_apart=False, launches=launches, chip=chip
+        problem=(1, m, n, 512),
+        tile=(64, 128),
+        groups=2,
+        groups_apart=False,
+        tasks_dealt=dealt,
+        launches=launches,
+        chip=chip,
     )
     assert script("products_behind").filled(plan) == pytest.approx(filled)
 

@@ -567,6 +567,71 @@ def test_float64_has_one_order(poisoned):
     assert_same_bits(product(a, b, boxes), product(a, b, copies), "a batch")
 
 
+# float64 products whose tasks fill no round of 132 multiprocessors' blocks: one group of k, of an even and an odd
+# number of steps; two to five in a task; groups apart, the last of which is shorter; rows that are copied.
+DEALT = [
+    *((1100, 1100, 2000), (900, 1300, 1001), (3000, 3000, 3000), (128, 11008, 4096), (1500, 900, 8190)),
+    *((128, 3000, 5000), (681, 3801, 2784), (2000, 1800, 8200), (64, 11008, 4096)),
+]
+
+
+def test_tasks_dealt_out_have_one_order(poisoned):
+    """A block that goes on from another one's accumulators gets the bits of one that does all."""
+    boxes, copies = tables.row("matmul", "specialized_f64"), tables.row("matmul", "mma_f64")
+    tables.needs_chip(boxes)
+    seen = set()
+    for m, n, k in DEALT:
+        a, b = random(m, k, dtype=torch.float64) / 3, random(k, n, dtype=torch.float64, seed=1) / 3
+        for left, right in ((a, b), (a, b.mT.contiguous().mT), (a.mT.contiguous().mT, b)):
+            plan = torch_reduce.plan("matmul", left, right, variant="specialized_f64")
+            if plan.tasks_dealt:
+                seen.add(plan.launches[-2 if plan.groups_apart else -1].kernel)
+            assert_same_bits(product(left, right, boxes), product(left, right, copies), f"{(m, n, k)}, {plan.tile}")
+        assert_same_with_bias(a, b, boxes, copies)
+    if torch.cuda.get_device_properties(0).multi_processor_count == 132:
+        assert len(seen) >= 5, seen
+    a, b = random(3, 1100, 700, dtype=torch.float64), random(3, 700, 900, dtype=torch.float64, seed=1)
+    assert_same_bits(product(a, b, boxes), product(a, b, copies), "a batch")
+
+
+def test_tasks_dealt_out_at_once(poisoned):
+    """Two streams whose blocks wait for each other's multiprocessors, and graphs: each has flags of its own."""
+    boxes, copies = tables.row("matmul", "specialized_f64"), tables.row("matmul", "mma_f64")
+    tables.needs_chip(boxes)
+    pairs = [
+        (random(m, k, dtype=torch.float64, seed=m), random(k, n, dtype=torch.float64, seed=n))
+        for m, n, k in ((1100, 1100, 2000), (1500, 900, 4096))
+    ]
+    expected = [product(a, b, copies) for a, b in pairs]
+    streams = [torch.cuda.Stream() for _ in pairs]
+    torch.cuda.synchronize()
+    found = [[] for _ in pairs]
+    for _ in range(20):
+        for i, (stream, (a, b)) in enumerate(zip(streams, pairs, strict=True)):
+            with torch.cuda.stream(stream):
+                found[i].append(torch_reduce.matmul(a, b, variant="specialized_f64"))
+    torch.cuda.synchronize()
+    for i, results in enumerate(found):
+        for result in results:
+            assert_same_bits(result, expected[i], f"stream {i}")
+    graphs = []
+    for a, b in pairs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = torch_reduce.matmul(a, b, variant="specialized_f64")
+        graphs.append((graph, result))
+    for _ in range(5):
+        for _, result in graphs:
+            result.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for stream, (graph, _) in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        for (_, result), right in zip(graphs, expected, strict=True):
+            assert_same_bits(result, right, "a graph")
+
+
 def test_small_tiles_of_float64_have_one_order(poisoned):
     """Each shape of small_f64.cu: even and odd rows, k of parts of a stage and of several groups, batches."""
     small, copies = tables.row("matmul", "specialized_f64"), tables.row("matmul", "mma_f64")
@@ -585,6 +650,7 @@ def test_small_tiles_of_float64_have_one_order(poisoned):
             (73, 2665, 300),
         ),
         *((1009, 89, 371), (501, 503, 505), (2665, 73, 41), (64, 46, 313), (35, 35, 9001), (3, 5, 1), (600, 601, 65)),
+        *((2252, 208, 257), (1245, 408, 415)),
         *((17, 1001, 999), (999, 5, 999), (1001, 1003, 63), (41, 1301, 601), (1301, 41, 601), (2665, 73, 301)),
     ):
         p = torch_reduce.plan("matmul", (m, k), (k, n), input_dtype=torch.float64, variant="specialized_f64")

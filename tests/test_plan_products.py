@@ -324,8 +324,8 @@ CHOICES = (
     ("mma_f64", torch.float64, (1, 4096, 4096), [((16, 16), 256)] * 3),
     # Two warps a scheduler, from one block or two; widths that leave few multiprocessors idle.
     ("specialized_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 132)]),
-    ("specialized_f64", torch.float64, (128, 4096, 4096), [((64, 32), 256)]),
-    ("specialized_f64", torch.float64, (64, 4096, 4096), [((64, 32), 256)]),
+    ("specialized_f64", torch.float64, (128, 4096, 4096), [((128, 64), 128)]),
+    ("specialized_f64", torch.float64, (64, 4096, 4096), [((32, 32), 256)]),
     ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 192), 132)]),
     ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 224), 132)]),
     ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 128), 86)]),
@@ -425,15 +425,28 @@ def test_launches_that_overlap_are_spread_evenly():
 
 
 def test_few_outputs_of_float64_are_small_tiles():
-    for m, n, k in ((32, 1024, 4096), (64, 1024, 1024), (16, 4096, 4096)):
-        assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "mma_f64", (m, n, k)
-    for m, n, k in ((1, 768, 3072), (32, 46, 64), (128, 128, 128), (79, 973, 1043)):  # chains, odd rows
+    small = ((32, 1024, 4096), (64, 1024, 1024), (16, 4096, 4096), (1, 4096, 4096))  # few rows
+    for m, n, k in (*small, (1, 768, 3072), (32, 46, 64), (128, 128, 128), (79, 973, 1043)):  # chains, odd rows
         p = plan("matmul", (m, k), (k, n), input_dtype=torch.float64)
         assert p.rung == "specialized_f64" and "small" in p.launches[0].kernel, (m, n, k)
-    for m, n, k in ((64, 1024, 4096), (512, 512, 512), (4096, 4096, 4096)):
-        assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).rung == "specialized_f64", (m, n, k)
+    for m, n, k in ((1024, 1024, 1024), (4096, 4096, 4096)):
+        p = plan("matmul", (m, k), (k, n), input_dtype=torch.float64)
+        assert p.rung == "specialized_f64" and "small" not in p.launches[0].kernel, (m, n, k)
     for k, groups in ((2048, 1), (2049, 2), (8192, 4)):
         assert plan("matmul", (100, k), (k, 100), input_dtype=torch.float64).groups == groups
+
+
+def test_tasks_that_fill_no_round_are_dealt_out():
+    """One to two for each block, whose accumulators lie in the workspace; never where all blocks have as many."""
+    for m, n, k in ((3000, 3000, 3000), (1100, 1100, 2000), (128, 11008, 4096)):
+        p = plan("matmul", (m, k), (k, n), input_dtype=torch.float64)
+        blocks, (rows, columns) = main(p).grid[0], p.tile
+        tasks = -(-m // rows) * -(-n // columns)
+        assert blocks < p.tasks_dealt < 2 * blocks and (tasks - p.tasks_dealt) % blocks == 0
+        assert [(r.name, r.bytes) for r in p.regions] == [("accumulators", blocks * rows * columns * 8)]
+        assert f"{p.tasks_dealt} of them dealt out" in str(p)
+    for m, n, k in ((1408, 1536, 2048), (512, 512, 512), (100, 100, 100_000)):
+        assert plan("matmul", (m, k), (k, n), input_dtype=torch.float64).tasks_dealt == 0
 
 
 def test_the_order_does_not_know_the_chip():

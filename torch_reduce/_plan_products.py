@@ -68,6 +68,9 @@ class ProductPlan(PlanText):
     """Into how many groups k is cut. Their sums are added in the order of k."""
     groups_apart: bool
     """Whether different blocks compute the groups of k. The bits are the same."""
+    tasks_dealt: int
+    """Tiles, or groups of k of tiles, that blocks are dealt by steps of k, because they fill no round of blocks: one
+    goes on from the sums of another. The bits are the same."""
     reads: tuple[str, str]
     """How each operand is read."""
     launches: tuple[Launch, ...]
@@ -131,6 +134,8 @@ class ProductPlan(PlanText):
             if self.groups > 1:
                 where = "side by side, then added" if self.groups_apart else "one after another"
                 found.append(("groups", f"{self.groups} of k, {where}"))
+            if self.tasks_dealt:
+                found.append(("tasks", f"{self.tasks_dealt} of them dealt out by steps of k"))
             found.append(("reads", f"A {self.reads[0]}, B {self.reads[1]}"))
             found += _launch_rows(self.launches)
         found.append(("workspace", f"{self.workspace_bytes:,} bytes"))
@@ -200,7 +205,7 @@ def plan_product(
             name: found[name]
             for name in (
                 "result_shape", "result_dtype", "made_of", "rung", "order", "order_text", "tile", "stages", "groups",
-                "groups_apart", "workspace_bytes", "operations", "unit", "bytes_read", "bytes_written",
+                "groups_apart", "tasks_dealt", "workspace_bytes", "operations", "unit", "bytes_read", "bytes_written",
             )
         },
     )  # fmt: skip

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <limits>
 
+#include "staged.h"
+
 namespace treduce::matmul {
 namespace {
 
@@ -151,17 +153,20 @@ int64_t tasks_of(const Problem& p, DType dtype, const TileShape& s, bool apart) 
   return tiles_of(p, s.tile_m, s.tile_n) * (apart ? groups_of(p.k, dtype) : 1);
 }
 
-// Tasks of the busiest multiprocessor, the steps of k that it multiplies, and of these the last task's. Tasks are taken group after group,
-// and the last group may be shorter.
+// Tasks of the busiest multiprocessor, the steps of k that it multiplies, and of these those of a block that has it for itself. Tasks are
+// taken group after group, and the last group may be shorter.
 struct Walked {
-  int64_t tasks, steps, last;
+  int64_t tasks, steps, alone;
 };
 Walked walked_of(const Problem& p, DType dtype, const TileShape& s, bool apart, int multiprocessors) {
   const int64_t most = ceil_div(tasks_of(p, dtype, s, apart), int64_t(multiprocessors));
-  if (!apart) return {most, most * p.k, p.k};
+  if (!apart) return {most, most * p.k, most % s.blocks * p.k};
   const int64_t whole = groups_of(p.k, dtype) - 1, left = p.k - whole * kGroup;
   const int64_t wholes = ceil_div(tiles_of(p, s.tile_m, s.tile_n) * whole, int64_t(multiprocessors));
-  return {most, wholes * kGroup + (most - wholes) * left, most > wholes ? left : kGroup};
+  const int64_t shorter = most - wholes;
+  const int64_t alone =
+      wholes % s.blocks > 0 ? std::max<int64_t>(kGroup - shorter * left, 0) : shorter % s.blocks * left;
+  return {most, wholes * kGroup + shorter * left, alone};
 }
 
 // Clock cycles in which the L2 gives all tiles their parts of both operands. bytes: a cycle and multiprocessor.
@@ -231,41 +236,101 @@ Choice choose(const Problem& p, const Chip& chip) {
 
 }  // namespace mma_f64
 
-namespace specialized_f64 {
-
 namespace {
 
-// Clock cycles that a shape takes, roughly: the tensor cores' on the busiest multiprocessor, at a share of their 128
-// multiply-adds a cycle, `alone` of a block that shares it with no other; or what all tiles read from the L2; and what a tile
-// costs besides. Measured on an NVIDIA H200, 2026-11-22: squares of 1024 to 4096, 64 to 512 rows, batches; the speeds of 96
-// columns are guesses.
-double cycles(const Problem& p, const Shape& s, const Chip& chip, double speed, double alone, bool apart) {
-  constexpr double kBytes = 40;  // from the L2 a cycle and multiprocessor
-  const long_k::Walked walked = long_k::walked_of(p, DType::float64, s, apart, chip.multiprocessors);
-  const int64_t left = walked.tasks % s.blocks * walked.last;  // by a block that shares its multiprocessor with none
-  const double outputs = s.tile_m * s.tile_n, besides = s.blocks > 1 ? 800 : 1500 + outputs / 2;
-  const double multiply =
-      outputs / 128 * (static_cast<double>(walked.steps - left) / speed + static_cast<double>(left) / alone);
-  const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
-  const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
-  return std::max(multiply, read) + static_cast<double>(walked.tasks) * besides + finish;
+// Of float64: the clock cycles of tiles' multiplications, with what both operands take to come from the L2, `l2_bytes` a cycle and
+// multiprocessor, and from memory, which goes on meanwhile; and with what adds groups that are apart.
+double with_reading(double multiply, const Problem& p, const TileShape& s, double l2_bytes, bool apart,
+                    const Chip& chip) {
+  constexpr double kBytes = 13;  // of memory, a cycle and multiprocessor: between what an H100 and an H200 have
+  constexpr double kAdd = 1.6;   // of the model of additions
+  const double l2 = long_k::cycles_of_tiles_to_read(p, DType::float64, s, l2_bytes, chip.multiprocessors);
+  const double memory =
+      static_cast<double>((p.m + p.n) * p.k * p.batches) * sizeof(double) / (kBytes * chip.multiprocessors);
+  const auto fourth = [](double x) { return x * x * x * x; };
+  return std::sqrt(std::sqrt(fourth(multiply) + fourth(l2) + fourth(memory))) +
+         (apart ? kAdd * long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0);
 }
 
 }  // namespace
 
-Choice choose(const Problem& p, bool b_along_k, const Chip& chip) {
-  struct Speed {
-    Index index;
-    double speed, alone;
+namespace specialized_f64 {
+namespace {
+
+// Shares of the tensor cores' 128 multiply-adds a cycle that a shape reaches, `alone` of a block that shares its multiprocessor with no
+// other; cycles of a task besides; and what is left of the share for each operand whose rows begin at sectors, or inside these, while
+// most multiprocessors read.
+struct Cost {
+  Index index;
+  double speed, alone, besides, at_sectors, inside_sectors;
+};
+constexpr Cost kCosts[] = {{kSquare128, 1.01, 1, 10700, 0.99, 0.89}, {kWide96, 1, 1, 8400, 0.99, 0.96},
+                           {kWide128, 0.96, 1, 5600, 0.99, 0.905},   {kRows64, 0.935, 1, 4300, 1, 0.955},
+                           {kSquare64, 0.89, 0.64, 2700, 1, 0.93},   {kWide64, 0.83, 0.69, 1460, 0.955, 0.82},
+                           {kSquare32, 0.71, 0.62, 830, 0.9, 0.77}};
+
+// Whether so many tasks fill no round of blocks.
+bool may_deal(const Shape& s, int64_t tasks, const Chip& chip) {
+  const int64_t blocks = int64_t(chip.multiprocessors) * s.blocks;
+  return s.deals() && tasks > blocks && tasks % blocks != 0 && blocks * s.threads / 32 <= kMostCounters;
+}
+
+// Clock cycles that a shape takes, roughly. With `dealt` blocks are dealt their last tasks by steps of k. Fitted to 7,000 times of 620 products
+// that were drawn at random (lines of 17 to 8192, k of 64 to 8192, batches; NVIDIA H100 and H200, 2026-11-27): what is so chosen takes 1.02
+// of the fastest one's time in the mean.
+double cycles(const Problem& p, const Cost& cost, const View& a, const View& b, bool apart, bool dealt,
+              const Chip& chip) {
+  constexpr double kMost = 0.9;    // of the multiprocessors: from there on they wait for each other's requests
+  constexpr double kL2Bytes = 71;  // from the L2, a cycle and multiprocessor
+  constexpr double kGroup = 0.99;  // of an output, for a group's sum that is added where it lies
+  constexpr double kDealt = 0.93, kHandOver = 4400, kHandBytes = 25;  // a share of the speed; cycles, and bytes a cycle
+  const Shape& s = kShapes[cost.index];
+  const int64_t groups = long_k::groups_of(p.k, DType::float64), tasks = long_k::tasks_of(p, DType::float64, s, apart);
+  const double outputs = s.tile_m * s.tile_n, multiprocessors = chip.multiprocessors;
+  const auto of_operand = [&](const View& view) {
+    const RowsBegin begin = view.boxes.rows_begin();
+    return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? cost.at_sectors : cost.inside_sectors;
   };
-  constexpr Speed kSpeeds[] = {{kSquare128, 0.95, 0.95}, {kWide96, 0.96, 0.96},   {kWide128, 0.93, 0.93},
-                               {kRows64, 0.88, 0.88},    {kSquare64, 0.84, 0.68}, {kWide64, 0.87, 0.6},
-                               {kSquare32, 0.72, 0.54}};
-  return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
-    const Shape& shape = kShapes[s.index];
-    return shape.takes(b_along_k) ? cycles(p, shape, chip, s.speed, s.alone, apart)
-                                  : std::numeric_limits<double>::infinity();
-  });
+  const double busy = std::min(1.0, static_cast<double>(tasks) / (kMost * multiprocessors));
+  const double rows = 1 - busy * (1 - of_operand(a) * of_operand(b));
+  const double besides = cost.besides + (apart ? 0 : static_cast<double>(groups - 1) * kGroup * outputs);
+  double multiply;
+  if (dealt) {
+    const double each = static_cast<double>(tasks) / multiprocessors;
+    const double steps = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * p.k) / multiprocessors;
+    multiply = outputs / 128 * steps / (cost.speed * rows * kDealt) + each * besides + kHandOver +
+               2 * outputs * static_cast<double>(sizeof(double)) * s.blocks / kHandBytes;
+  } else {
+    const long_k::Walked walked = long_k::walked_of(p, DType::float64, s, apart, chip.multiprocessors);
+    const auto alone = static_cast<double>(walked.alone), shared = static_cast<double>(walked.steps) - alone;
+    multiply = outputs / (128 * rows) * (shared / cost.speed + alone / cost.alone) +
+               static_cast<double>(walked.tasks) * besides;
+  }
+  return with_reading(multiply, p, s, kL2Bytes, apart, chip);
+}
+
+}  // namespace
+
+Choice choose(const Problem& p, const View& a, const View& b, const Chip& chip) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto cost_of = [&](const Cost& cost, bool apart, bool dealt) {
+    const Shape& s = kShapes[cost.index];
+    const bool can =
+        s.takes(b.boxes.along_k) && (!dealt || may_deal(s, long_k::tasks_of(p, DType::float64, s, apart), chip));
+    return can ? cycles(p, cost, a, b, apart, dealt, chip) : kInfinity;
+  };
+  Choice best = {0, false, kInfinity};
+  for (const Cost& cost : kCosts) {
+    for (const bool apart : {false, true}) {
+      if (apart && !long_k::may_part(p, DType::float64)) continue;
+      for (const bool dealt : {false, true}) {
+        const double other = cost_of(cost, apart, dealt);
+        if (other < best.cycles) best = {cost.index, apart, other, dealt};
+      }
+    }
+  }
+  best.cycles += cycles_to_copy(a, b, chip);
+  return best;
 }
 
 }  // namespace specialized_f64
@@ -274,67 +339,55 @@ namespace small_f64 {
 namespace {
 
 // Clock cycles that a shape takes, roughly: of 16 steps of k, `alone` of a block that shares a multiprocessor with no other, and `busy` of
-// each where they are several. Measured on an NVIDIA H200, 2026-11-26: 20 products of 1 to 1001 lines, k of 33 to 8192, batches.
-double cycles(const Problem& p, const Shape& s, const Chip& chip, double alone, double busy, bool apart) {
-  constexpr double kBytes = 48;                            // from the L2 a cycle and multiprocessor
-  const double besides = 600 + 0.4 * s.tile_m * s.tile_n;  // of a round of tiles
-  const int64_t tasks = long_k::tasks_of(p, DType::float64, s, apart);
-  const int64_t most = ceil_div(tasks, int64_t(chip.multiprocessors)), left = most % s.blocks;
-  const auto slabs = static_cast<double>(ceil_div((apart ? long_k::kGroup : p.k) * kSlabs, int64_t(kStageDepth)));
-  const auto round = [&](int64_t blocks) {
-    return blocks == 0 ? 0.0 : besides + slabs * std::max(alone, static_cast<double>(blocks) * busy);
+// each where they are several. Fitted to 4,500 times of the products that specialized_f64's were fitted to, and of 120 of 1 to 32 rows
+// (NVIDIA H200). What is chosen of both takes 1.035 of the fastest one's time.
+double cycles(const Problem& p, const Shape& s, const View& a, const View& b, const Chip& chip, double alone,
+              double busy, bool apart) {
+  constexpr double kL2Bytes = 76;                           // from the L2, a cycle and multiprocessor
+  constexpr double kInside = 1.255;                         // of rows that begin inside sectors
+  const double besides = 790 + 1.27 * s.tile_m * s.tile_n;  // of a round of tiles
+  const auto of_operand = [](const View& view) {
+    return view.boxes.rows_begin() == RowsBegin::inside_sectors ? kInside : 1;
   };
-  const double multiply = static_cast<double>(most / s.blocks) * round(s.blocks) + round(left);
-  const double read = long_k::cycles_of_tiles_to_read(p, DType::float64, s, kBytes, chip.multiprocessors);
-  const double finish = apart ? long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0;
-  return std::max(multiply, read) + finish;
+  const double rows = of_operand(a) * of_operand(b);
+  const auto rounds = [&](int64_t tasks, int64_t k) {
+    const int64_t most = ceil_div(tasks, int64_t(chip.multiprocessors));
+    const auto slabs = static_cast<double>(ceil_div(k * kSlabs, int64_t(kStageDepth))) * rows;
+    const auto round = [&](int64_t blocks) {
+      return blocks == 0 ? 0.0 : besides + slabs * std::max(alone, static_cast<double>(blocks) * busy);
+    };
+    return static_cast<double>(most / s.blocks) * round(s.blocks) + round(most % s.blocks);
+  };
+  const int64_t tiles = tiles_of(p, s.tile_m, s.tile_n);
+  if (!apart) return with_reading(rounds(tiles, p.k), p, s, kL2Bytes, apart, chip);
+  // The last group may be shorter.
+  const int64_t wholes = long_k::groups_of(p.k, DType::float64) - 1, left = p.k - wholes * long_k::kGroup;
+  const double shorter = rounds(tiles * (wholes + 1), left) - rounds(tiles * wholes, left);
+  return with_reading(rounds(tiles * wholes, long_k::kGroup) + std::max(shorter, 0.0), p, s, kL2Bytes, apart, chip);
 }
 
 }  // namespace
 
-Choice choose(const Problem& p, const Chip& chip) {
+Choice choose(const Problem& p, const View& a, const View& b, const Chip& chip) {
   struct Speed {
     Index index;
     double alone, busy;
   };
-  constexpr Speed kSpeeds[] = {{kSquare16, 147, 150}, {kRows16, 185, 215}, {kColumns16, 185, 215},
-                               {kSquare32, 290, 290}, {kWide32, 500, 390}, {kTall32, 500, 400}};
-  return long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
-    return cycles(p, kShapes[s.index], chip, s.alone, s.busy, apart);
+  constexpr Speed kSpeeds[] = {{kSquare16, 107, 89},  {kRows16, 137, 135}, {kColumns16, 139, 139},
+                               {kSquare32, 204, 185}, {kWide32, 380, 318}, {kTall32, 383, 338}};
+  Choice best = long_k::cheapest_of(p, DType::float64, chip, kSpeeds, [&](const Speed& s, bool apart) {
+    return cycles(p, kShapes[s.index], a, b, chip, s.alone, s.busy, apart);
   });
+  best.cycles += cycles_to_copy(a, b, chip);
+  return best;
 }
 
-bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip) {
-  constexpr double kBegin = 700;  // what a block of the other takes longer to begin
-  const auto if_rows = [](const View& view) { return view.reading == Reading::rows ? view : View{}; };
-  const double copies = cycles_to_copy(if_rows(a), if_rows(b), chip);  // what is gathered both copy
-  const double faster = copies > 0 ? 0.95 : 0.74;
-  return small.cycles < faster * (boxes.cycles + kBegin + copies);
+bool pays(const Choice& small, const Choice& boxes) {
+  constexpr double kBegin = 1900;  // what a block of the other takes longer to begin
+  return small.cycles < boxes.cycles + kBegin;
 }
 
 }  // namespace small_f64
-
-// Where tiles are few, its 16 x 16 outputs occupy more multiprocessors: checked on 17 products (NVIDIA H200, 2026-11-25). Up to 16 rows
-// it is never slower than tiles by the copy engine. But where even these leave multiprocessors idle, chains of multiplications bound it,
-// and where rows have an odd number of elements its copies: specialized_f64 has a kernel for both.
-bool mma_f64::pays(const Problem& p, const Chip& chip) {
-  if (p.k == 0) return true;
-  const int64_t groups = long_k::may_part(p, DType::float64) ? long_k::groups_of(p.k, DType::float64) : 1;
-  if (tiles_of(p, 16, 16) * groups <= chip.multiprocessors) return false;
-  if (p.m <= 16 || p.n <= 16) return true;
-  const auto is_even = [&](int64_t step, int64_t other, const int64_t* batch) {
-    bool even = (step == 1 ? other : step) % 2 == 0;
-    for (int d = 0; d < p.batch_dims; ++d) even = even && batch[d] % 2 == 0;
-    return even;
-  };
-  if (p.batches > 1 || !is_even(p.a_column, p.a_row, p.a_batch) || !is_even(p.b_row, p.b_column, p.b_batch))
-    return false;
-  // A task of several groups takes half as long again as its cycles say. Of 174 products of 16 to 2000 lines what is so chosen takes 1.01
-  // of the faster one's time (NVIDIA H200, 2026-11-27).
-  const Choice own = choose(p, chip);
-  const double faster = !own.apart && long_k::groups_of(p.k, DType::float64) > 1 ? 0.72 : 0.98;
-  return own.cycles < faster * specialized_f64::choose(p, true, chip).cycles;
-}
 
 namespace small_tiles {
 

@@ -31,7 +31,8 @@ int choose(const Problem& p, Way a, Way b, const Chip& chip);
 struct Choice {
   int index;
   bool apart;
-  double cycles;  // roughly, where that is modelled; else 0
+  double cycles;       // roughly, where that is modelled; else 0
+  bool dealt = false;  // blocks are dealt their last tasks by steps of k: see stream_k.cuh
 };
 
 namespace long_k {
@@ -43,19 +44,18 @@ double cycles_to_read(const Problem& p, DType dtype, const Chip& chip);
 
 namespace mma_f64 {
 Choice choose(const Problem& p, const Chip& chip);
-// Whether it is faster than specialized_f64 (sm_90).
-bool pays(const Problem& p, const Chip& chip);
 }  // namespace mma_f64
 
 namespace specialized_f64 {
-// b_along_k: as the kernel reads B.
-Choice choose(const Problem& p, bool b_along_k, const Chip& chip);
+// a and b: as the kernel reads them. With what copies operands.
+Choice choose(const Problem& p, const View& a, const View& b, const Chip& chip);
 }  // namespace specialized_f64
 
 namespace small_f64 {
-Choice choose(const Problem& p, const Chip& chip);
-// Whether it is faster than specialized_f64 by `boxes`, for which operands are copied as the views say.
-bool pays(const Choice& small, const Choice& boxes, const View& a, const View& b, const Chip& chip);
+// The same.
+Choice choose(const Problem& p, const View& a, const View& b, const Chip& chip);
+// Whether it is faster than specialized_f64 by `boxes`.
+bool pays(const Choice& small, const Choice& boxes);
 }  // namespace small_f64
 
 namespace persistent {

@@ -54,6 +54,10 @@ struct Decisions {
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0, few_lines = 0;  // offsets
+
+  // Tasks that blocks are dealt by steps of k, and where the accumulators lie that they hand over: see stream_k.cuh.
+  int64_t dealt = 0, accumulators = 0;
+  int64_t counters = 0;  // zeroed, and left zero
 };
 
 }  // namespace treduce::matmul

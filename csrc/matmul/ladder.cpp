@@ -243,7 +243,7 @@ Resolved choose(const Resolved& resolved, DType dtype, const Problem& problem, c
   const bool bytes = dtype == DType::int8;  // the same bits everywhere: any rung will do
   static const Row &persistent = find("persistent"), &split = find("split_fp16"), &split_small = find("split_direct"),
                    &doubles = find("mma_f64"), &doubles_by_boxes = find("specialized_f64");
-  const bool by_boxes = dtype == DType::float64 && runs(doubles_by_boxes) && !mma_f64::pays(problem, target.chip);
+  const bool by_boxes = dtype == DType::float64 && runs(doubles_by_boxes);
   const Row* const cores = half || bytes || (dtype == DType::float32 && target.tfloat32) ? &persistent
                            : dtype == DType::float32 && problem.k >= kSplitDepth         ? &split
                            : dtype == DType::float64 ? (by_boxes ? &doubles_by_boxes : &doubles)

@@ -40,6 +40,13 @@ void overlap(LaunchShape& launch, int blocks, const Chip& chip) {
   launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (share + 1) + 1);
 }
 
+// Deals out tasks that fill no round of persistent blocks by steps of k: see stream_k.cuh.
+void deal_out(int64_t tasks, const LaunchShape& launch, Prepared& out) {
+  out.dealt = tasks < 2 * launch.grid ? tasks : launch.grid + tasks % launch.grid;
+  out.counters = launch.grid * (launch.block - hopper::kWarpGroup) / 32;
+  out.accumulators = out.workspace.add("accumulators", launch.grid * out.tile_m * out.tile_n * size_of(out.dtype));
+}
+
 void set_tile(const TileShape& s, Prepared& out) {
   out.tile_m = s.transposed ? s.cluster_n() : s.cluster_m();
   out.tile_n = s.transposed ? s.cluster_m() : s.cluster_n();
@@ -316,18 +323,20 @@ void prepare_specialized_f64(const Request& r, const Chip& chip, Prepared& out) 
   if (p.k == 0) return;
   out.groups = long_k::groups_of(p.k, r.dtype);
   const View a = view_of(operand_a(p, r.a, 8), true), b = view_of(operand_b(p, r.b, 8), true);
-  const Choice boxes = specialized_f64::choose(p, b.boxes.along_k, chip), small = small_f64::choose(p, chip);
-  out.small = small_f64::pays(small, boxes, a, b, chip);
+  const View small_a = staged_a(p, r.a, 8), small_b = staged_b(p, r.b, 8);
+  const Choice boxes = specialized_f64::choose(p, a, b, chip), small = small_f64::choose(p, small_a, small_b, chip);
+  out.small = small_f64::pays(small, boxes);
   const Choice& choice = out.small ? small : boxes;
   out.shape = choice.index;
   out.apart = choice.apart;
-  out.small ? copy_operands(staged_a(p, r.a, 8), staged_b(p, r.b, 8), out) : copy_operands(a, b, out);
+  out.small ? copy_operands(small_a, small_b, out) : copy_operands(a, b, out);
   const TileShape& s =
       out.small ? static_cast<const TileShape&>(small_f64::kShapes[out.shape]) : specialized_f64::kShapes[out.shape];
   set_tile(s, out);
   LaunchShape launch = launch_of(s);
   const int64_t tasks = tiles_of(p, s.tile_m, s.tile_n) * (out.apart ? out.groups : 1);
   launch.grid = std::min<int64_t>(tasks, int64_t(chip.multiprocessors) * s.blocks);
+  if (choice.dealt) deal_out(tasks, launch, out);
   if (out.small) {
     // As many stages as a block's tasks have, or as fit beside those of the other blocks that a multiprocessor has at once.
     const small_f64::Shape& small_shape = small_f64::kShapes[out.shape];
@@ -717,9 +726,11 @@ Prepared prepare(const Request& r, const Chip& chip) {
 }
 
 std::string to_string(const Prepared& prepared) {
-  const std::string text = prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " +
-                           std::to_string(prepared.tile_n) + ", " + std::to_string(prepared.groups) + " groups of k" +
-                           (prepared.apart ? " apart" : "") + "\n" + to_string(prepared.launches, prepared.workspace);
+  const std::string text =
+      prepared.row->name + ": tiles of " + std::to_string(prepared.tile_m) + " x " + std::to_string(prepared.tile_n) +
+      ", " + std::to_string(prepared.groups) + " groups of k" + (prepared.apart ? " apart" : "") +
+      (prepared.dealt > 0 ? ", " + std::to_string(prepared.dealt) + " tasks dealt out by steps of k" : "") + "\n" +
+      to_string(prepared.launches, prepared.workspace);
   return text + "computes " + std::to_string(prepared.operations) + " operations, moves " +
          std::to_string(prepared.bytes_read) + " bytes read, " + std::to_string(prepared.bytes_written) + " written\n";
 }
@@ -734,7 +745,8 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading,
                            p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape,
                            p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a), split(p.split_b),
-                           p.partials, p.operations, p.bytes_read, p.bytes_written);
+                           p.partials, p.dealt, p.accumulators, p.counters, p.operations, p.bytes_read,
+                           p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

@@ -20,8 +20,9 @@ struct Pointers {
   const void* a;
   const void* b;
   void* c;
-  const void* bias;  // see with_bias: n elements side by side; null: none, as always where k is 0
-  void* workspace;   // prepared.workspace.bytes() bytes
+  const void* bias;    // see with_bias: n elements side by side; null: none, as always where k is 0
+  void* workspace;     // prepared.workspace.bytes() bytes
+  unsigned* counters;  // prepared.counters of them, zeroed and left zero
 };
 
 // What a rung's launcher gets: see launch() in launch.h.

@@ -343,6 +343,8 @@ struct Shape : TileShape {
   int warp_m, warp_n;  // outputs of a warp
   int fours;           // of k, in a multiplication
 
+  // Whether tasks may be dealt out by steps of k (stream_k.cuh). The smallest tiles end sooner than that pays.
+  constexpr bool deals() const { return tile_m * tile_n > 32 * 32; }
   // Across k a warp's part of a tile is whole slabs of 16 lines.
   constexpr bool takes(bool b_along_k) const { return b_along_k || warp_n % 16 == 0; }
 };

@@ -31,16 +31,16 @@ __global__ void __launch_bounds__(kShape.threads, kBlocks)
     kernel(const T* a, const T* b, Result<T>* c, const Result<T>* bias, Problem p, Tiles tiles) {
 #ifdef TREDUCE_MMA
   ptx::allow_launch_after();
-  ptx::wait_for_launch_before();
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   constexpr int kWarps = kShape.threads / 32;
-  for (int64_t tile = blockIdx.x * int64_t(kWarps) + threadIdx.x / 32; tile < tiles.count;
-       tile += gridDim.x * int64_t(kWarps)) {
+  const int64_t first = blockIdx.x * int64_t(kWarps) + threadIdx.x / 32;
+  for (int64_t tile = first; tile < tiles.count; tile += gridDim.x * int64_t(kWarps)) {
     const auto place = tiles.place(tile);
     const Offsets at = offsets_of(p, place.batch);
     const int64_t row = place.row + g, column = place.column + g;
     const T* const from_a = a + at.a + row * p.a_row;
     const T* const from_b = b + at.b + column * p.b_column;
+    if (tile == first) ptx::wait_for_launch_before();
     float acc[2][4] = {};
 #pragma unroll 1
     for (int64_t k = 2 * t; k < p.k + 2 * t; k += 16) {

@@ -444,6 +444,7 @@ struct Block {
     if (kOfA && bias != nullptr) bias += first_x;
     const int begin = static_cast<int>(int64_t(work.tiles_w) * share / work.shares);
     const int end = static_cast<int>(int64_t(work.tiles_w) * (share + 1) / work.shares);
+    ptx::wait_for_launch_before();
     Numbers next;
     read_tile(begin + warp(), 0, next);
     prefetch(begin + warp(), 1);
@@ -479,7 +480,6 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
       work, *shared, pieces, scales, reinterpret_cast<Facts*>(scales + work.steps * work.held), nullptr, nullptr, 0,
       0,    0,       c,      bias};
   ptx::allow_launch_after();
-  ptx::wait_for_launch_before();
   block.compute();
 #endif
 }

@@ -418,6 +418,7 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   d["stages"] = prepared.stages;
   d["groups"] = prepared.groups;
   d["groups_apart"] = prepared.apart;
+  d["tasks_dealt"] = prepared.dealt;
   add_launches(d, prepared);
   d["operations"] = prepared.operations;
   return d;

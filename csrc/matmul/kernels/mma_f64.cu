@@ -73,7 +73,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   const int all_steps = steps_of(a.depth, kDepth<double>);
   const bool apart = groups.apart > 1;
-  ptx::wait_for_launch_before();
   // Tasks: tiles, or groups of k of tiles.
   for (int64_t task = blockIdx.x; task < tiles.count * groups.apart; task += gridDim.x) {
     const int64_t group = apart ? task / tiles.count : 0;
@@ -109,6 +108,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     CopyRing<S::kParts, S::kStages, CopiesA, CopiesB> ring(CopiesA(a, place.row, batch_x, batch_y, first_k),
                                                            CopiesB(b, place.column, batch_x, batch_y, first_k),
                                                            ptx::shared_address(shared), stages, depth_steps);
+    if (task == blockIdx.x) ptx::wait_for_launch_before();
     ring.fill();
     load_fragments(0, ring.reading(), 0);
     const bool adds = !apart && all_steps > groups.steps;

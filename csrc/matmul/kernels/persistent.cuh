@@ -2,6 +2,7 @@
 // long.
 #pragma once
 
+#include "../../primitives/ptx/opaque.cuh"
 #include "../epilogue.cuh"
 #include "../few_rows.cuh"
 #include "../groups.cuh"
@@ -79,6 +80,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const auto place = place_of(task);
         const int2 range = range_of(task);
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+        // Kept: else the compiler divides behind the wait.
+        const int row = ptx::kept(place.row + below * S::kTileM), column = ptx::kept(place.column + beside * S::kTileN);
         if (task == first) ptx::wait_for_launch_before();
         for (int step = range.x; step < range.y; ++step, position.next()) {
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
@@ -86,7 +89,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_a = stages + position.stage * S::kStageBytes;
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
-          const int row = place.row + below * S::kTileM, column = place.column + beside * S::kTileN;
           const int k = step * kDepth<T>;
           if constexpr (S::kBeside > 1) {
             constexpr int kRow = ((1 << S::kCluster) - 1) / ((1 << S::kBelow) - 1);  // the blocks beside the first

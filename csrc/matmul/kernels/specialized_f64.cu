@@ -10,15 +10,17 @@
 // Bound:   the tensor cores: 128 multiply-adds a cycle and multiprocessor. In small tiles fragments come close: 64 x 32 outputs
 //          take 256 cycles of multiplications for 16 steps of k, and 288 of shared memory.
 // Note:    lines are permuted over lanes so that 16 lanes read swizzled tiles without bank conflicts. Long k in groups of
-//          2048: their sums are added to C, which the same threads wrote, or groups are tasks of their own. Few outputs, and rows
-//          that begin where the copy engine cannot read them: small_f64.cu.
+//          2048: their sums are added to C, which the same threads wrote, or groups are tasks of their own. Tasks that fill no round
+//          of blocks are dealt out by steps of k: stream_k.cuh. Few outputs, and rows that begin where the copy engine cannot
+//          read them: small_f64.cu.
 // Next:    persistent, for the narrower dtypes: blocks of a cluster share what they fetch.
-// Source:  NVIDIA, PTX ISA: mma for float64; V. Thakkar et al., CUTLASS 3.
+// Source:  NVIDIA, PTX ISA: mma for float64; V. Thakkar et al., CUTLASS 3; M. Osama et al., Stream-K.
 #include "../../primitives/ptx/mma.cuh"
 #include "../../primitives/ptx/opaque.cuh"
 #include "../groups.cuh"
 #include "../hopper.cuh"
 #include "../small_f64.h"
+#include "../stream_k.cuh"
 
 namespace treduce::matmul::specialized_f64 {
 
@@ -91,13 +93,15 @@ struct Operand {
 template <class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Grid grid, KGroups groups,
-           int all_steps, int tasks, Broadcast broadcast_a, Broadcast broadcast_b, double* c, const double* bias) {
+           int all_steps, StreamK tasks, Broadcast broadcast_a, Broadcast broadcast_b, double* c, const double* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using OperandA = Operand<kAAlongK, S::kTileM>;
   using OperandB = Operand<kBAlongK, S::kTileN>;
   constexpr int kM = S::kM, kN = S::kN, kFours = S::kFours, kSteps = S::kSteps;
+  constexpr bool kDeals = S::kShape.deals();
   __shared__ Ring<S::kStages> ring;
+  __shared__ Part part;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const bool apart = groups.apart > 1;
   // Tiles, or groups of k of tiles: as many as an int holds, because 2^31 tiles fit no memory.
@@ -118,6 +122,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::prefetch_tensor_map(&map_a);
     ptx::prefetch_tensor_map(&map_b);
     ring.init(S::kWarps);
+    if (kDeals) part = part_of(tasks, groups.steps, range_of);
   }
   __syncthreads();
 
@@ -127,11 +132,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const int producer = threadIdx.x - S::kConsumers;
     if (S::kElects ? producer >= 32 || !ptx::elect_one() : producer != 0) return;
     RingPosition<S::kStages> position;
-    for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
-      const auto place = place_of(task);
-      const int2 range = range_of(task), batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
-      if (task == blockIdx.x) ptx::wait_for_launch_before();
-      for (int step = range.x; step < range.y; ++step, position.next()) {
+    for (int n = 0;; ++n) {
+      const Piece piece = piece_of<kDeals>(tasks, part, n, range_of);
+      if (piece.task < 0) return;
+      const auto place = place_of(piece.task);
+      const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
+      if (n == 0) ptx::wait_for_launch_before();
+      for (int step = piece.steps.x; step < piece.steps.y; ++step, position.next()) {
         wait_to_overwrite(ring.empty + position.stage, position.parity ^ 1);
         uint64_t* const full = ring.full + position.stage;
         char* const tile = stages + position.stage * S::kStageBytes;
@@ -140,7 +147,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         OperandB::copy(tile + OperandA::kBytes, &map_b, place.column, step * kStageDepth, batch_b, full);
       }
     }
-    return;
   }
 
   // ---- consumers ----
@@ -180,8 +186,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     position.next();
   };
 
-  for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int2 range = range_of(task);
+  for (int n = 0;; ++n) {
+    const Piece piece = piece_of<kDeals>(tasks, part, n, range_of);
+    if (piece.task < 0) return;
+    const int2 range = piece.steps;
     double acc[kM][kN][4];
     int stage = wait_for_stage();
 #pragma unroll
@@ -196,13 +204,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       for (int step = 0; step < kSteps; ++step) {
         const bool last = step == kSteps - 1, loads = !last || more;
         const int next = (step + 1) % kSteps;  // of the fragments that are loaded here
-        if (S::kSets == 1 && last && more) stage = wait_for_stage();
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
 #pragma unroll
           for (int j = 0; j < kN; ++j) {
             ptx::multiply(acc[i][j], from_a[set][i], from_b[set][j]);
-            if (S::kSets == 2 && i + j == 0 && more) stage = wait_for_stage();
+            // Behind the first multiplications, which hide it.
+            if (last && more && i == 0 && j == kN - 2) stage = wait_for_stage();
             if (j == kN - 1 && loads) load_a(kOther, i, stage, next);
             if (i == kM - 1 && loads) load_b(kOther, j, stage, next);
           }
@@ -214,9 +222,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     constexpr std::integral_constant<int, S::kSets - 1> kSecond;
     // To C, or to the sums of groups that are apart. Of several groups in a task the first is stored, those that follow are added
     // where it lies, and the last is finished.
-    const bool in_groups = range.y - range.x > groups.steps;
-    const auto store = [&](bool first, bool last) {
-      const auto place = place_of(ptx::kept(task));  // not before the multiplications, which need the registers
+    const auto store = [&](int task, bool in_groups, bool first, bool last) {
+      const auto place = place_of(task);
       double* const matrix = (apart ? static_cast<double*>(groups.sums) + group_of(task) * groups.outputs : c) +
                              place.index * grid.m * grid.n;
       const bool pairs = aligned_pairs(matrix, grid.n);
@@ -286,15 +293,19 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
       __syncwarp();  // multiplications are the whole warp's
     };
-    for (int begin = range.x; begin < range.y; begin += groups.steps) {
+    for (int begin = range.x - piece.taken, taken = piece.taken; begin < range.y; begin += groups.steps, taken = 0) {
       const int end = min(begin + groups.steps, range.y);
+      if (taken == 0) {
 #pragma unroll
-      for (int i = 0; i < kM; ++i) {
+        for (int i = 0; i < kM; ++i) {
 #pragma unroll
-        for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+          for (int j = 0; j < kN; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0;
+        }
+      } else {
+        take_over<S::kWarps>(tasks, reinterpret_cast<double (&)[kM * kN * 4]>(acc));
       }
       // A group has an even number of stages, so the next one's first fragments are in the first set.
-      int left = end - begin - (end == range.y ? 1 : 0);
+      int left = end - begin - taken - (end == range.y ? 1 : 0);
 #pragma unroll 1
       for (; left >= S::kSets; left -= S::kSets) {
         multiply_stage(kFirst, std::true_type{});
@@ -308,7 +319,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           multiply_stage(kSecond, std::false_type{});
         }
       }
-      store(begin == range.x, end == range.y);
+      // Not before the multiplications, which need the registers.
+      const Piece now = piece_of<kDeals>(tasks, part, ptx::kept(n), range_of);
+      if (end < range.y || !now.left) {
+        const int2 whole = range_of(now.task);
+        store(now.task, whole.y - whole.x > groups.steps, begin == whole.x, end == whole.y);
+      } else {
+        hand_over<S::kWarps>(tasks, reinterpret_cast<double (&)[kM * kN * 4]>(acc));
+      }
     }
   }
 #endif
@@ -326,7 +344,7 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   const Grid grid = grid_of(call.problem, S::kTileM, S::kTileN);
   error = launch(&kernel<S, kAAlongK, kBAlongK>, call.step(apart ? -2 : -1), map_a, map_b, grid, groups,
                  static_cast<int>(ceil_div(call.problem.k, int64_t(kStageDepth))),
-                 static_cast<int>(grid.count * groups.apart), broadcast_of(a), broadcast_of(b),
+                 stream_k_of(call, grid.count * groups.apart), broadcast_of(a), broadcast_of(b),
                  static_cast<double*>(call.c), static_cast<const double*>(call.bias));
   return error != cudaSuccess || !apart ? error : add_groups_apart<double, double>(call, groups);
 }

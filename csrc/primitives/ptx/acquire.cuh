@@ -1,4 +1,4 @@
-// Reading what another block has released. One wrapper.
+// What a block releases and another one reads. One wrapper an instruction.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,6 +14,12 @@ TREDUCE_DEVICE uint32_t load_acquire(const uint32_t* address) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
+}
+
+// *address = value; who reads it by an acquire sees what this thread has written or seen before. st.release.gpu.global.u32 (sm_70 and
+// later).
+TREDUCE_DEVICE void store_release(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 }  // namespace treduce::ptx
