@@ -593,19 +593,20 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   return {whole.index, false, cost_of(whole, false)};
 }
 
-// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 400
-// times of 100 products in 16 bits and as tfloat32 that were drawn at random (lines of 1 to 4000, k of 16 to 4000, batches up to 2000; NVIDIA
-// H200, 2026-11-27), with the model of in_place.
+// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 121
+// products in 16 bits and as tfloat32, whose operands are copied, that were drawn at random (lines of 17 to 5000, k of 64 to 7000, batches up
+// to 40; NVIDIA H200, 2026-11-27).
 double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip) {
-  constexpr double kBegin = 1.8, kMegahertz = 2200, kCopy = 1.85, kCopyBytes = 2.3e6, kAllBytes = 1.4e6;
+  constexpr double kBegin = 1.65, kCopy = 1.7, kCopyBytes = 3.1e6, kAllBytes = 1.4e6;
+  const double megahertz = size_of(dtype) == 2 ? 1560 : 2400;
   const auto bytes = static_cast<int64_t>(size_of(dtype));
   const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
-  double time = kBegin + std::hypot(way.cycles / kMegahertz, memory);
+  double time = kBegin + std::hypot(way.cycles / megahertz, memory);
   if (way.a.is_copied() || way.b.is_copied()) {
     time += kCopy + static_cast<double>(way.a.copied_bytes + way.b.copied_bytes) / kCopyBytes;
   }
   if (way.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
-    const double rows = bytes == 2 ? 1.5 : 0.6;
+    const double rows = bytes == 2 ? 1.35 : 0.54;
     const TileShape& s = *way.tile;
     const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
     time += static_cast<double>(rounds * ceil_div(std::min<int64_t>(s.tile_n, p.n) * bytes, kCacheLine)) * rows;
@@ -672,22 +673,23 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of all: a launch. Fitted to the times of the products that
-// persistent::microseconds was fitted to, so that what they choose is fast: 1.007 of the fastest's time.
+// nothing else runs, besides its stages, and a stage. Of all: a launch. Fitted to 840 times of the products that
+// persistent::microseconds was fitted to: where operands have to be copied for it, what is chosen of both takes 1.011 of the fastest one's
+// time.
 struct Times {
   struct OfShape {
     double tile, alone, stage;
   } of[kShapeCount];
   double launch;
 };
-constexpr Times kOf16Bits = {{{0.19, 1.11, 0.66}, {0, 1.7, 0.71}, {0.52, 0.81, 0.305}, {1.22, 1.68, 0.4}}, 0.5};
-constexpr Times kOfFloats = {{{0.22, 0.97, 0.73}, {0.31, 2.4, 0.63}, {0.59, 0.57, 0.4}, {1.31, 1.41, 0.5}}, 0.2};
-constexpr double kMultiply = 0.054;                  // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.47, kShiftApart = 0.11;  // of a stage, beside its time
-constexpr double kBytes = 3.5e6;                     // a microsecond, of operands and results
+constexpr Times kOf16Bits = {{{0.24, 0.9, 0.43}, {0.45, 0.97, 0.56}, {0.69, 0.86, 0.28}, {0.97, 1.15, 0.39}}, 0.41};
+constexpr Times kOfFloats = {{{0.28, 0.665, 0.48}, {0.33, 1.36, 0.57}, {0.57, 0.63, 0.325}, {0.98, 1.08, 0.455}}, 0.65};
+constexpr double kMultiply = 0.1;                    // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.69, kShiftApart = 0.29;  // of a stage, beside its time
+constexpr double kBytes = 3.7e6;                     // a microsecond, of operands and results
 
 double lines_time(const Access& access, int64_t lines, int bytes) {
-  const double time = access.width == 16 ? 0.13 : access.width == 8 ? 0.165 : access.width == 4 ? 0.18 : 0.2;
+  const double time = access.width == 16 ? 0.147 : access.width == 8 ? 0.18 : access.width == 4 ? 0.283 : 0.312;
   return time * static_cast<double>(access.along_k ? lines : std::max<int64_t>(lines, kRowBytes / bytes)) / 64;
 }
 
@@ -721,7 +723,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   constexpr int64_t kFewStages = 4;
   const bool stored_well = other.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
   if (direct && (stored_well || p.k * bytes > kFewStages * kRowBytes)) return std::nullopt;
-  const double faster = direct ? 0.9 : 1;
+  const double faster = direct ? 0.9 : 0.95;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
   constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};
