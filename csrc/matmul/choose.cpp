@@ -523,13 +523,14 @@ constexpr Cost kCosts[] = {{kLarge, {3300, 0.98, 0.945, 0.83}, {3300, 0.945, 0.9
 // cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
 double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b, DType dtype, bool apart,
               const Chip& chip) {
-  constexpr double kMost = 0.9;  // of the multiprocessors: from there on they wait for each other's requests
+  constexpr double kMost = 0.9;    // of the multiprocessors: from there on they wait for each other's requests
+  constexpr double kLeast = 0.35;  // of that: one alone waits for its own
   const TileShape& s = kShapes[cost.index];
   const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
   const int64_t tasks = tiles_of(p, s.cluster_m(), s.cluster_n()) * groups;
   const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
-  const double busy = std::min(1.0, blocks / (kMost * chip.multiprocessors));
+  const double busy = std::clamp(blocks / (kMost * chip.multiprocessors), kLeast, 1.0);
   const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
   const auto of_operand = [&](const Boxes& boxes) {
     const RowsBegin begin = boxes.rows_begin();
