@@ -422,6 +422,20 @@ def copies_behind_fences(listing):
     return found
 
 
+@pytest.mark.parametrize("rung", ["persistent", "few_outputs", "split_fp16"])
+def test_first_tasks_are_found_before_the_wait(rung):
+    """What a block divides for its first task stands before it waits for the launch before, not in front of its first
+    copy: the compiler moves what is used there alone. A reciprocal (`MUFU`) is half of a division. That of a matrix by
+    the inner batch dimension is left in `persistent`."""
+    for symbol, listing in listings("matmul", rung).items():
+        names = names_in(listing)
+        copies = [i for i, name in enumerate(names) if name.startswith("UTMALDG")]
+        waits = [i for i, name in enumerate(names) if name == "ACQBULK" and copies and i < copies[0]]
+        if waits:
+            between = [name for name in names[waits[-1] : copies[0]] if name.startswith("MUFU")]
+            assert len(between) <= (rung == "persistent"), f"{symbol} divides {len(between)} times behind its wait"
+
+
 RINGS = {"few_rows", "register_operand", "specialized_f64", "split_wide"}  # that loads read
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 
