@@ -284,8 +284,9 @@ std::string matrix_product(std::istream& line) {
   chip.multiprocessors = emulator::kProcessors;
   const matmul::Prepared prepared = prepared_by([&] { return matmul::prepare(request, chip); });
   Buffer workspace(prepared.workspace.bytes());
-  const matmul::Pointers pointers{a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr,
-                                  workspace.data()};
+  const matmul::Pointers pointers{
+      a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr, workspace.data(), nullptr};
+  if (prepared.counters > 0) throw Error(request.row->name + " has counters, which no twin of a product has");
   return run_seeds(line, c, [&] {
     workspace.poison();
     launch_as_prepared(prepared.launches, [&] { return matmul::launch(prepared, pointers, nullptr); });
