@@ -116,6 +116,13 @@ int choose(const Problem& p, Way a, Way b, const Chip& chip) {
 
 namespace {
 
+// What is left of a shape's speed for an operand, by where its rows begin.
+template <class Shares>
+double share_left(const Shares& shares, const Boxes& boxes) {
+  const RowsBegin begin = boxes.rows_begin();
+  return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? shares.at_sectors : shares.inside_sectors;
+}
+
 // Clock cycles of the launch that copies operands as their views say.
 double cycles_to_copy(const View& a, const View& b, const Chip& chip) {
   constexpr double kCopyBytes = 16, kLaunch = 5000;  // a cycle and multiprocessor; cycles
@@ -242,11 +249,10 @@ namespace {
 // multiprocessor, and from memory, which goes on meanwhile; and with what adds groups that are apart.
 double with_reading(double multiply, const Problem& p, const TileShape& s, double l2_bytes, bool apart,
                     const Chip& chip) {
-  constexpr double kBytes = 13;  // of memory, a cycle and multiprocessor: between what an H100 and an H200 have
-  constexpr double kAdd = 1.6;   // of the model of additions
+  constexpr double kMemory = 19.0 / 13;  // of the model of reading: between what an H100 and an H200 need
+  constexpr double kAdd = 1.6;           // of the model of additions
   const double l2 = long_k::cycles_of_tiles_to_read(p, DType::float64, s, l2_bytes, chip.multiprocessors);
-  const double memory =
-      static_cast<double>((p.m + p.n) * p.k * p.batches) * sizeof(double) / (kBytes * chip.multiprocessors);
+  const double memory = kMemory * long_k::cycles_to_read(p, DType::float64, chip);
   const auto fourth = [](double x) { return x * x * x * x; };
   return std::sqrt(std::sqrt(fourth(multiply) + fourth(l2) + fourth(memory))) +
          (apart ? kAdd * long_k::cycles_to_add(p, DType::float64, chip.multiprocessors) : 0);
@@ -287,12 +293,8 @@ double cycles(const Problem& p, const Cost& cost, const View& a, const View& b, 
   const Shape& s = kShapes[cost.index];
   const int64_t groups = long_k::groups_of(p.k, DType::float64), tasks = long_k::tasks_of(p, DType::float64, s, apart);
   const double outputs = s.tile_m * s.tile_n, multiprocessors = chip.multiprocessors;
-  const auto of_operand = [&](const View& view) {
-    const RowsBegin begin = view.boxes.rows_begin();
-    return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? cost.at_sectors : cost.inside_sectors;
-  };
   const double busy = std::min(1.0, static_cast<double>(tasks) / (kMost * multiprocessors));
-  const double rows = 1 - busy * (1 - of_operand(a) * of_operand(b));
+  const double rows = 1 - busy * (1 - share_left(cost, a.boxes) * share_left(cost, b.boxes));
   const double besides = cost.besides + (apart ? 0 : static_cast<double>(groups - 1) * kGroup * outputs);
   double multiply;
   if (dealt) {
@@ -320,9 +322,10 @@ Choice choose(const Problem& p, const View& a, const View& b, const Chip& chip) 
     return can ? cycles(p, cost, a, b, apart, dealt, chip) : kInfinity;
   };
   Choice best = {0, false, kInfinity};
+  const bool may_part = long_k::may_part(p, DType::float64);
   for (const Cost& cost : kCosts) {
     for (const bool apart : {false, true}) {
-      if (apart && !long_k::may_part(p, DType::float64)) continue;
+      if (apart && !may_part) continue;
       for (const bool dealt : {false, true}) {
         const double other = cost_of(cost, apart, dealt);
         if (other < best.cycles) best = {cost.index, apart, other, dealt};
@@ -532,12 +535,9 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::clamp(blocks / (kMost * chip.multiprocessors), kLeast, 1.0);
   const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
-  const auto of_operand = [&](const Boxes& boxes) {
-    const RowsBegin begin = boxes.rows_begin();
-    return begin == RowsBegin::at_lines ? 1 : begin == RowsBegin::at_sectors ? share.at_sectors : share.inside_sectors;
-  };
   const double fetched = fetched_columns(s.tile_n, b.along_k);
-  const double speed = share.at_lines * std::pow(of_operand(a) * of_operand(b), busy) * s.tile_n / fetched;
+  const double speed =
+      share.at_lines * std::pow(share_left(share, a) * share_left(share, b), busy) * s.tile_n / fetched;
   const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
   const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
   const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);

@@ -37,6 +37,15 @@ inline void check_cuda(cudaError_t error, const std::string& what) {
               cudaGetErrorName(error), ")");
 }
 
+// Counters for a variant's next launch on `stream`; null if it has none.
+inline unsigned* counters_of(const Variant& variant, int64_t count, int device, cudaStream_t stream) {
+  if (count == 0) return nullptr;
+  unsigned* first = nullptr;
+  const cudaError_t error = counters_for(device, stream, count, &first);
+  if (error != cudaSuccess) check_cuda(error, "counters for " + variant.name);
+  return first;
+}
+
 // NotImplementedError when the device's compute capability is not one that the variant runs on.
 inline void check_capability(const Variant& variant, int device) {
   check(refused_by(chip_of(device), variant));

@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
-#include "../common/counters.h"
 #include "../matmul/launch.h"
 #include "cuda_device.h"
 #include "matmul_ops.h"
@@ -42,11 +41,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other, const at::Te
   const int64_t bytes = prepared.workspace.bytes();
   if (bytes > 0) workspace = at::empty({bytes}, self.options().dtype(at::kByte).memory_format(std::nullopt));
   pointers.workspace = bytes > 0 ? workspace.mutable_data_ptr() : nullptr;
-  pointers.counters = nullptr;
-  if (prepared.counters > 0) {
-    const cudaError_t error = counters_for(self.get_device(), scope.stream(), prepared.counters, &pointers.counters);
-    if (error != cudaSuccess) check_cuda(error, "counters for " + r.row->name);
-  }
+  pointers.counters = counters_of(*r.row, prepared.counters, scope.device(), scope.stream());
   const cudaError_t error = launch(prepared, pointers, scope.stream());
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + r.row->name);
   return r.result;

@@ -22,13 +22,9 @@ void take_memory_and_launch(const Reduction& reduction, const Prepared& prepared
   if (prepared.workspace.bytes() > 0) {
     workspace = at::empty({prepared.workspace.bytes()}, self.options().dtype(at::kByte).memory_format(std::nullopt));
   }
-  unsigned* counter = nullptr;
-  if (prepared.counters > 0) {
-    const cudaError_t error = counters_for(self.get_device(), stream, prepared.counters, &counter);
-    if (error != cudaSuccess) check_cuda(error, "counters for " + row.name);
-  }
   const Pointers pointers{reduction.input->const_data_ptr(), reduction.output.mutable_data_ptr(),
-                          workspace.defined() ? workspace.mutable_data_ptr() : nullptr, counter};
+                          workspace.defined() ? workspace.mutable_data_ptr() : nullptr,
+                          counters_of(row, prepared.counters, self.get_device(), stream)};
   const cudaError_t error = launch(prepared, pointers, stream);
   if (error != cudaSuccess) check_cuda(error, "the launch of variant " + row.name);
 }
