@@ -360,24 +360,33 @@ def test_copies_are_asked_for_without_a_loop(rung):
             assert name[:7] != "UTMALDG" or "BRA.U.ANY" not in names[i : i + 5], f"{symbol} asks in a loop"
 
 
+def multiplications(names, rung):
+    """Where a kernel multiplies. Of split_fp16's by pairs: what these leave is by parts, and rare."""
+    return [
+        i
+        for i, name in enumerate(names)
+        if name.startswith("HGMMA") and not (rung == "split_fp16" and name.endswith("BF16"))
+    ]
+
+
 @pytest.mark.parametrize("rung", ["split_fp16", "split_bf16"])
 def test_descriptors_are_computed_in_uniform_registers(rung):
     """A multiplication waits for each value that has to be moved there: if all were, there would be 48 to a segment."""
     most = 8
     for symbol, listing in listings("matmul", rung).items():
         names = names_in(listing)
-        places = [i for i, name in enumerate(names) if name.startswith("HGMMA")]
+        places = multiplications(names, rung)
         moved = sum(name.startswith("R2UR") for name in names[places[0] : places[-1]]) if places else 0
         assert moved <= most, f"{symbol} moves {moved} values to uniform registers"
 
 
 def test_scales_are_loaded_together():
     """Whether a segment is in units is asked before it is multiplied, by three loads that wait for nothing between."""
-    multiplications = 12  # of a segment
+    of_segment = 12
     for symbol, listing in listings("matmul", "split_fp16").items():
         instructions = [(name, operands) for _, name, operands in INSTRUCTION.findall(listing)]
         names = [name for name, _ in instructions]
-        for first in [i for i, name in enumerate(names) if name.startswith("HGMMA")][::multiplications]:
+        for first in multiplications(names, "split_fp16")[::of_segment]:
             loads = [i for i in range(first) if names[i].startswith("LDS")][-3:]
             assert len(loads) == 3 and first - loads[0] < 32, f"{symbol} loads no scales before it multiplies"
             assert loads[2] - loads[0] < 17, f"{symbol} loads scales one after another"
@@ -388,6 +397,16 @@ def test_scales_are_loaded_together():
                 loaded = re.search(r"\bR\d+\b", instructions[load][1]).group()
                 for name, operands in instructions[load + 1 : loads[2] + 1]:
                     assert not re.search(rf"\b{loaded}\b", operands), f"{symbol}: {name} waits for a scale"
+
+
+def test_who_multiply_are_known_to_be_converged():
+    """Else the compiler asks at each shuffle, and keeps addresses in the registers of each lane: a quarter of a small
+    tile's time. What tells it is `setmaxnreg`."""
+    for symbol, listing in listings("matmul", "split_fp16").items():
+        names = names_in(listing)
+        if places := multiplications(names, "split_fp16"):
+            asked = [name for name in names[: places[-1] + 100] if name == "BRA.DIV"]
+            assert not asked, f"{symbol} asks {len(asked)} times whether lanes are together"
 
 
 # An instruction and its encoding.

@@ -1079,12 +1079,8 @@ def test_every_tile_of_small_products_is_tested():
     assert {p.launches[0].cluster for p in plans} == {1, 2, 4, 8}
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("layout", ["NN", "NT", "TU", "UU"])
-@pytest.mark.parametrize(("m", "n", "k", "batch"), DIRECT_PRODUCTS)
-def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
-    """Of benign lines, of every kind, and of one line that is not benign."""
-    poison()
+def assert_small_has_bits_of_large(rung, m, n, k, batch, layout, more):
+    """Of benign lines, of every kind, and of one line that is not benign; beside `more` rows and columns."""
     g = torch.Generator(device="cuda").manual_seed(k + n)
 
     def lines(count, kind):
@@ -1093,20 +1089,60 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
             x[..., count // 2, k // 3] = NAN
         return lines_of_every_kind(x.numel() // k, k, g)[0].view_as(x) if kind == "every" else x
 
-    beside = lines(300, "benign")
+    beside = lines(more, "benign")
     for of_a, of_b in (("benign", "benign"), ("every", "every"), ("one", "benign"), ("benign", "every")):
         a, b = lines(m, of_a), lines(n, of_b).mT.contiguous()
         large = torch.cat([a, beside], -2), torch.cat([b, beside.mT], -1)
         whole = product(*large, SPLIT)[..., :m, :n].contiguous()
         a, b = in_layout(a, layout[0]), in_layout(b, layout[1])
         for _ in range(2):
-            assert_same_bits(product(a, b, DIRECT), whole, f"{of_a} by {of_b}")
+            assert_same_bits(product(a, b, rung), whole, f"{of_a} by {of_b}")
         if not batch:
             bias = torch.randn(n, generator=g, device="cuda")
-            found = torch.ops.treduce.linear(a, b.T, bias, DIRECT.name)
-            more_bias = torch.nn.functional.pad(bias, (0, 300))
+            found = torch.ops.treduce.linear(a, b.T, bias, rung.name)
+            more_bias = torch.nn.functional.pad(bias, (0, more))
             whole = torch.ops.treduce.linear(large[0], large[1].T, more_bias, SPLIT.name)[:m, :n].contiguous()
             assert_same_bits(found, whole, f"{of_a} by {of_b}, with a bias")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "NT", "TU", "UU"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), DIRECT_PRODUCTS)
+def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
+    poison()
+    assert_small_has_bits_of_large(DIRECT, m, n, k, batch, layout, more=300)
+
+
+# Products whose blocks compute what pairs leave of their tiles: of each shape, and of one task and several.
+REST_PRODUCTS = [
+    (862, 1360, 204, ()),
+    (700, 720, 400, ()),
+    (1000, 800, 300, ()),
+    (301, 609, 1003, ()),
+    (129, 131, 1600, ()),
+    (200, 300, 500, (2,)),
+    (150, 140, 64, (3, 15)),
+]
+
+
+def test_every_tile_of_blocks_that_compute_the_rest_is_tested():
+    found = set()
+    for m, n, k, batch in REST_PRODUCTS:
+        p, large = (
+            torch_reduce.plan("matmul", (*batch, m + more, k), (*batch, k, n + more), variant=SPLIT.name, device="H200")
+            for more in (0, 1800)
+        )
+        assert len(p.launches) == 2 < len(large.launches)
+        found.add(p.tile)
+    assert found == {(128, 96), (64, 128), (64, 64), (64, 32)}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "TU"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), REST_PRODUCTS)
+def test_what_blocks_compute_of_the_rest_has_the_bits_of_large(m, n, k, batch, layout, poison):
+    poison()
+    assert_small_has_bits_of_large(SPLIT, m, n, k, batch, layout, more=1800)
 
 
 @pytest.mark.cuda

@@ -761,13 +761,16 @@ double time_of(const Problem& p, int index, bool apart, const Chip& chip, const 
 // last that share what they read, which pays from two rounds on.
 template <class Index, int kCount>
 Index fastest_shape(const Problem& p, bool apart, const Chip& chip, const TileShape (&shapes)[kCount],
-                    const Round (&round)[kCount], Index narrow, std::initializer_list<Index> widths, Index large) {
+                    const Round (&round)[kCount], Index narrow, std::initializer_list<Index> widths,
+                    std::optional<Index> large = std::nullopt) {
   const auto time = [&](Index i) { return time_of(p, i, apart, chip, shapes, round); };
   Index best = narrow;
   for (const Index i : widths) {
     if (time(i) <= time(best)) best = i;
   }
-  if (p.m > 128 && rounds_of(p, widths.end()[-1], apart, chip, shapes) > 1 && time(large) <= time(best)) best = large;
+  if (large && p.m > 128 && rounds_of(p, widths.end()[-1], apart, chip, shapes) > 1 && time(*large) <= time(best)) {
+    best = *large;
+  }
   return best;
 }
 
@@ -778,10 +781,10 @@ namespace {
 
 constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
 
-// Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27): what is so chosen takes 1.004 of the fastest
-// shape's time.
+// Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27), the last two to 540 of up to 3500 (2026-11-28): what
+// is so chosen takes 1.002 of the fastest shape's time.
 constexpr Round kRounds[kShapeCount] = {{4.73, 0.78}, {4.3, 0.81},  {3.79, 0.72}, {3.2, 0.64},
-                                        {3.51, 0.52}, {3.13, 0.48}, {2.0, 0.34},  {1.61, 0.27}};
+                                        {3.51, 0.52}, {3.13, 0.48}, {2.5, 0.25},  {1.82, 0.185}};
 
 }  // namespace
 
@@ -812,8 +815,12 @@ bool rest_in_one(const Problem& p, const Chip& chip) {
 }
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
+  if (rest_in_one(p, chip)) {
+    static_assert(computes_rest(kMedium96) && computes_rest(kNarrow) && kNarrow32 == kShapeCount - 1);
+    return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32, {kSquare64, kNarrow, kMedium96});
+  }
   return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32,
-                       {kSquare64, kNarrow, kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
+                       {kSquare64, kNarrow, kMedium80, kMedium96, kMedium112, kMedium}, {kLarge});
 }
 
 double time_of(const Problem& p, bool apart, const Chip& chip) {
@@ -827,7 +834,8 @@ namespace split_bf16 {
 Index choose(const Problem& p, bool apart, const Chip& chip) {
   // In shares of what kMedium takes for a segment.
   constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1}, {0, 0.92}, {0, 0.82}, {0, 0.72}, {0, 0.55}};
-  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium}, kLarge);
+  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium},
+                       {kLarge});
 }
 
 }  // namespace split_bf16
@@ -1039,7 +1047,7 @@ double time_of_others(const Problem& p, const Chip& chip) {
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
   if (fewer > split_fp16::kFewLines) {
     const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    const double launches = split_fp16::rest_in_one(p, chip) ? 6.6 : 8.9;
+    const double launches = split_fp16::rest_in_one(p, chip) ? 5 : 8.9;
     return launches + 1.07 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) +
            3.6 * numbers(p.m + p.n) + 0.9 * outputs;
   }

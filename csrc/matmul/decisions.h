@@ -44,7 +44,7 @@ struct Decisions {
 
   // split_fp16 and split_bf16. Groups that are apart are computed side by side, and added afterwards from `partials`. Of parts so
   // many groups lie in the workspace at once; parts_shape: of the kernel that multiplies them; few_units, few_lines: see
-  // split_few.cuh. rest_in_one: one launch computes all that pairs leave, see split_rest.cuh.
+  // split_few.cuh. rest_in_one: blocks that multiply compute what pairs leave, see split_rest.cuh.
   int64_t groups = 1, groups_at_once = 1;
   bool apart = false, rest_in_one = false;
   int parts_shape = 0;

@@ -229,6 +229,21 @@ TREDUCE_DEVICE void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+// The same; whether one of the threads says so.
+template <int kThreads>
+TREDUCE_DEVICE bool named_any(int id, bool x) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred one, any;\n"
+      "setp.ne.s32 one, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, one;\n"
+      "selp.s32 %0, 1, 0, any;\n}"
+      : "=r"(any)
+      : "r"(id), "n"(kThreads), "r"(static_cast<int>(x))
+      : "memory");
+  return any != 0;
+}
+
 // Arrives there without waiting: the other threads wait for these.
 template <int kThreads>
 TREDUCE_DEVICE void named_arrive(int id) {

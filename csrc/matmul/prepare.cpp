@@ -657,14 +657,9 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     const TileShape& s = split_fp16::kShapes[out.shape];
     set_tile(s, out);
     add_walk(s, tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1), chip, out);
+    if (out.rest_in_one) return;
     // Blocks that wait on multiprocessors where nothing is multiplied begin later than those of a new launch (NVIDIA H200, 2026-11-27: 5 to
     // 10 % of products to k of 2048).
-    if (out.rest_in_one) {
-      add_blocks("compute the rest", tiles_of(p, split::kFinishTile, split::kFinishTile), out, split_rest::kThreads,
-                 /*cluster=*/1, split_rest::kSharedBytes)
-          .overlapping = false;
-      return;
-    }
     const bool room = out.groups == 1 && 4 * out.launches[1].grid <= 3 * chip.multiprocessors;
     if (out.split_a.ordered) add_blocks("order lines", 2, out, split::kOrderThreads);
     add_parts(p, chip, /*overlapping=*/!room, out);

@@ -524,6 +524,10 @@ namespace split_fp16 {
 
 enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kSquare64, kNarrow32, kShapeCount };
 
+// Whether blocks may compute what pairs leave of their tiles (split_rest.cuh). Sums of the others need registers that warps then cannot
+// give each other.
+constexpr bool computes_rest(int index) { return index == kMedium96 || index >= kNarrow; }
+
 // A stage has both halves of both tiles, and an alignment each for the scales and for the units of their groups. Two warp groups
 // multiply, one in small tiles.
 constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster = 1) {

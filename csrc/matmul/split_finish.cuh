@@ -16,6 +16,29 @@ namespace treduce::matmul::split {
 constexpr int kFixTile = kFinishTile, kFixDepth = 16;
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
+// All threads of a block, who compute a tile together.
+template <int kCount>
+struct WholeBlock {
+  static constexpr int kThreads = kCount;
+
+  TREDUCE_DEVICE static int thread() { return static_cast<int>(threadIdx.x); }
+  TREDUCE_DEVICE static void sync() { __syncthreads(); }
+  TREDUCE_DEVICE static bool any(bool x) { return __syncthreads_or(x) != 0; }
+  TREDUCE_DEVICE static bool all(bool x) { return __syncthreads_and(x) != 0; }
+};
+
+// Their shared memory, for one function after another.
+constexpr int kPlaces = 2048, kMostFew = 64;
+struct Scratch {
+  union {
+    int places[kPlaces];
+    float tiles[2][kFixTile * kFixDepth];
+    unsigned short few[kMostFew];
+  };
+  unsigned sums[kFixTile];
+  int count;
+};
+
 // Which outputs of a tile of 64 x 64 are to be computed here: a bit for each column, in two words for each row.
 struct Plain {
   uint32_t columns[kFixTile][2];
@@ -25,31 +48,32 @@ struct Plain {
 // The outputs of a line with infinities or NaN, with 64 lines of the other operand: a thread multiplies every kPlaceShares-th number
 // of the line that is not finite by that of one of the others. Finite products cannot change the sum. Returns it in the first 64
 // threads. `mine`, `others`: where the line and the first of the others begin; strides along k, and from line to line.
-// Who calls: every thread of the block. Synchronises within.
-template <int kThreads>
-__device__ __noinline__ float sum_of_not_finite(const float* mine, int64_t my_step, const float* others, int64_t step,
-                                                int64_t line_stride, int lines, int64_t k) {
-  constexpr int kPlaceShares = kThreads / kFixTile, kPlaces = 2048;
-  SHARED_ARRAY(int, places, kPlaces);
-  __shared__ unsigned sums[kFixTile];
-  __shared__ int count;
-  const int line = threadIdx.x % kFixTile, share = threadIdx.x / kFixTile;
+// Who calls: every thread of the team. Synchronises within.
+template <class Team>
+__device__ __noinline__ float sum_of_not_finite(Scratch& scratch, const float* mine, int64_t my_step,
+                                                const float* others, int64_t step, int64_t line_stride, int lines,
+                                                int64_t k) {
+  constexpr int kThreads = Team::kThreads, kPlaceShares = kThreads / kFixTile;
+  int* const places = scratch.places;
+  unsigned* const sums = scratch.sums;
+  int& count = scratch.count;
+  const int line = Team::thread() % kFixTile, share = Team::thread() / kFixTile;
   const float* const other = others + min(line, lines - 1) * line_stride;
-  if (threadIdx.x < kFixTile) sums[threadIdx.x] = 0;
+  if (share == 0) sums[line] = 0;
   for (int64_t begin = 0; begin < k; begin += kPlaces) {
     float x[kPlaces / kThreads];
 #pragma unroll
     for (int i = 0; i < kPlaces / kThreads; ++i) {
-      const int64_t at = begin + i * kThreads + threadIdx.x;
+      const int64_t at = begin + i * kThreads + Team::thread();
       x[i] = at < k ? __ldg(mine + at * my_step) : 0.0f;
     }
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads();
+    if (Team::thread() == 0) count = 0;
+    Team::sync();
 #pragma unroll
     for (int i = 0; i < kPlaces / kThreads; ++i) {
-      if (!is_finite(x[i])) places[atomicAdd(&count, 1)] = i * kThreads + static_cast<int>(threadIdx.x);
+      if (!is_finite(x[i])) places[atomicAdd(&count, 1)] = i * kThreads + Team::thread();
     }
-    __syncthreads();
+    Team::sync();
     unsigned sum = 0;
 #pragma unroll 4
     for (int i = share; i < count; i += kPlaceShares) {
@@ -58,23 +82,23 @@ __device__ __noinline__ float sum_of_not_finite(const float* mine, int64_t my_st
       sum |= not_finite(product);
     }
     if (sum != 0) atomicOr(sums + line, sum);
-    if (__syncthreads_and(is_nan(sums[line]))) break;
+    if (Team::all(is_nan(sums[line]))) break;
   }
   const unsigned sum = sums[line];
-  __syncthreads();  // the next call clears them
+  Team::sync();  // the next call clears them
   return sum_of(sum);
 }
 
 // Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
-// Who calls: every thread of the block. Synchronises within.
-template <int kThreads>
-__device__ __noinline__ void fix_tile(const float* a, const float* b, float* c, const float* bias, const Problem& p,
-                                      int64_t first_row, int64_t first_column, const Plain& plain,
+// Who calls: every thread of the team. Synchronises within.
+template <class Team>
+__device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const float* b, float* c, const float* bias,
+                                      const Problem& p, int64_t first_row, int64_t first_column, const Plain& plain,
                                       const bool* nothing) {
-  SHARED_ARRAY(float, tile_a, kFixTile* kFixDepth);
-  SHARED_ARRAY(float, tile_b, kFixTile* kFixDepth);
-  constexpr int kDown = kThreads / 16, kRows = kFixTile / kDown;  // a thread has kRows x 4 outputs
-  const int x = threadIdx.x % 16, y = threadIdx.x / 16;
+  float *const tile_a = scratch.tiles[0], *const tile_b = scratch.tiles[1];
+  constexpr int kThreads = Team::kThreads, kDown = kThreads / 16,
+                kRows = kFixTile / kDown;  // a thread has kRows x 4 outputs
+  const int x = Team::thread() % 16, y = Team::thread() / 16;
   float acc[kRows][4] = {}, group[kRows][4] = {}, total[kRows][4] = {};
   // Adds a part's sums to the whole's, and clears them.
   const auto add = [](float (&to)[kRows][4], float (&part)[kRows][4]) {
@@ -90,14 +114,14 @@ __device__ __noinline__ void fix_tile(const float* a, const float* b, float* c, 
   for (int64_t begin = 0; begin < p.k; begin += kFixDepth) {
 #pragma unroll
     for (int i = 0; i < kFixTile * kFixDepth / kThreads; ++i) {
-      const int place = i * kThreads + threadIdx.x;
+      const int place = i * kThreads + Team::thread();
       const int64_t row = first_row + place / kFixDepth, ka = begin + place % kFixDepth;
       const int64_t column = first_column + place % kFixTile, kb = begin + place / kFixTile;
       tile_a[place % kFixDepth * kFixTile + place / kFixDepth] =
           row < p.m && ka < p.k ? a[row * p.a_row + ka * p.a_column] : 0.0f;
       tile_b[place] = column < p.n && kb < p.k ? b[kb * p.b_row + column * p.b_column] : 0.0f;
     }
-    __syncthreads();
+    Team::sync();
     const int depth = static_cast<int>(min(int64_t(kFixDepth), p.k - begin));
 #pragma unroll 1
     for (int l = 0; l < depth; ++l) {
@@ -111,7 +135,7 @@ __device__ __noinline__ void fix_tile(const float* a, const float* b, float* c, 
     }
     if ((begin + kFixDepth) % kSegment == 0) add(group, acc);
     if ((begin + kFixDepth) % kGroup == 0) add(total, group);
-    __syncthreads();
+    Team::sync();
   }
   add(group, acc);
   add(total, group);
@@ -129,24 +153,24 @@ __device__ __noinline__ void fix_tile(const float* a, const float* b, float* c, 
 }
 
 // The same, where few outputs are to be computed so: a warp an output, a lane a segment of the group. At most kMostFew.
-constexpr int kMostFew = 64;
-template <int kThreads>
-__device__ __noinline__ void fix_few(const float* a, const float* b, float* c, const float* bias, const Problem& p,
-                                     int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing) {
-  __shared__ unsigned short places[kMostFew];
-  __shared__ int count;
-  __syncthreads();
-  if (threadIdx.x == 0) count = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < kFixTile * kFixTile; i += kThreads) {
+template <class Team>
+__device__ __noinline__ void fix_few(Scratch& scratch, const float* a, const float* b, float* c, const float* bias,
+                                     const Problem& p, int64_t first_row, int64_t first_column, const Plain& plain,
+                                     const bool* nothing) {
+  unsigned short* const places = scratch.few;
+  int& count = scratch.count;
+  Team::sync();
+  if (Team::thread() == 0) count = 0;
+  Team::sync();
+  for (int i = Team::thread(); i < kFixTile * kFixTile; i += Team::kThreads) {
     const int row = i / kFixTile, column = i % kFixTile;
     if (plain.has(row, column) && !nothing[row] && !nothing[kFixTile + column]) {
       places[atomicAdd(&count, 1)] = static_cast<unsigned short>(i);
     }
   }
-  __syncthreads();
+  Team::sync();
   const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x / 32; i < count; i += kThreads / 32) {
+  for (int i = Team::thread() / 32; i < count; i += Team::kThreads / 32) {
     const int64_t row = first_row + places[i] / kFixTile, column = first_column + places[i] % kFixTile;
     const float *const of_row = a + row * p.a_row, *const of_column = b + column * p.b_column;
     float total = 0;
@@ -222,14 +246,12 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
 
 // Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: so many outputs are of other
 // lines.
-// Who calls: every thread of the block. Synchronises within.
-template <int kThreads>
-TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* bias, const Problem& p,
-                        int64_t first_row, int64_t first_column, const Plain& plain, const bool* nothing,
-                        int uncertain) {
-  const int rows = static_cast<int>(min(p.m - first_row, int64_t(kFixTile)));
-  const int columns = static_cast<int>(min(p.n - first_column, int64_t(kFixTile)));
-  const int i = threadIdx.x % kFixTile;
+// Who calls: every thread of the team. Synchronises within.
+template <class Team>
+TREDUCE_DEVICE void fix(Scratch& scratch, const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                        int64_t first_row, int64_t first_column, int rows, int columns, const Plain& plain,
+                        const bool* nothing, int uncertain) {
+  const int i = Team::thread() % kFixTile;
   const float *const row_a = a + first_row * p.a_row, *const column_b = b + first_column * p.b_column;
   for (int first = 0; first < 2 * kFixTile; first += 32) {
     for (uint32_t some = __ballot_sync(~0u, nothing[first + threadIdx.x % 32]); some != 0; some &= some - 1) {
@@ -237,10 +259,10 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
       const bool of_a = line < kFixTile;
       const int row = of_a ? line : i, column = of_a ? i : line - kFixTile;
       const float* const mine = of_a ? row_a + row * p.a_row : column_b + column * p.b_column;
-      const float sum = sum_of_not_finite<kThreads>(mine, of_a ? p.a_column : p.b_row, of_a ? column_b : row_a,
-                                                    of_a ? p.b_row : p.a_column, of_a ? p.b_column : p.a_row,
-                                                    of_a ? columns : rows, p.k);
-      if (threadIdx.x < kFixTile && plain.has(row, column)) {
+      const float sum =
+          sum_of_not_finite<Team>(scratch, mine, of_a ? p.a_column : p.b_row, of_a ? column_b : row_a,
+                                  of_a ? p.b_row : p.a_column, of_a ? p.b_column : p.a_row, of_a ? columns : rows, p.k);
+      if (Team::thread() < kFixTile && plain.has(row, column)) {
         const int64_t j = first_column + column;
         float* const to = c + (first_row + row) * p.n + j;
         const float own = with_bias(sum, bias, j);
@@ -250,79 +272,86 @@ TREDUCE_DEVICE void fix(const float* a, const float* b, float* c, const float* b
     }
   }
   if (uncertain > kMostFew) {
-    fix_tile<kThreads>(a, b, c, bias, p, first_row, first_column, plain, nothing);
+    fix_tile<Team>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
   } else if (uncertain > 0) {
-    fix_few<kThreads>(a, b, c, bias, p, first_row, first_column, plain, nothing);
+    fix_few<Team>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
   }
 }
 
-// Which codes the lines of a tile of 64 x 64 have, as sets. code(whether of A, line of the tile): of a line that exists. Who calls: all
+// Which codes the lines of a tile of 64 x 64 have, as sets, of the rows and columns that it has. code(whether of A, line of the tile): of a line that exists. Who calls: all
 // lanes of a warp.
 struct CodeSets {
   uint32_t rows, columns;
 };
 template <class Code>
-TREDUCE_DEVICE CodeSets codes_of_tile(const Problem& p, int64_t first_row, int64_t first_column, Code code) {
-  uint32_t rows = 0, columns = 0;
+TREDUCE_DEVICE CodeSets codes_of_tile(int64_t rows, int64_t columns, Code code) {
+  uint32_t of_rows = 0, of_columns = 0;
 #pragma unroll
   for (int i = threadIdx.x % 32; i < kFixTile; i += 32) {
-    if (first_row + i < p.m) rows |= set_of(code(true, i));
-    if (first_column + i < p.n) columns |= set_of(code(false, i));
+    if (i < rows) of_rows |= set_of(code(true, i));
+    if (i < columns) of_columns |= set_of(code(false, i));
   }
-  return {__reduce_or_sync(~0u, rows), __reduce_or_sync(~0u, columns)};
+  return {__reduce_or_sync(~0u, of_rows), __reduce_or_sync(~0u, of_columns)};
 }
 
 // What a block knows of a tile of 64 x 64, and finds out about it.
-template <int kThreads>
+template <class Team>
 struct LastTile {
   static constexpr int kCodeAbove = 24;
   Facts facts[2 * kFixTile];  // of the lines of A, then of those of B; their codes above
   bool nothing[2 * kFixTile];
-  int of_warp[kThreads / 32];
+  int of_warp[Team::kThreads / 32];
+  int rows, columns;  // that it has
   Plain plain;
+  Scratch scratch;
 
   TREDUCE_DEVICE unsigned code(int line) const { return facts[line] >> kCodeAbove; }
 
-  // Reads what is known of the lines of the tile, whose first ones these are. Who calls: every thread of the block.
-  TREDUCE_DEVICE void read(const LineFacts& lines_a, const LineFacts& lines_b, const Problem& p, int64_t first_row,
-                           int64_t first_column, int2 batch) {
-    if (threadIdx.x < 2 * kFixTile) {
-      const bool of_a = threadIdx.x < kFixTile;
-      const int64_t line = (of_a ? first_row : first_column) + threadIdx.x % kFixTile;
-      const bool exists = line < (of_a ? p.m : p.n);
+  // Reads what is known of the lines of the tile, which ends at these rows and columns or has 64 of each. Who calls: every thread of the
+  // team, which synchronises then.
+  TREDUCE_DEVICE void read(const LineFacts& lines_a, const LineFacts& lines_b, int64_t first_row, int64_t first_column,
+                           int64_t end_row, int64_t end_column, int2 batch) {
+    if (Team::thread() == 0) {
+      rows = static_cast<int>(min(end_row - first_row, int64_t(kFixTile)));
+      columns = static_cast<int>(min(end_column - first_column, int64_t(kFixTile)));
+    }
+    const int i = Team::thread();
+    if (i < 2 * kFixTile) {
+      const bool of_a = i < kFixTile;
+      const int64_t line = (of_a ? first_row : first_column) + i % kFixTile;
+      const bool exists = line < (of_a ? end_row : end_column);
       const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch) : 0;
       const unsigned code = code_of(known);
-      facts[threadIdx.x] = known | code << kCodeAbove;
-      nothing[threadIdx.x] = exists && code / kCodeRange == kRangeNothing;
+      facts[i] = known | code << kCodeAbove;
+      nothing[i] = exists && code / kCodeRange == kRangeNothing;
     }
   }
 
   // Computes the outputs that are to be computed at last: all others are there. `c`: of the matrix; index: of the matrix, in the batch.
-  // Who calls: every thread of the block. Synchronises within.
+  // Who calls: every thread of the team. Synchronises within.
   TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                               int64_t first_row, int64_t first_column, int64_t index) {
-    constexpr int kDown = kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
-    const int column = threadIdx.x % kFixTile;
+    constexpr int kDown = Team::kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
+    const int column = Team::thread() % kFixTile;
     const Facts of_column = facts[kFixTile + column];
     const uint32_t checked = codes_with(of_column >> kCodeAbove, Arithmetic::checked_parts);
     const uint32_t last = checked | codes_with(of_column >> kCodeAbove, Arithmetic::plain);
     bool some = false;
     int uncertain = 0;
 #pragma unroll 1
-    for (int first = threadIdx.x / kFixTile; first < kFixTile; first += kBatch * kDown) {
+    for (int first = Team::thread() / kFixTile; first < kFixTile; first += kBatch * kDown) {
       float outputs[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const int64_t row = first_row + first + j * kDown;
-        const bool exists = row < p.m && first_column + column < p.n;
-        outputs[j] = exists ? c[row * p.n + first_column + column] : 0.0f;
+        const int row = first + j * kDown;
+        outputs[j] = row < rows && column < columns ? c[(first_row + row) * p.n + first_column + column] : 0.0f;
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         const int row = first + j * kDown;
         const Facts of_row = facts[row];
         const uint32_t code = set_of(of_row >> kCodeAbove);
-        bool mine = first_row + row < p.m && first_column + column < p.n && (last & code) != 0;
+        bool mine = row < rows && column < columns && (last & code) != 0;
         mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
         some |= mine;
         uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
@@ -331,14 +360,15 @@ struct LastTile {
       }
     }
     uncertain = __reduce_add_sync(~0u, uncertain);
-    __syncthreads();  // all have read the counts of the tile before
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = uncertain;
-    __syncthreads();
+    Team::sync();  // all have read the counts of the tile before
+    if (threadIdx.x % 32 == 0) of_warp[Team::thread() / 32] = uncertain;
+    Team::sync();
     uncertain = 0;
     for (const int more : of_warp) uncertain += more;
-    if (__syncthreads_or(some) != 0) {
+    if (Team::any(some)) {
       const Offsets offsets = offsets_of(p, index);
-      fix<kThreads>(a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, plain, nothing, uncertain);
+      fix<Team>(scratch, a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, rows, columns, plain,
+                nothing, uncertain);
     }
   }
 };
@@ -350,7 +380,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ LastTile<kThreads> last;
+  __shared__ LastTile<WholeBlock<kThreads>> last;
   __shared__ bool some_plain[kThreads / 32];
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
@@ -377,7 +407,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   const auto look = [&](int64_t tile) {
     const auto at = tiles.place(tile);
     const int2 batch = batch_of(at.batch);
-    const CodeSets found = codes_of_tile(p, at.row, at.column, [&](bool of_a, int i) {
+    const CodeSets found = codes_of_tile(p.m - at.row, p.n - at.column, [&](bool of_a, int i) {
       return of_a ? lines_a.code(at.row + i, batch) : lines_b.code(at.column + i, batch);
     });
     return any_output(found.rows, found.columns, &at_last);
@@ -401,7 +431,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
       }
       if (no_more || !some_plain[i]) continue;
       __syncthreads();  // what add_groups wrote, too
-      last.read(lines_a, lines_b, p, at.row, at.column, batch_of(at.batch));
+      last.read(lines_a, lines_b, at.row, at.column, p.m, p.n, batch_of(at.batch));
       __syncthreads();
       last.compute(a, b, c + matrix, bias, p, at.row, at.column, at.batch);
       __syncthreads();  // the next tile's facts take the place of these

@@ -72,14 +72,13 @@ TREDUCE_HOST_DEVICE constexpr int64_t most_units(int64_t lines_a, int64_t lines_
 
 }  // namespace split_few
 
-// All that pairs leave of a small product, in one launch. A warp splits eight lines of a block's tile; parts of two segments lie in shared
-// memory.
+// All that pairs leave of a small product, in the launch that multiplied. A warp splits eight lines of each operand; parts of two segments
+// lie in shared memory.
 namespace split_rest {
 
-constexpr int kOctet = 8, kThreads = 2 * split::kFinishTile / kOctet * 32;
+constexpr int kOctet = 8, kThreads = 2 * hopper::kWarpGroup;
 constexpr int kTileBytes = split::kFinishTile * hopper::kRowBytes,
               kStageBytes = 2 * kParts * kTileBytes;  // a part; all
-constexpr int kSharedBytes = 2 * kStageBytes + hopper::kTileAlignment;
 
 }  // namespace split_rest
 

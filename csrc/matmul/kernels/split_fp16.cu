@@ -50,6 +50,12 @@ struct Shape {
   static constexpr int kStageBytes = kShape.stage_bytes;
   static_assert(kStageBytes == 2 * (kBytesA + kBytesB) + 2 * kTileAlignment && kUnitBytes <= kTileAlignment);
   static_assert(kDepth<float16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
+  // Whether a block computes what pairs leave of its tiles, see split_rest.cuh. All of its warps then need about as many registers; that
+  // setmaxnreg stands there all the same tells the compiler that who multiply are converged.
+  static constexpr bool kComputesRest = computes_rest(kIndex);
+  static constexpr int kMultiplying = !kComputesRest ? 232 : kConsumers == 1 ? 240 : 168;
+  static constexpr int kCopying = !kComputesRest ? 40 : kConsumers == 1 ? 224 : 160;
+  static_assert(!kComputesRest || kStages * kStageBytes >= split_rest::kSharedBytes);
   // Whether a consumer starts the next segment before it adds the sums of this one. In wider tiles registers do not suffice, or the other
   // consumer keeps the tensor cores busy all the same.
   static constexpr bool kAhead = kColumns <= 80;
@@ -70,8 +76,8 @@ template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
            Scales scales_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT OperandFacts facts_a,
-           TREDUCE_GRID_CONSTANT OperandFacts facts_b, TREDUCE_GRID_CONSTANT split_few::Product few, float* c,
-           const float* bias) {
+           TREDUCE_GRID_CONSTANT OperandFacts facts_b, TREDUCE_GRID_CONSTANT split_few::Product few,
+           TREDUCE_GRID_CONSTANT split_rest::Work rest, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
@@ -80,6 +86,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
   __shared__ Verdicts verdicts;
+  __shared__ uint32_t
+      left;  // a bit for each of the block's tasks whose outputs are not all the pairs'; there are ten at most
   __shared__ split_few::Counts<Verdicts::kScouts / 32> counts;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
@@ -90,7 +98,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // This block's `i`th task.
   const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
 
-  if (threadIdx.x == 0) verdicts.init(1 + S::kConsumers * 4);
+  if (threadIdx.x == 0) {
+    verdicts.init(1 + S::kConsumers * 4);
+    left = 0;
+  }
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   // Consumers, too: threads that wait here take no issue slots from the launch before. The others first find their task.
@@ -98,7 +109,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   // ---- producer: both halves of both tiles, the scales of the segment, with a group's last segment its units ----
   if (warp_group == 0) {
-    if constexpr (S::kConsumers == 2) ptx::release_registers<40>();
+    ptx::release_registers<S::kCopying>();
     if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
@@ -163,7 +174,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                 [&](bool of_a, int64_t line, Facts facts) {
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
                                 });
-          if (threadIdx.x % 32 == 0) {
+          if (S::kComputesRest && rest.wanted) {
+            if (Verdicts::scout() == 0) left |= 1u << n;
+          } else if (threadIdx.x % 32 == 0) {
             atomicOr(facts_a.codes, sets[0]);
             atomicOr(facts_b.codes, sets[1]);
           }
@@ -184,7 +197,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
   } else {
     // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
-    if constexpr (S::kConsumers == 2) ptx::take_registers<232>();
+    ptx::take_registers<S::kMultiplying>();
     const int consumer = warp_group - 1;
     // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
     // kMayMultiply + consumer lets it.
@@ -316,6 +329,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
   }
   if constexpr (S::kCluster > 1) cluster::sync();
+  if constexpr (S::kComputesRest) {
+    if (!rest.wanted) return;
+    __syncwarp();
+    __syncthreads();  // results were stored, and scouts know what is left: mostly nothing
+    if (left == 0 || threadIdx.x < S::kThreads - split_rest::kThreads) return;
+    for (int n = 0; task_index(n) < work.tasks; ++n) {
+      if ((left >> n & 1) == 0) continue;
+      auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
+      place.row += rank * S::kTileM;
+      const int end_row = static_cast<int>(min(grid.m, int64_t(place.row) + S::kTileM));
+      const int end_column = static_cast<int>(min(grid.n, int64_t(place.column) + S::kTileN));
+      split_rest::compute(rest, facts_a.lines, facts_b.lines, place, end_row, end_column, stages);
+    }
+  }
 #endif
 }
 
@@ -336,8 +363,8 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   };
   const auto results = split::results_of(call, partials);
   return launch(function, call.step(1), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b), work,
-                facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b), results.c,
-                results.bias);
+                facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b),
+                split_rest::work_of(call, a, b), results.c, results.bias);
 }
 
 cudaError_t launch_one(const Call& call) {
@@ -358,7 +385,7 @@ cudaError_t launch_one(const Call& call) {
     if (error != cudaSuccess) return error;
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });
-    if (error == cudaSuccess && prepared.rest_in_one) return split_rest::run(call, a, b, split_a, split_b);
+    if (prepared.rest_in_one) return error;
     const bool ordered = regions_a.ordered;
     if (error == cudaSuccess && ordered) {
       error = launch(&split::order_lines, call.step(2), split_a, split_b,
