@@ -107,6 +107,17 @@ def test_few_rows_are_split_as_they_are_read():
     assert "with a bias" in str(p)
 
 
+def test_few_rows_by_few_weights_are_split_first():
+    """Then splitting is short, and smaller tiles fill the chip. Batches were not measured."""
+    first, as_read = ("split first",) * 2, ("split first", "split as it is read")
+    for m, n, k, batch, reads in (
+        *((100, 500, 4000, (), first), (79, 973, 1044, (), first), (9, 300, 700, (), first)),
+        *((64, 8192, 8192, (), as_read), (8, 300, 700, (), as_read), (79, 973, 1044, (2,), as_read)),
+    ):
+        p = plan("matmul", (*batch, m, k), (*batch, k, n), variant="split_fp16")
+        assert p.reads == reads, (m, n, k, batch)
+
+
 def test_a_warp_splits_and_multiplies_up_to_eight_rows():
     for rows, stages in ((2, 3), (3, 3), (8, 2)):
         p = plan("linear", (rows, 4096), (11008, 4096))
@@ -207,7 +218,7 @@ def test_lines_are_held_where_the_others_are_many():
 
 def test_parts_of_long_lines_are_taken_where_they_are_needed():
     for k, late in ((65536, True), (8192, False)):
-        names = [launch.kernel for launch in plan("matmul", (64, k), (k, 300), variant="split_fp16").launches]
+        names = [launch.kernel for launch in plan("matmul", (64, k), (k, 3000), variant="split_fp16").launches]
         assert names[-2].startswith("multiply parts") and ("split into parts" in names) == late
 
 
@@ -247,7 +258,7 @@ def test_both_operands_are_split_as_they_are_read():
 
 
 def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
-    p = plan("matmul", (17, 5000), (5000, 300), variant="split_fp16")
+    p = plan("matmul", (17, 10_000), (10_000, 300), variant="split_fp16")
     blocks, adds, whole = (p.launches[i] for i in (1, 2, 3))
     assert adds.kernel == "add segments" and blocks.grid[0] == 4 * whole.grid[0]
     assert {"sums of segments", "units of groups"} <= {r.name for r in p.regions}

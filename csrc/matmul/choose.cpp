@@ -472,7 +472,7 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, cons
   if (!half && dtype != DType::float32) return std::nullopt;
   if (!x.along_k || !w.along_k || p.batches > 1) return std::nullopt;
   if (p.m > kMostRows) {
-    constexpr double kFaster = 0.9;
+    constexpr double kFaster = 0.95;
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
@@ -788,15 +788,6 @@ constexpr Round kRounds[kShapeCount] = {{4.73, 0.78}, {4.3, 0.81},  {3.79, 0.72}
 
 }  // namespace
 
-AsRead split_as_read(const Problem& p) {
-  const bool of_a = p.m > kFewLines;
-  if (of_a && p.n > kFewLines) return AsRead::neither;
-  const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
-  constexpr int64_t kMostXTiles = kFewLines / split_rows::kShapes[0].rows;
-  if (blocks > INT32_MAX / kMostXTiles) return AsRead::neither;
-  return of_a ? AsRead::a : AsRead::b;
-}
-
 bool groups_apart(const Problem& p, const Chip& chip) {
   const int64_t groups = groups_of(p.k);
   if (groups == 1) return false;
@@ -823,8 +814,79 @@ Index choose(const Problem& p, bool apart, const Chip& chip) {
                        {kSquare64, kNarrow, kMedium80, kMedium96, kMedium112, kMedium}, {kLarge});
 }
 
-double time_of(const Problem& p, bool apart, const Chip& chip) {
-  return matmul::time_of(p, choose(p, apart, chip), apart, chip, kShapes, kRounds);
+bool are_few_and_short(const Problem& p) {
+  const int64_t lines = std::min(p.m, p.n);
+  return lines <= kFewLines && p.k <= split_held::most_k(lines);
+}
+
+namespace {
+
+double numbers(const Problem& p, int64_t lines) { return 1e-6 * static_cast<double>(p.batches * lines * p.k); }
+
+// What products take in microseconds: launches, rounds of blocks, and numbers that are split before. If both operands are: fitted to 240 of
+// 130 to 2500 lines, k of 128 to 8192 (NVIDIA H200, 2026-11-27), of which half are met within 3 %; of 200 of 9 to 128 lines, too, within 5 %
+// (NVIDIA H100, 2026-11-28).
+double time_split_first(const Problem& p, const Chip& chip) {
+  const bool apart = groups_apart(p, chip);
+  const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
+  return (rest_in_one(p, chip) ? 5 : 8.9) + 1.07 * time_of(p, choose(p, apart, chip), apart, chip, kShapes, kRounds) +
+         3.6 * numbers(p, p.m + p.n) + 0.9 * outputs;
+}
+
+// If one is split as it is read: fitted to 140 (NVIDIA H200, 2026-11-27), met within 12 %.
+double time_as_read(const Problem& p, const Chip& chip) {
+  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), steps = ceil_div(p.k, int64_t(kSegment));
+  const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
+    return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
+  };
+  if (are_few_and_short(p)) {
+    // Whether W is read as boxes. Fitted to 650 products, many of them batches (2026-11-26): half are met within 15 %, and among these
+    // kernels what is so chosen takes 1.01 of the fastest's time in the mean.
+    const int64_t row = p.m >= p.n ? p.a_row : p.b_row, column = p.m >= p.n ? p.a_column : p.b_column;
+    const bool boxes = row == 1 ? column % 4 == 0 : column == 1 && row % 4 == 0;
+    const double depth = static_cast<double>(steps), outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
+    const double rows = rounds(128, 128) * (boxes ? 4.5 + 0.24 * depth : 2.2 + 0.75 * depth);
+    const double other = boxes ? 1.45 * numbers(p, more) + 6.5 * outputs : 2.35 * numbers(p, more) + 15 * outputs;
+    return 6.9 + 6 * numbers(p, fewer) + std::sqrt(std::hypot(rows * rows, other * other));
+  }
+  const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
+  // The kernel for so few reads the other operand along k.
+  if (fewer > split_warps::kRows || (p.m <= p.n ? p.b_row : p.a_column) != 1) {
+    return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(p, fewer) + 0.7 * numbers(p, more);
+  }
+  // Of few columns what bounds it is the latency of its steps.
+  const double latency = 12.4 + 0.23 * segments + 0.0006 * static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
+  return std::max(latency, 10.6 + 0.09 * segments * rounds(64, 64) + 36 * numbers(p, fewer) + 1.26 * numbers(p, more));
+}
+
+}  // namespace
+
+AsRead split_as_read(const Problem& p, const Chip& chip) {
+  const int64_t fewer = std::min(p.m, p.n);
+  if (fewer > kFewLines) return AsRead::neither;
+  const bool of_a = p.m > kFewLines;
+  const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
+  constexpr int64_t kMostXTiles = kFewLines / split_rows::kShapes[0].rows;
+  if (blocks > INT32_MAX / kMostXTiles) return AsRead::neither;
+  // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
+  // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Batches
+  // were not measured.
+  constexpr double kFaster = 0.95;
+  const bool measured = fewer > split_warps::kRows && p.k <= 8192 && p.batches == 1;
+  if (measured && time_split_first(p, chip) < kFaster * time_as_read(p, chip)) return AsRead::neither;
+  return of_a ? AsRead::a : AsRead::b;
+}
+
+AsRead read_boxes(const Problem& p, const Chip& chip) {
+  return split_both::choose(p, true, chip) ? AsRead::both : split_as_read(p, chip);
+}
+
+double time_of(const Problem& p, const Chip& chip) {
+  switch (read_boxes(p, chip)) {
+    case AsRead::both: return 17 + 2.2 * numbers(p, p.m + p.n);
+    case AsRead::neither: return time_split_first(p, chip);
+    default: return time_as_read(p, chip);
+  }
 }
 
 }  // namespace split_fp16
@@ -1020,47 +1082,6 @@ double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
          (cluster > 1 ? kMeet + kAddSegment * static_cast<double>(segments) : 0);
 }
 
-bool are_few_and_short(const Problem& p) {
-  const int64_t lines = std::min(p.m, p.n);
-  return lines <= split_fp16::kFewLines && p.k <= split_held::most_k(lines);
-}
-
-// What split_fp16 takes, fitted to the same products: its launches, rounds of blocks, and numbers that are split before.
-double time_of_others(const Problem& p, const Chip& chip) {
-  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), steps = ceil_div(p.k, int64_t(kSegment));
-  const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
-    return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
-  };
-  const auto numbers = [&](int64_t lines) { return 1e-6 * static_cast<double>(p.batches * lines * p.k); };
-  if (are_few_and_short(p)) {
-    // Whether W is read as boxes. Fitted to 650 products, many of them batches (2026-11-26): half are met within 15 %, and among these
-    // kernels what is so chosen takes 1.01 of the fastest's time in the mean.
-    const int64_t row = p.m >= p.n ? p.a_row : p.b_row, column = p.m >= p.n ? p.a_column : p.b_column;
-    const bool boxes = row == 1 ? column % 4 == 0 : column == 1 && row % 4 == 0;
-    const double depth = static_cast<double>(steps), outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    const double rows = rounds(128, 128) * (boxes ? 4.5 + 0.24 * depth : 2.2 + 0.75 * depth);
-    const double other = boxes ? 1.45 * numbers(more) + 6.5 * outputs : 2.35 * numbers(more) + 15 * outputs;
-    return 6.9 + 6 * numbers(fewer) + std::sqrt(std::hypot(rows * rows, other * other));
-  }
-  // These are fitted to products of 1 to 2500 lines, k of 128 to 8192 (2026-11-27): 240 where both operands are split before, of which half are
-  // met within 3 %; else 140, met within 12 %.
-  const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
-  if (fewer > split_fp16::kFewLines) {
-    const double outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    const double launches = split_fp16::rest_in_one(p, chip) ? 5 : 8.9;
-    return launches + 1.07 * split_fp16::time_of(p, split_fp16::groups_apart(p, chip), chip) +
-           3.6 * numbers(p.m + p.n) + 0.9 * outputs;
-  }
-  if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p.m + p.n);
-  // The kernel for so few reads the other operand along k.
-  if (fewer > split_warps::kRows || (p.m <= p.n ? p.b_row : p.a_column) != 1) {
-    return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(fewer) + 0.7 * numbers(more);
-  }
-  // Of few columns what bounds it is the latency of its steps.
-  const double latency = 12.4 + 0.23 * segments + 0.0006 * static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
-  return std::max(latency, 10.6 + 0.09 * segments * rounds(64, 64) + 36 * numbers(fewer) + 1.26 * numbers(more));
-}
-
 struct Fastest {
   Choice choice;
   double time;
@@ -1092,13 +1113,16 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
   // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean.
-  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
+  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.9, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
-  const double faster = are_few_and_short(p) || best.choice.shares > 0 ? kMeasured
-                        : std::min(p.m, p.n) <= split_fp16::kFewLines  ? kFasterOfFew
-                                                                       : kFaster;
-  return p.k <= kMostDepth && best.time < faster * time_of_others(p, chip);
+  const auto faster = [&] {
+    const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
+    if (few && split_fp16::read_boxes(p, chip) == AsRead::neither) return kFasterOfFewSplit;
+    if (split_fp16::are_few_and_short(p) || best.choice.shares > 0) return kMeasured;
+    return few ? kFasterOfFew : kFaster;
+  };
+  return p.k <= kMostDepth && best.time < faster() * split_fp16::time_of(p, chip);
 }
 
 }  // namespace split_direct

@@ -104,15 +104,20 @@ bool pays(const Problem& p, const Choice& choice, const Choice& other, const Vie
 }  // namespace register_operand
 
 namespace split_fp16 {
-// Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once.
-AsRead split_as_read(const Problem& p);
+// Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once. Neither if
+// there is so little of it that it is faster to split both before.
+AsRead split_as_read(const Problem& p, const Chip& chip);
+// The same of operands that the copy engine reads, where both may be.
+AsRead read_boxes(const Problem& p, const Chip& chip);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
-// Whether one launch computes all that pairs leave, not three: these take 2 us longer even if nothing is left.
+// Whether blocks compute what pairs leave of their tiles, in place of three launches, which take 4 us even if nothing is left.
 bool rest_in_one(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);
-// Microseconds that the shape so chosen takes to multiply.
-double time_of(const Problem& p, bool apart, const Chip& chip);
+// Up to 128 rows or columns, and so short a k as split_held takes.
+bool are_few_and_short(const Problem& p);
+// Microseconds that a product takes.
+double time_of(const Problem& p, const Chip& chip);
 }  // namespace split_fp16
 
 namespace split_bf16 {

@@ -549,7 +549,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   out.view_b = view_of(b, true);
   const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
   const auto both = split_both::choose(p, boxes, chip);
-  const AsRead as_read = both ? AsRead::both : split_fp16::split_as_read(p);
+  const AsRead as_read = both ? AsRead::both : split_fp16::split_as_read(p, chip);
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = split_fp16::groups_apart(p, chip);
