@@ -1113,7 +1113,7 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
   // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean.
-  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.9, kMeasured = 0.95;
+  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.8, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const auto faster = [&] {
