@@ -807,7 +807,8 @@ bool rest_in_one(const Problem& p, const Chip& chip) {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
   if (rest_in_one(p, chip)) {
-    static_assert(computes_rest(kMedium96) && computes_rest(kNarrow) && kNarrow32 == kShapeCount - 1);
+    static_assert(computes_rest(kMedium96) && computes_rest(kNarrow) && computes_rest(kSquare64) &&
+                  computes_rest(kNarrow32));
     return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32, {kSquare64, kNarrow, kMedium96});
   }
   return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32,
@@ -881,8 +882,8 @@ AsRead read_boxes(const Problem& p, const Chip& chip) {
   return split_both::choose(p, true, chip) ? AsRead::both : split_as_read(p, chip);
 }
 
-double time_of(const Problem& p, const Chip& chip) {
-  switch (read_boxes(p, chip)) {
+double time_of(const Problem& p, AsRead as_read, const Chip& chip) {
+  switch (as_read) {
     case AsRead::both: return 17 + 2.2 * numbers(p, p.m + p.n);
     case AsRead::neither: return time_split_first(p, chip);
     default: return time_as_read(p, chip);
@@ -1116,13 +1117,14 @@ bool pays(const Problem& p, const Chip& chip) {
   constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.8, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
+  const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
+  const AsRead others = split_fp16::read_boxes(p, chip);
   const auto faster = [&] {
-    const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
-    if (few && split_fp16::read_boxes(p, chip) == AsRead::neither) return kFasterOfFewSplit;
+    if (few && others == AsRead::neither) return kFasterOfFewSplit;
     if (split_fp16::are_few_and_short(p) || best.choice.shares > 0) return kMeasured;
     return few ? kFasterOfFew : kFaster;
   };
-  return p.k <= kMostDepth && best.time < faster() * split_fp16::time_of(p, chip);
+  return p.k <= kMostDepth && best.time < faster() * split_fp16::time_of(p, others, chip);
 }
 
 }  // namespace split_direct

@@ -116,8 +116,8 @@ bool rest_in_one(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);
 // Up to 128 rows or columns, and so short a k as split_held takes.
 bool are_few_and_short(const Problem& p);
-// Microseconds that a product takes.
-double time_of(const Problem& p, const Chip& chip);
+// Microseconds that a product takes, of which so much is split as it is read.
+double time_of(const Problem& p, AsRead as_read, const Chip& chip);
 }  // namespace split_fp16
 
 namespace split_bf16 {

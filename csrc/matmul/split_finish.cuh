@@ -278,8 +278,8 @@ TREDUCE_DEVICE void fix(Scratch& scratch, const float* a, const float* b, float*
   }
 }
 
-// Which codes the lines of a tile of 64 x 64 have, as sets, of the rows and columns that it has. code(whether of A, line of the tile): of a line that exists. Who calls: all
-// lanes of a warp.
+// Which codes the lines of a tile of 64 x 64 have, as sets; of so many rows and columns. code(whether of A, line of the tile): of a line
+// that exists. Who calls: all lanes of a warp.
 struct CodeSets {
   uint32_t rows, columns;
 };

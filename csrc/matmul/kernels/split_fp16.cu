@@ -86,8 +86,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
   __shared__ Verdicts verdicts;
-  __shared__ uint32_t
-      left;  // a bit for each of the block's tasks whose outputs are not all the pairs'; there are ten at most
+  __shared__ uint32_t left;  // a bit for each task whose outputs are not all the pairs', of ten that there are at most
   __shared__ split_few::Counts<Verdicts::kScouts / 32> counts;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
