@@ -332,7 +332,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (!rest.wanted) return;
     __syncwarp();
     __syncthreads();  // results were stored, and scouts know what is left: mostly nothing
-    if (left == 0 || threadIdx.x < S::kThreads - split_rest::kThreads) return;
+    if (left == 0) return;
+    if constexpr (S::kThreads > split_rest::kThreads) {
+      if (threadIdx.x < S::kThreads - split_rest::kThreads) return;
+    }
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       if ((left >> n & 1) == 0) continue;
       auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
