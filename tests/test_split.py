@@ -1126,7 +1126,11 @@ REST_PRODUCTS = [
     (129, 131, 1600, ()),
     (200, 300, 500, (2,)),
     (150, 140, 64, (3, 15)),
+    (1100, 1090, 700, ()),
 ]
+
+
+REST_MORE = 2400  # lines: a product that has so many more leaves the rest to other launches
 
 
 def test_every_tile_of_blocks_that_compute_the_rest_is_tested():
@@ -1134,7 +1138,7 @@ def test_every_tile_of_blocks_that_compute_the_rest_is_tested():
     for m, n, k, batch in REST_PRODUCTS:
         p, large = (
             torch_reduce.plan("matmul", (*batch, m + more, k), (*batch, k, n + more), variant=SPLIT.name, device="H200")
-            for more in (0, 1800)
+            for more in (0, REST_MORE)
         )
         assert len(p.launches) == 2 < len(large.launches)
         found.add(p.tile)
@@ -1146,7 +1150,26 @@ def test_every_tile_of_blocks_that_compute_the_rest_is_tested():
 @pytest.mark.parametrize(("m", "n", "k", "batch"), REST_PRODUCTS)
 def test_what_blocks_compute_of_the_rest_has_the_bits_of_large(m, n, k, batch, layout, poison):
     poison()
-    assert_small_has_bits_of_large(SPLIT, m, n, k, batch, layout, more=1800)
+    assert_small_has_bits_of_large(SPLIT, m, n, k, batch, layout, more=REST_MORE)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "TT", "UU"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1100, 1090, 700), (463, 551, 1811), (300, 2048, 2048), (2000, 2000, 130)])
+def test_blocks_help_each_other_to_split_lines(m, n, k, layout, poison):
+    """Few tiles have outputs by parts, so that blocks without any split their lines."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(m)
+    a, b = (torch.randn(lines, k, generator=g, device="cuda") for lines in (m, n))
+    benign = product(in_layout(a, layout[0]), in_layout(b.T.contiguous(), layout[1]), SPLIT)
+    for rows, columns in (([m // 2], []), ([], [n - 1]), ([0], [n // 3])):
+        x, y = a.clone(), b.clone()
+        x[rows] = exponents((len(rows), k), g, -50, 50)
+        y[columns] = exponents((len(columns), k), g, -50, 50)
+        x, y = in_layout(x, layout[0]), in_layout(y.T.contiguous(), layout[1])
+        expected = torch.where(some(rows, columns, (m, n)), product(x, y, PARTS), benign)
+        for _ in range(3):
+            assert_same_bits(product(x, y, SPLIT), expected, f"{rows} by {columns}")
 
 
 @pytest.mark.cuda

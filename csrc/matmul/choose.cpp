@@ -797,10 +797,11 @@ bool groups_apart(const Problem& p, const Chip& chip) {
   return tiles < 4 * at_once && ceil_div(tiles * groups, at_once) < rounds * groups;
 }
 
-// Where all is left, its blocks, one round after another, then take no longer than three launches: of numbers that spread too far for pairs,
-// 10 products of 300 to 1344 rows (NVIDIA H200, 2026-11-27).
+// Two launches in place of five: of 44 products of 130 to 2200 lines 0.87 of the time with normal numbers, 0.82 where all spread too far for
+// pairs, 0.96 where one row does (NVIDIA H200, 2026-11-28). Of larger ones the tiles that have no room for it are as fast.
 bool rest_in_one(const Problem& p, const Chip& chip) {
-  constexpr int64_t kMost = 30, kBegin = 5;  // segments; and so many a block begins and ends in
+  constexpr int64_t kMost = 100, kBegin = 5;      // segments; and so many a block begins and ends in
+  static_assert(kMost / (kBegin + 1) * 2 <= 32);  // tasks of a block, if tiles are half as large: see split_rest::Left
   const int64_t rounds = ceil_div(tiles_of(p, split::kFinishTile, split::kFinishTile), int64_t(chip.multiprocessors));
   return groups_of(p.k) == 1 && rounds * (kBegin + ceil_div(p.k, int64_t(kSegment))) <= kMost;
 }

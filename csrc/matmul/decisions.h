@@ -19,6 +19,7 @@ struct SplitRegions {
   int together = 1;          // of few lines: those that a cluster splits
   // Offsets. Parts may lie where the halves were.
   int64_t halves = 0, scales = 0, units = 0, facts = 0, line_facts = 0, order = 0, parts = 0;
+  int64_t runs = 0;  // 0: there are none, see kRunLines
 };
 
 // What a rung's launcher reads of a prepared product.
@@ -54,6 +55,9 @@ struct Decisions {
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0, few_lines = 0;  // offsets
+  int64_t left_tiles = 0,
+          left_words =
+              0;  // of rest_in_one: see split_rest.cuh; the counters of runs and these, which the first launch zeroes
 
   // Tasks that blocks are dealt by steps of k, and where the accumulators lie that they hand over: see stream_k.cuh.
   int64_t dealt = 0, accumulators = 0;

@@ -170,6 +170,9 @@ int64_t parts_bytes(const Halves& h, int64_t groups) {
   return kParts * 2 * h.matrices * h.lines * std::min(h.depth, groups * kGroup);
 }
 
+// Counters of runs, see kRunLines.
+int64_t run_words(const Halves& h) { return 2 * h.matrices * runs_of(h.lines); }
+
 // Parts take half more than the operands do. Of large products some groups of k are split at once, where the halves were before:
 // then all is little more than the operands.
 constexpr int64_t kSmallParts = int64_t(64) << 20;  // bytes
@@ -558,7 +561,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     SplitRegions& s = *splits[i];
     s.as_read = both || as_read == (i == 0 ? AsRead::a : AsRead::b);
     s.has_halves = !s.as_read;
-    s.has_parts = s.has_halves && !out.rest_in_one;
+    s.has_parts = s.has_halves;
     s.knows_codes = true;
     // Of few tiles, not many can be spared by that.
     s.ordered = !out.few && p.batches == 1 && tiles_of(p, 128, 128) > 2 * chip.multiprocessors;
@@ -578,10 +581,14 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     const Halves &h_a = out.split_a.shape, &h_b = out.split_b.shape;
     const int64_t halves_a = round_up(4 * h_a.values, Workspace::kAlignment);
     const int64_t parts_a = round_up(parts_bytes(h_a, out.groups_at_once), Workspace::kAlignment);
-    const int64_t parts = out.rest_in_one ? 0 : parts_a + parts_bytes(h_b, out.groups_at_once);
-    out.split_a.halves = out.split_a.parts =
-        out.workspace.add(out.rest_in_one ? "halves of A and B" : "halves of A and B, then parts",
-                          std::max(halves_a + 4 * h_b.values, parts));
+    const int64_t halves = halves_a + 4 * h_b.values, parts = parts_a + parts_bytes(h_b, out.groups_at_once);
+    if (out.rest_in_one) {
+      out.split_a.halves = out.workspace.add("halves of A and B", halves);
+      out.split_a.parts = out.workspace.add("parts of A and B", parts);
+    } else {
+      out.split_a.halves = out.split_a.parts =
+          out.workspace.add("halves of A and B, then parts", std::max(halves, parts));
+    }
     out.split_b.halves = out.split_a.halves + halves_a;
     out.split_b.parts = out.split_a.parts + parts_a;
   }
@@ -656,8 +663,16 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     out.shape = split_fp16::choose(p, out.apart, chip);
     const TileShape& s = split_fp16::kShapes[out.shape];
     set_tile(s, out);
-    add_walk(s, tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1), chip, out);
-    if (out.rest_in_one) return;
+    const int64_t tiles = tiles_of(p, out.tile_m, out.tile_n);
+    add_walk(s, tiles * (out.apart ? out.groups : 1), chip, out);
+    if (out.rest_in_one) {
+      const int64_t words_a = run_words(out.split_a.shape), words_b = run_words(out.split_b.shape);
+      out.left_words = words_a + words_b + 1 + tiles;
+      out.split_a.runs = out.workspace.add("lines and tiles by parts", sizeof(uint32_t) * out.left_words);
+      out.split_b.runs = out.split_a.runs + sizeof(uint32_t) * words_a;
+      out.left_tiles = out.split_b.runs + sizeof(uint32_t) * words_b;
+      return;
+    }
     // Blocks that wait on multiprocessors where nothing is multiplied begin later than those of a new launch (NVIDIA H200, 2026-11-27: 5 to
     // 10 % of products to k of 2048).
     const bool room = out.groups == 1 && 4 * out.launches[1].grid <= 3 * chip.multiprocessors;
@@ -733,15 +748,15 @@ std::string to_string(const Prepared& prepared) {
 bool operator==(const Prepared& a, const Prepared& b) {
   const auto split = [](const SplitRegions& s) {
     return std::make_tuple(s.as_read, s.has_halves, s.has_parts, s.knows_codes, s.ordered, s.splitting.blocks, s.halves,
-                           s.scales, s.units, s.facts, s.line_facts, s.order, s.parts);
+                           s.scales, s.units, s.facts, s.line_facts, s.order, s.parts, s.runs);
   };
   const auto decided = [&](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.few_outputs, p.few_columns, p.registers, p.in_place, p.short_k,
                            p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading,
                            p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape,
                            p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a), split(p.split_b),
-                           p.partials, p.dealt, p.accumulators, p.counters, p.operations, p.bytes_read,
-                           p.bytes_written);
+                           p.partials, p.left_tiles, p.left_words, p.dealt, p.accumulators, p.counters, p.operations,
+                           p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

@@ -219,6 +219,11 @@ enum LineWord { kWordOfCodes, kWordOfDone, kWordOfBegun, kWordOfNext, kLineWords
 
 constexpr int kParts = 3;
 
+// Lines that blocks split into parts together, while they multiply (split_rest.cuh), an octet and a segment at a time: so many are a run,
+// which has two counters, of what has been taken and of what is done.
+constexpr int kRunLines = 32;
+TREDUCE_HOST_DEVICE constexpr int64_t runs_of(int64_t lines) { return ceil_div(lines, int64_t(kRunLines)); }
+
 // Pieces are halves or parts. Two accumulators add a segment's products of pieces: one those of the largest, another the rest, which
 // are these, in this order.
 struct PieceProduct {
@@ -304,6 +309,7 @@ struct SplitOperand {
   unsigned char *flags, *most, *least;  // of a segment: its facts
   Facts* line_facts;
   uint32_t* codes;  // which lines have, as a set; null: not known
+  uint32_t* runs;   // [matrix][run][taken, done]; null: there are none
   // The order in which the lines' parts lie: first lines with outputs by parts, so that tiles of parts have few other outputs. From
   // places to lines, and from lines to places; `reordered` is whether it is not that of the lines. Null: theirs.
   uint32_t *line_at, *place_of, *reordered;

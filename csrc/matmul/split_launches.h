@@ -72,13 +72,11 @@ TREDUCE_HOST_DEVICE constexpr int64_t most_units(int64_t lines_a, int64_t lines_
 
 }  // namespace split_few
 
-// All that pairs leave of a small product, in the launch that multiplied. A warp splits eight lines of each operand; parts of two segments
-// lie in shared memory.
+// All that pairs leave of a small product, in the launch that multiplied.
 namespace split_rest {
 
-constexpr int kOctet = 8, kThreads = 2 * hopper::kWarpGroup;
-constexpr int kTileBytes = split::kFinishTile * hopper::kRowBytes,
-              kStageBytes = 2 * kParts * kTileBytes;  // a part; all
+constexpr int kOctet = 8,
+              kThreads = 2 * hopper::kWarpGroup;  // lines that a warp splits; threads that compute on the plain cores
 
 }  // namespace split_rest
 

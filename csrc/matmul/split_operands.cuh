@@ -292,6 +292,7 @@ inline Operand16 place(const Call& call, const SplitRegions& regions) {
   to.parts_depth = regions.shape.depth;
   to.line_facts = call.region<Facts>(regions.line_facts);
   if (regions.knows_codes) to.codes = to.line_facts + to.shape.all_lines() + kWordOfCodes;
+  if (regions.runs > 0) to.runs = call.region<uint32_t>(regions.runs);
   if (regions.ordered) {
     to.line_at = call.region<uint32_t>(regions.order);
     to.place_of = to.line_at + to.shape.lines_padded;

@@ -1,12 +1,13 @@
 // What ends a small product by halves, in the launch that multiplied them: a block computes those outputs of its tiles that pairs do not
-// suit, by parts and on the plain cores. It splits the lines of a tile into parts as it reads them, into shared memory: each line is split
-// again by every block that needs it. Of most data nothing is left, and then a launch would be time that is lost.
+// suit, by parts and on the plain cores. Blocks whose tiles need the same lines split these together: a warp takes eight lines and a
+// segment, until none is left. Of most data nothing is left, and then a launch would be time that is lost.
 #pragma once
 
+#include "../primitives/ptx/acquire.cuh"
 #include "../primitives/shared.cuh"
 #include "split_finish.cuh"
 #include "split_group.cuh"
-#include "split_source.cuh"
+#include "split_operands.cuh"
 
 namespace treduce::matmul::split_rest {
 
@@ -14,9 +15,9 @@ using split::kFinishTile;
 using split::kLanes;
 using split::kNumbers;
 using split::LineFacts;
-using split::Side;
+using split::Operand16;
 
-// The last threads of a block, two warp groups: those who multiplied, and where these are one the other.
+// The last threads of a block, two warp groups: those who compute on the plain cores.
 struct Team {
   static constexpr int kThreads = split_rest::kThreads, kBarrier = 5;
 
@@ -26,13 +27,7 @@ struct Team {
   TREDUCE_DEVICE static bool all(bool x) { return !any(!x); }
 };
 
-using Tile = split::LastTile<Team>;
-
-// The warp groups multiply kColumns columns each.
-constexpr int kColumns = kFinishTile / (kThreads / hopper::kWarpGroup), kOutputs = kColumns / 2;
-
-// In shared memory: parts of two segments, and what is known of the tile.
-constexpr int kSharedBytes = 2 * kStageBytes + static_cast<int>(sizeof(Tile));
+using LastTile = split::LastTile<Team>;
 
 // The product, where its launch computes all.
 struct Work {
@@ -40,125 +35,260 @@ struct Work {
   const float *a, *b, *bias;
   float* c;
   Problem problem;
-  Side sides[2];  // A, B
+  split::IntoParts sides[2];  // A, B
+  uint32_t*
+      left_tiles;  // how many tiles have outputs by parts, and which: one more than their numbers, as they are found
 };
 
-inline Work work_of(const Call& call, const Operand& a, const Operand& b) {
+inline Work work_of(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
+                    const Operand16& split_b) {
+  const PartsRange all{0, call.prepared.groups};
   return {call.prepared.rest_in_one,
           static_cast<const float*>(call.a),
           static_cast<const float*>(call.b),
           static_cast<const float*>(call.bias),
           static_cast<float*>(call.c),
           call.problem,
-          {split::side_of(a), split::side_of(b)}};
+          {{split::task_of(a, call.prepared.split_a.splitting, split_a, all), nullptr},
+           {split::task_of(b, call.prepared.split_b.splitting, split_b, all), nullptr}},
+          call.region<uint32_t>(call.prepared.left_tiles)};
 }
 
-// Stores the parts of a lane's numbers in the swizzled row of a line, and in those of the other parts.
-TREDUCE_DEVICE void store_parts(char* row, int line, const split::PiecesX<kParts>& parts) {
-  const int q = threadIdx.x % kLanes;
-#pragma unroll
-  for (int i = 0; i < kNumbers / 2; i += 2) {
-    // Four neighbours of every 16 steps of k.
-    char* const at = row + ((i + q / 2) ^ line % 8) * 16 + q % 2 * 8;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      *reinterpret_cast<uint2*>(at + part * kTileBytes) = {parts[part][i], parts[part][i + 1]};
-    }
+// Which tasks of a block have outputs left: a bit for each, of 32 at most.
+struct Left {
+  uint32_t by_parts, at_last;
+};
+
+constexpr int kConsumersBarrier = 6;
+
+// Tells that a tile has outputs by parts. Who calls: one thread, after a barrier of those who found out about its lines.
+TREDUCE_DEVICE void tell_left(const Work& work, int64_t tile) {
+  __threadfence();
+  ptx::store_release(work.left_tiles + 1 + atomicAdd(work.left_tiles, 1u), static_cast<uint32_t>(tile) + 1);
+}
+
+// How many have been told of; others may follow.
+TREDUCE_DEVICE uint32_t told_so_far(const Work& work) { return *const_cast<const volatile uint32_t*>(work.left_tiles); }
+
+// What is known of a line of the tile: the exponent of the unit that its parts have; and of rows the codes of columns with which they have
+// outputs by parts, of columns their code, as sets.
+struct Known {
+  int exponent;
+  uint32_t codes;
+};
+
+// S: a shape of split_fp16, of whose tile its warp groups multiply the same outputs by parts.
+template <class S>
+struct Rest {
+  static constexpr int kM = S::kTileM, kN = S::kTileN;
+  static constexpr int kStageBytes = kParts * (S::kBytesA + S::kBytesB);
+  static constexpr int kKnownBytes = (kM + kN) * static_cast<int>(sizeof(Known));
+  static constexpr int kRoom = (S::kStages * S::kStageBytes - kKnownBytes) / kStageBytes;
+  static constexpr int kStages = kRoom < 4 ? kRoom : 4;
+  static_assert(kStages >= 2 && sizeof(LastTile) <= kStages * kStageBytes);
+  static constexpr int kOutputs = S::kColumns / 2;
+  static constexpr uint32_t kMostHelped = 4;  // tiles of other blocks that a warp looks at
+  // Runs of lines that blocks split together.
+  static constexpr int kRunsA = kM / kRunLines, kRuns = kRunsA + kN / kRunLines;
+  static_assert(kM % kRunLines == 0 && kN % kRunLines == 0 && kRuns <= 32);
+  using TileA = hopper::Tile<bfloat16, kM, true>;
+  using TileB = hopper::Tile<bfloat16, kN, true>;
+  using Multiply = ptx::Wgmma<bfloat16, S::kColumns, false, false>;
+  using Position = hopper::RingPosition<kStages>;
+
+  const Work& work;
+  hopper::Ring<kStages>& ring;
+  char* stages;
+  // Of the task.
+  hopper::Grid::Place at;
+  int matrix_a, matrix_b;
+
+  TREDUCE_DEVICE int matrix(bool of_a) const { return of_a ? matrix_a : matrix_b; }
+  TREDUCE_DEVICE const split::IntoParts& side(bool of_a) const { return work.sides[of_a ? 0 : 1]; }
+
+  TREDUCE_DEVICE int steps() const { return static_cast<int>(work.sides[0].segments); }
+  TREDUCE_DEVICE Known* known() const { return reinterpret_cast<Known*>(stages + kStages * kStageBytes); }
+
+  // The run of lines that a lane counts.
+  struct Run {
+    bool of_a;
+    int line;  // its first
+    uint32_t* counters;
+    uint32_t units;  // octets of lines and segments; 0: it does not exist
+  };
+  TREDUCE_DEVICE Run run_of(int lane) const {
+    const bool of_a = lane < kRunsA;
+    const int line = of_a ? at.row + lane * kRunLines : at.column + (lane - kRunsA) * kRunLines;
+    const split::IntoParts& side = this->side(of_a);
+    const int lines = static_cast<int>(side.to.shape.lines), segments = static_cast<int>(side.segments);
+    const bool exists = lane < kRuns && line < lines;
+    const int runs = static_cast<int>(runs_of(lines));
+    return {of_a, line, side.to.runs + (matrix(of_a) * runs + line / kRunLines) * 2,
+            exists ? static_cast<uint32_t>(kRunLines / kOctet * segments) : 0};
   }
-}
 
-// Computes the outputs by parts of a tile of a matrix, whose lines are known. Parts of a segment lie in shared memory, in `stages`, as
-// [operand][part][swizzled row of a line]: while one is multiplied the next one is split.
-// Who calls: every thread of the team. Synchronises within.
-TREDUCE_DEVICE void compute_by_parts(const Work& work, const Tile& tile, char* stages, int first_row, int first_column,
-                                     int2 batch, int64_t index) {
-  using Lines = hopper::Tile<bfloat16, kFinishTile, true>;
-  static_assert(Lines::kBytes == kTileBytes && kThreads / 32 * kOctet == kFinishTile);
-  const Problem& p = work.problem;
-  // A shuffle tells the compiler what is the same in all lanes: descriptors are then computed in uniform registers.
-  const int warp = __shfl_sync(~0u, Team::thread() / 32, 0), lane = threadIdx.x % 32, group = warp / 4;
-  const int steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
-  // A warp splits eight lines of each operand; past the last line the last one.
-  const int line = warp * kOctet + split::line_in_set(lane / kLanes);
-  const auto numbers_of = [&](const Side& side, int first) {
-    return split::Line<>(side, side.source.line(side.matrices.of(batch.x, batch.y), 0),
-                         min(first + line, side.lines - 1));
-  };
-  const split::Line<> from[2] = {numbers_of(work.sides[0], first_row), numbers_of(work.sides[1], first_column)};
-  const int exponents[2] = {parts_exponent(tile.facts[line]), parts_exponent(tile.facts[kFinishTile + line])};
-  char* const row = stages + line * hopper::kRowBytes;
-  float next[2][kNumbers];
-  const auto read = [&](int segment) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) from[i].read(work.sides[i], segment, next[i]);
-  };
-  const auto split_next = [&](int segment) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      split::PiecesX<kParts> parts;
-      split::split_pieces(next[i], exponents[i], parts);
-      store_parts(row + segment % 2 * kStageBytes + i * kParts * kTileBytes, line, parts);
+  // Finds what is to be known of the lines. Who calls: all threads of the consumers, which synchronise then.
+  TREDUCE_DEVICE void know(const LineFacts& lines_a, const LineFacts& lines_b) const {
+    constexpr int kThreads = S::kConsumers * hopper::kWarpGroup;
+    for (int i = threadIdx.x - (S::kThreads - kThreads); i < kM + kN; i += kThreads) {
+      const bool of_a = i < kM;
+      const int line = of_a ? at.row + i : at.column + i - kM;
+      const bool exists = line < (of_a ? work.problem.m : work.problem.n);
+      const Facts facts = exists ? *(of_a ? lines_a : lines_b).at(line, at.batch) : 0;
+      const unsigned code = code_of(facts);
+      known()[i] = {parts_exponent(facts), !exists ? 0 : of_a ? codes_by_parts(code) : set_of(code)};
     }
-    if (segment + 1 < steps) read(segment + 1);
-    ptx::fence_async_proxy();
-  };
-  read(0);
-  split_next(0);
-  float acc[kOutputs] = {}, high[kOutputs], rest[kOutputs];
+    hopper::named_barrier<kThreads>(kConsumersBarrier);
+  }
+
+  // Splits lines of the tile into parts, until all are done or other blocks' warps have taken them. A unit's numbers are read while the one
+  // before is split. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE void split_lines() const {
+    const int lane = threadIdx.x % 32;
+    const Run run = run_of(lane);
+    bool open = run.units > 0;
+    uint32_t unit = 0, some = 0, done = 0;
+    float now[kNumbers], next[kNumbers];
+    struct {
+      bool of_a, there;
+      int line, segment, exponent;
+    } split{}, read{};
+    Facts facts = 0;
+    bool has = false;
 #pragma unroll 1
-  for (int segment = 0; segment < steps; ++segment) {
-    Team::sync();  // it has been split, and the one before multiplied
-    const char* const stage = stages + segment % 2 * kStageBytes;
-    split::start_products<kParts>(
-        high, rest, true, [&](float (&to)[kOutputs], int of_a, int of_b, int i, int accumulate) {
-          ptx::Wgmma<bfloat16, kColumns, false, false>::multiply(
-              to, Lines::lone_descriptor(stage + of_a * kTileBytes, 0, i),
-              Lines::lone_descriptor(stage + (kParts + of_b) * kTileBytes, group * kColumns, i), accumulate);
-        });
-    if (segment + 1 < steps) split_next(segment + 1);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_touch(high);
-    ptx::wgmma_touch(rest);
+    for (;;) {
+      if (some == 0) {
+        if (open) unit = atomicAdd(run.counters, 1u);
+        open = open && unit < run.units;
+        done += open;
+        some = __ballot_sync(~0u, open);
+      }
+      const bool more = some != 0;
+      if (more) {
+        const int from = __ffs(some) - 1, taken = static_cast<int>(__shfl_sync(~0u, unit, from));
+        some &= some - 1;
+        read.of_a = from < kRunsA;
+        const split::IntoParts& side = this->side(read.of_a);
+        constexpr int kOctets = kRunLines / kOctet;
+        read.segment = taken / kOctets;
+        read.line = __shfl_sync(~0u, run.line, from) + taken % kOctets * kOctet + lane / kLanes;
+        read.there = read.line < static_cast<int>(side.to.shape.lines);
+        if (read.there) facts = side.to.line_facts[matrix(read.of_a) * side.to.shape.lines_padded + read.line];
+        split::read_numbers(side, side.from.line(matrix(read.of_a), read.line), read.there, read.segment, next);
+      }
+      if (has && split.there) {
+        side(split.of_a).write_parts(now, matrix(split.of_a), split.line, split.segment, split.exponent);
+      }
+      if (!more) break;
+      split = read;
+      split.exponent = parts_exponent(facts);
+      has = true;
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) split::add_parts(acc[i], high[i], rest[i]);
+      for (int i = 0; i < kNumbers; ++i) now[i] = next[i];
+    }
+    ptx::fence_async_proxy_global();
+    __threadfence();
+    __syncwarp();
+    if (done > 0) atomicAdd(run.counters + 1, done);
   }
-  float* const matrix = work.c + index * p.m * p.n;
-#pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int down = warp % 4 * 16 + lane / 4 + i / 2 % 2 * 8;
-    const int across = group * kColumns + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    if (down >= tile.rows || across >= tile.columns) continue;
-    const int of_a = down, of_b = kFinishTile + across;  // its lines of the tile
-    if (!by_parts(arithmetic_of(tile.code(of_a), tile.code(of_b)))) continue;
-    const float sum = split::from_units(acc[i], -parts_exponent(tile.facts[of_a]), -parts_exponent(tile.facts[of_b]));
-    const int64_t column = first_column + across;
-    matrix[(first_row + down) * p.n + column] = work.bias == nullptr ? sum : canonical(sum + __ldg(work.bias + column));
+  // Waits until all lines are split. Who calls: all lanes of the warp that then copies.
+  TREDUCE_DEVICE void wait_for_lines() const {
+    const Run run = run_of(threadIdx.x % 32);
+    if (run.units > 0) {
+      while (ptx::load_acquire(run.counters + 1) < run.units) {
+      }
+    }
+    __syncwarp();
+    ptx::fence_async_proxy_global();
   }
-}
 
-// Computes what pairs leave of a tile of the matrix `at`, in tiles of 64 x 64. `shared`: aligned as tiles are.
-// Who calls: every thread of the team, where all that others wrote is seen. Synchronises within.
-TREDUCE_DEVICE void compute(const Work& work, const LineFacts& lines_a, const LineFacts& lines_b,
-                            const hopper::Grid::Place& at, int end_row, int end_column, char* shared) {
-  Tile& tile = *reinterpret_cast<Tile*>(shared + 2 * kStageBytes);
-  const Problem& p = work.problem;
-  for (int row = at.row; row < end_row; row += kFinishTile) {
-    for (int column = at.column; column < end_column; column += kFinishTile) {
-      tile.read(lines_a, lines_b, row, column, end_row, end_column, at.batch);
-      Team::sync();
-      // Each warp finds the codes of all lines, so all agree.
-      const auto [rows, columns] = split::codes_of_tile(
-          tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
-      if (split::any_output(rows, columns, &by_parts)) {
-        compute_by_parts(work, tile, shared, row, column, at.batch, at.index);
-        Team::sync();
+  // Who calls: one thread.
+  TREDUCE_DEVICE void copy(const CUtensorMap& map_a, const CUtensorMap& map_b, Position& position) const {
+    for (int step = 0; step < steps(); ++step, position.next()) {
+      ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
+      uint64_t* const full = ring.full + position.stage;
+      ptx::mbarrier_arrive_expect(full, kStageBytes);
+      char *const a = stages + position.stage * kStageBytes, *const b = a + kParts * S::kBytesA;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        TileA::load(a + part * S::kBytesA, &map_a, at.row, step * kSegment, {part, matrix_a}, full);
+        TileB::load(b + part * S::kBytesB, &map_b, at.column, step * kSegment, {part, matrix_b}, full);
       }
-      if (split::any_output(rows, columns, &at_last)) {
-        tile.compute(work.a, work.b, work.c + at.index * p.m * p.n, work.bias, p, row, column, at.index);
-      }
-      Team::sync();  // the next tile's facts take the place of these
     }
   }
-}
+
+  // Who calls: a warp group, of which each consumer is one.
+  TREDUCE_DEVICE void multiply(int consumer, Position& position) const {
+    const int first_row = S::first_row(consumer), first_column = S::first_column(consumer);
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
+    const uint32_t first = ptx::kept(TileA::low_word(stages));
+    // A consumer all of whose outputs are others' lets the stages pass.
+    uint32_t of_rows = 0, of_columns = 0;
+    for (int i = threadIdx.x % 32; i < 64; i += 32) of_rows |= known()[first_row + i].codes;
+    for (int i = threadIdx.x % 32; i < S::kColumns; i += 32) of_columns |= known()[kM + first_column + i].codes;
+    const bool wanted = (__reduce_or_sync(~0u, of_rows) & __reduce_or_sync(~0u, of_columns)) != 0;
+    if (S::kConsumers > 1 && !wanted) {
+      for (int step = 0; step < steps(); ++step, position.next()) {
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+        hopper::release<1>(empty + position.stage * 8);
+      }
+      return;
+    }
+    float acc[kOutputs] = {}, high[kOutputs], rest[kOutputs];
+#pragma unroll 1
+    for (int step = 0; step < steps(); ++step, position.next()) {
+      const uint32_t a = __shfl_sync(~0u, first + position.stage * (kStageBytes >> 4), 0);
+      const uint32_t b = a + (kParts * S::kBytesA >> 4);
+      ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+      split::start_products<kParts>(
+          high, rest, true, [&](float (&to)[kOutputs], int of_a, int of_b, int i, bool accumulate) {
+            Multiply::multiply(to, TileA::descriptor(a + (of_a * S::kBytesA >> 4), first_row, i),
+                               TileB::descriptor(b + (of_b * S::kBytesB >> 4), first_column, i), accumulate);
+          });
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_touch(high);
+      ptx::wgmma_touch(rest);
+      hopper::release<1>(empty + position.stage * 8);
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) split::add_parts(acc[i], high[i], rest[i]);
+    }
+    // Outputs of lines that do not exist are none's.
+    const int lane = threadIdx.x % 32, row = first_row + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const Known rows[2] = {known()[row], known()[row + 8]};
+    const Known* const columns = known() + kM + first_column + lane % 4 * 2;
+    const int64_t n = work.problem.n;
+    const int column = at.column + first_column + lane % 4 * 2;
+    float* const to = work.c + at.index * work.problem.m * n + (at.row + row) * n + column;
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+      const int across = i / 4 * 8 + i % 2;
+      const Known &of_row = rows[i / 2 % 2], of_column = columns[across];
+      if ((of_row.codes & of_column.codes) == 0) continue;
+      const float sum = split::from_units(acc[i], -of_row.exponent, -of_column.exponent);
+      to[i / 2 % 2 * 8 * n + across] = work.bias == nullptr ? sum : canonical(sum + __ldg(work.bias + column + across));
+    }
+  }
+
+  // On the plain cores, in tiles of 64 x 64. Who calls: every thread of the team. Synchronises within.
+  TREDUCE_DEVICE void compute_last(const LineFacts& lines_a, const LineFacts& lines_b) const {
+    LastTile& tile = *reinterpret_cast<LastTile*>(stages);
+    const Problem& p = work.problem;
+    const int end_row = static_cast<int>(min(p.m, int64_t(at.row) + kM));
+    const int end_column = static_cast<int>(min(p.n, int64_t(at.column) + kN));
+    for (int row = at.row; row < end_row; row += kFinishTile) {
+      for (int column = at.column; column < end_column; column += kFinishTile) {
+        tile.read(lines_a, lines_b, row, column, end_row, end_column, at.batch);
+        Team::sync();
+        // Each warp finds the codes of all lines, so all agree.
+        const auto [rows, columns] = split::codes_of_tile(
+            tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
+        if (split::any_output(rows, columns, &at_last)) {
+          tile.compute(work.a, work.b, work.c + at.index * p.m * p.n, work.bias, p, row, column, at.index);
+        }
+        Team::sync();  // the next tile's facts take the place of these
+      }
+    }
+  }
+};
 
 }  // namespace treduce::matmul::split_rest

@@ -17,9 +17,11 @@ TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, 
 }
 
 static __global__ void __launch_bounds__(kThreads, 5)
-    split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b) {
+    split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b, uint32_t* zeroed,
+                      int words) {
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < words; i += gridDim.x * kThreads) zeroed[i] = 0;
   begin_facts(a.to, kPlainestFacts);
   begin_facts(b.to, kPlainestFacts);
   split_both(a, b, ~0u, ~0u);

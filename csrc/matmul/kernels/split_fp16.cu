@@ -55,7 +55,6 @@ struct Shape {
   static constexpr bool kComputesRest = computes_rest(kIndex);
   static constexpr int kMultiplying = !kComputesRest ? 232 : kConsumers == 1 ? 240 : 168;
   static constexpr int kCopying = !kComputesRest ? 40 : kConsumers == 1 ? 224 : 160;
-  static_assert(!kComputesRest || kStages * kStageBytes >= split_rest::kSharedBytes);
   // Whether a consumer starts the next segment before it adds the sums of this one. In wider tiles registers do not suffice, or the other
   // consumer keeps the tensor cores busy all the same.
   static constexpr bool kAhead = kColumns <= 80;
@@ -77,7 +76,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b, Scales scales_a,
            Scales scales_b, TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT OperandFacts facts_a,
            TREDUCE_GRID_CONSTANT OperandFacts facts_b, TREDUCE_GRID_CONSTANT split_few::Product few,
-           TREDUCE_GRID_CONSTANT split_rest::Work rest, float* c, const float* bias) {
+           TREDUCE_GRID_CONSTANT split_rest::Work rest, TREDUCE_GRID_CONSTANT CUtensorMap parts_a,
+           TREDUCE_GRID_CONSTANT CUtensorMap parts_b, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   using TileA = Tile<float16, S::kTileM, true>;
   using TileB = Tile<float16, S::kTileN, true>;
@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
   __shared__ Ring<S::kStages> ring;
   __shared__ Verdicts verdicts;
-  __shared__ uint32_t left;  // a bit for each task whose outputs are not all the pairs', of ten that there are at most
+  __shared__ split_rest::Left left;
+  __shared__ uint32_t told;  // tiles that have outputs by parts, as far as was known before the last sums
   __shared__ split_few::Counts<Verdicts::kScouts / 32> counts;
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   if (threadIdx.x == 0) {
     verdicts.init(1 + S::kConsumers * 4);
-    left = 0;
+    left = {};
   }
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
@@ -174,7 +175,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
                                 });
           if (S::kComputesRest && rest.wanted) {
-            if (Verdicts::scout() == 0) left |= 1u << n;
+            const bool parts = any(&by_parts), last = any(&at_last);
+            if (Verdicts::scout() == 0) {
+              if (parts) split_rest::tell_left(rest, work.task(task_index(n)).tile);
+              left.by_parts |= uint32_t(parts) << n;
+              left.at_last |= uint32_t(last) << n;
+            }
           } else if (threadIdx.x % 32 == 0) {
             atomicOr(facts_a.codes, sets[0]);
             atomicOr(facts_b.codes, sets[1]);
@@ -215,6 +221,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     };
     const auto line_scales = [&](const char* scales) {
       return split::LineScales<S::kColumns>(scales, first_row, scales + S::kScaleBytesA, first_column);
+    };
+    uint32_t told_now = 0;
+    const auto look = [&] {
+      if (S::kComputesRest && rest.wanted) told_now = split_rest::told_so_far(rest);
     };
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
@@ -323,8 +333,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if (asks) none = has_none();
         if (none || step == task.end) break;
       }
+      look();  // arrives while sums are stored
       if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
     }
+    if (S::kComputesRest && threadIdx.x == kWarpGroup) told = told_now;
     if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
   }
   if constexpr (S::kCluster > 1) cluster::sync();
@@ -332,17 +344,63 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (!rest.wanted) return;
     __syncwarp();
     __syncthreads();  // results were stored, and scouts know what is left: mostly nothing
-    if (left == 0) return;
-    if constexpr (S::kThreads > split_rest::kThreads) {
-      if (threadIdx.x < S::kThreads - split_rest::kThreads) return;
+    using Rest = split_rest::Rest<S>;
+    __shared__ Ring<Rest::kStages> parts_ring;
+    const auto rest_of = [&](int64_t tile) {
+      const auto place = grid.place(tile, S::kTileM, S::kTileN);
+      return Rest{rest, parts_ring, stages, place, scales_a.matrix(place.batch), scales_b.matrix(place.batch)};
+    };
+    // Splits lines of its own tiles; a block that has none those of some others.
+    const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
+    if ((own | helped | left.at_last) == 0) return;
+    const uint32_t warp = blockIdx.x * (S::kThreads / 32) + threadIdx.x / 32;
+    for (uint32_t i = 0, tasks = own;; ++i) {
+      int64_t tile;
+      if (own != 0) {
+        if (tasks == 0) break;
+        tile = work.task(task_index(__ffs(tasks) - 1)).tile;
+        tasks &= tasks - 1;
+      } else {
+        if (i >= helped) break;
+        const uint32_t next = ptx::load_acquire(rest.left_tiles + 1 + (warp + i * (told / helped)) % told);
+        if (next == 0) continue;  // it is being told
+        tile = next - 1;
+      }
+      rest_of(tile).split_lines();
     }
+    if ((own | left.at_last) == 0) return;
+    if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(&parts_a);
+      ptx::prefetch_tensor_map(&parts_b);
+      parts_ring.init(S::kConsumers * 4);
+    }
+    typename Rest::Position position;
     for (int n = 0; task_index(n) < work.tasks; ++n) {
-      if ((left >> n & 1) == 0) continue;
-      auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
-      place.row += rank * S::kTileM;
-      const int end_row = static_cast<int>(min(grid.m, int64_t(place.row) + S::kTileM));
-      const int end_column = static_cast<int>(min(grid.n, int64_t(place.column) + S::kTileN));
-      split_rest::compute(rest, facts_a.lines, facts_b.lines, place, end_row, end_column, stages);
+      const bool by_parts = (own >> n & 1) != 0, at_last = (left.at_last >> n & 1) != 0;
+      if (!by_parts && !at_last) continue;
+      const Rest tile = rest_of(work.task(task_index(n)).tile);
+      if (by_parts) {
+        ptx::fence_async_proxy();  // of what was stored to the stages
+        __syncthreads();
+        if (warp_group == 0) {
+          ptx::release_registers<S::kCopying>();
+          if (threadIdx.x < 32) {
+            tile.wait_for_lines();
+            if (ptx::elect_one()) tile.copy(parts_a, parts_b, position);
+          }
+        } else {
+          ptx::take_registers<S::kMultiplying>();
+          tile.know(facts_a.lines, facts_b.lines);
+          tile.multiply(S::kConsumers == 1 ? 0 : warp_group - 1, position);
+        }
+        __syncwarp();
+        __syncthreads();
+      }
+      if (!at_last) continue;
+      if (S::kThreads == split_rest::kThreads || threadIdx.x >= S::kThreads - split_rest::kThreads) {
+        tile.compute_last(facts_a.lines, facts_b.lines);
+      }
+      __syncthreads();
     }
   }
 #endif
@@ -363,10 +421,16 @@ cudaError_t launch_shape(const Call& call, const Operand& a, const Operand& b, c
   const auto facts = [](const Operand& o, const Operand16& split) {
     return OperandFacts{split::segments_of(o, split), split::lines_of(o, split), split.codes};
   };
+  CUtensorMap parts_a = {}, parts_b = {};
+  if (S::kComputesRest && call.prepared.rest_in_one) {
+    error = split::encode_parts(split_a, S::kTileM, &parts_a);
+    if (error == cudaSuccess) error = split::encode_parts(split_b, S::kTileN, &parts_b);
+    if (error != cudaSuccess) return error;
+  }
   const auto results = split::results_of(call, partials);
   return launch(function, call.step(1), map_a, map_b, split::scales_of(a, split_a), split::scales_of(b, split_b), work,
                 facts(a, split_a), facts(b, split_b), split_few::product_of(call, a, b, split_a, split_b),
-                split_rest::work_of(call, a, b), results.c, results.bias);
+                split_rest::work_of(call, a, b, split_a, split_b), parts_a, parts_b, results.c, results.bias);
 }
 
 cudaError_t launch_one(const Call& call) {
@@ -383,7 +447,8 @@ cudaError_t launch_one(const Call& call) {
     const PartsRange all{0, prepared.groups};
     error = launch(&split::split_into_halves, call.step(0),
                    split::IntoHalves{split::task_of(a, regions_a.splitting, split_a, all), split_a.shape.lines_padded},
-                   split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all), split_b.shape.lines_padded});
+                   split::IntoHalves{split::task_of(b, regions_b.splitting, split_b, all), split_b.shape.lines_padded},
+                   split_a.runs, static_cast<int>(prepared.left_words));
     if (error != cudaSuccess) return error;
     error = with_shape<kShapeCount>(
         call, [&](auto index) { return launch_shape<Shape<index()>>(call, a, b, split_a, split_b, partials); });

@@ -87,5 +87,8 @@ TREDUCE_DEVICE void wait_stores_read() {
 // Lets the copy engine and the tensor cores see what this thread stored to shared memory, and keeps what it asks of the copy engine
 // afterwards behind the loads and stores that happened before, other threads' included if it waited for them at a barrier.
 TREDUCE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same of global memory, for copies of what this launch wrote: who wrote it calls this before it is released, and who copies it after
+// that was acquired. fence.proxy.async.global (sm_90 and later).
+TREDUCE_DEVICE void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace treduce::ptx
