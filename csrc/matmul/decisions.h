@@ -55,9 +55,8 @@ struct Decisions {
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0, few_lines = 0;  // offsets
-  int64_t left_tiles = 0,
-          left_words =
-              0;  // of rest_in_one: see split_rest.cuh; the counters of runs and these, which the first launch zeroes
+  // Of rest_in_one: where the tiles that are left are told of; and the words that the first launch zeroes, counters of runs and these.
+  int64_t left_tiles = 0, left_words = 0;
 
   // Tasks that blocks are dealt by steps of k, and where the accumulators lie that they hand over: see stream_k.cuh.
   int64_t dealt = 0, accumulators = 0;

@@ -75,8 +75,8 @@ TREDUCE_HOST_DEVICE constexpr int64_t most_units(int64_t lines_a, int64_t lines_
 // All that pairs leave of a small product, in the launch that multiplied.
 namespace split_rest {
 
-constexpr int kOctet = 8,
-              kThreads = 2 * hopper::kWarpGroup;  // lines that a warp splits; threads that compute on the plain cores
+constexpr int kOctet = 8;                         // lines that a warp splits
+constexpr int kThreads = 2 * hopper::kWarpGroup;  // those who compute on the plain cores
 
 }  // namespace split_rest
 

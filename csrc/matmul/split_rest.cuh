@@ -61,13 +61,14 @@ struct Left {
 
 constexpr int kConsumersBarrier = 6;
 
-// Tells that a tile has outputs by parts. Who calls: one thread, after a barrier of those who found out about its lines.
+// Tells that a tile has outputs by parts: blocks that have none then split its lines, too. Who calls: one thread, after a barrier of those
+// who found out about its lines.
 TREDUCE_DEVICE void tell_left(const Work& work, int64_t tile) {
   __threadfence();
   ptx::store_release(work.left_tiles + 1 + atomicAdd(work.left_tiles, 1u), static_cast<uint32_t>(tile) + 1);
 }
 
-// How many have been told of; others may follow.
+// How many tiles have been told of; others may follow.
 TREDUCE_DEVICE uint32_t told_so_far(const Work& work) { return *const_cast<const volatile uint32_t*>(work.left_tiles); }
 
 // What is known of a line of the tile: the exponent of the unit that its parts have; and of rows the codes of columns with which they have
@@ -152,7 +153,7 @@ struct Rest {
     struct {
       bool of_a, there;
       int line, segment, exponent;
-    } split{}, read{};
+    } read{}, before{};  // the unit that is read, and the one that is split meanwhile
     Facts facts = 0;
     bool has = false;
 #pragma unroll 1
@@ -176,12 +177,12 @@ struct Rest {
         if (read.there) facts = side.to.line_facts[matrix(read.of_a) * side.to.shape.lines_padded + read.line];
         split::read_numbers(side, side.from.line(matrix(read.of_a), read.line), read.there, read.segment, next);
       }
-      if (has && split.there) {
-        side(split.of_a).write_parts(now, matrix(split.of_a), split.line, split.segment, split.exponent);
+      if (has && before.there) {
+        side(before.of_a).write_parts(now, matrix(before.of_a), before.line, before.segment, before.exponent);
       }
       if (!more) break;
-      split = read;
-      split.exponent = parts_exponent(facts);
+      before = read;
+      before.exponent = parts_exponent(facts);
       has = true;
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) now[i] = next[i];
@@ -262,7 +263,7 @@ struct Rest {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const int across = i / 4 * 8 + i % 2;
-      const Known &of_row = rows[i / 2 % 2], of_column = columns[across];
+      const Known of_row = rows[i / 2 % 2], of_column = columns[across];
       if ((of_row.codes & of_column.codes) == 0) continue;
       const float sum = split::from_units(acc[i], -of_row.exponent, -of_column.exponent);
       to[i / 2 % 2 * 8 * n + across] = work.bias == nullptr ? sum : canonical(sum + __ldg(work.bias + column + across));
