@@ -124,18 +124,21 @@ TREDUCE_DEVICE void store_parts(const float (&x)[kNumbers], uint16_t* segment, i
 struct IntoParts : Task {
   const uint32_t* others;
 
+  TREDUCE_DEVICE Facts facts(uint32_t matrix, uint32_t line) const {
+    return to.line_facts[matrix * to.shape.lines_padded + line];
+  }
   // Which of the codes that its lines have need parts, as a set. Who calls: all lanes of a warp.
   TREDUCE_DEVICE uint32_t wanted() const {
     if (others == nullptr) return ~0u;
     return __ballot_sync(~0u, any_with(threadIdx.x % 32, *others, &by_parts)) & *to.codes;
   }
   TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t wanted) const {
-    return others == nullptr || (set_of(code_of(to.line_facts[matrix * to.shape.lines_padded + line])) & wanted) != 0;
+    return others == nullptr || (set_of(code_of(facts(matrix, line))) & wanted) != 0;
   }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             const float*, const Sampled&) const {
     if (!there) return;
-    const int exponent = parts_exponent(to.line_facts[matrix * to.shape.lines_padded + line]);
+    const int exponent = parts_exponent(facts(matrix, line));
     const uint32_t place = to.place_of == nullptr ? line : to.place_of[line];
     write_parts(x, matrix, place, segment, exponent);
     if (threadIdx.x % kLanes == 0) write_unit(matrix, place, segment, -exponent);
@@ -160,11 +163,6 @@ struct IntoLateParts : IntoParts {
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             const float*, const Sampled&) const {
     if (there) write_parts(x, matrix, line, segment, parts_exponent(facts(matrix, line)));
-  }
-
- private:
-  TREDUCE_DEVICE Facts facts(uint32_t matrix, uint32_t line) const {
-    return to.line_facts[matrix * to.shape.lines_padded + line];
   }
 };
 

@@ -36,8 +36,8 @@ struct Work {
   float* c;
   Problem problem;
   split::IntoParts sides[2];  // A, B
-  uint32_t*
-      left_tiles;  // how many tiles have outputs by parts, and which: one more than their numbers, as they are found
+  // How many tiles have outputs by parts, and which: one more than their numbers, as they are found.
+  uint32_t* left_tiles;
 };
 
 inline Work work_of(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
@@ -112,7 +112,6 @@ struct Rest {
 
   // The run of lines that a lane counts.
   struct Run {
-    bool of_a;
     int line;  // its first
     uint32_t* counters;
     uint32_t units;  // octets of lines and segments; 0: it does not exist
@@ -124,7 +123,7 @@ struct Rest {
     const int lines = static_cast<int>(side.to.shape.lines), segments = static_cast<int>(side.segments);
     const bool exists = lane < kRuns && line < lines;
     const int runs = static_cast<int>(runs_of(lines));
-    return {of_a, line, side.to.runs + (matrix(of_a) * runs + line / kRunLines) * 2,
+    return {line, side.to.runs + (matrix(of_a) * runs + line / kRunLines) * 2,
             exists ? static_cast<uint32_t>(kRunLines / kOctet * segments) : 0};
   }
 
