@@ -32,7 +32,7 @@ using LastTile = split::LastTile<Team>;
 // The product, where its launch computes all.
 struct Work {
   bool wanted;
-  const float *a, *b, *bias;
+  const float* bias;
   float* c;
   Problem problem;
   split::IntoParts sides[2];  // A, B
@@ -44,8 +44,6 @@ inline Work work_of(const Call& call, const Operand& a, const Operand& b, const 
                     const Operand16& split_b) {
   const PartsRange all{0, call.prepared.groups};
   return {call.prepared.rest_in_one,
-          static_cast<const float*>(call.a),
-          static_cast<const float*>(call.b),
           static_cast<const float*>(call.bias),
           static_cast<float*>(call.c),
           call.problem,
@@ -78,6 +76,11 @@ struct Known {
   uint32_t codes;
 };
 
+// Where a tile lies, and its matrices of A and of B.
+struct Place : hopper::Grid::Place {
+  int matrix_a, matrix_b;
+};
+
 // S: a shape of split_fp16, of whose tile its warp groups multiply the same outputs by parts.
 template <class S>
 struct Rest {
@@ -100,11 +103,9 @@ struct Rest {
   const Work& work;
   hopper::Ring<kStages>& ring;
   char* stages;
-  // Of the task.
-  hopper::Grid::Place at;
-  int matrix_a, matrix_b;
+  Place at;  // of the tile
 
-  TREDUCE_DEVICE int matrix(bool of_a) const { return of_a ? matrix_a : matrix_b; }
+  TREDUCE_DEVICE int matrix(bool of_a) const { return of_a ? at.matrix_a : at.matrix_b; }
   TREDUCE_DEVICE const split::IntoParts& side(bool of_a) const { return work.sides[of_a ? 0 : 1]; }
 
   TREDUCE_DEVICE int steps() const { return static_cast<int>(work.sides[0].segments); }
@@ -154,7 +155,6 @@ struct Rest {
       int line, segment, exponent;
     } read{}, before{};  // the unit that is read, and the one that is split meanwhile
     Facts facts = 0;
-    bool has = false;
 #pragma unroll 1
     for (;;) {
       if (some == 0) {
@@ -173,16 +173,15 @@ struct Rest {
         read.segment = taken / kOctets;
         read.line = __shfl_sync(~0u, run.line, from) + taken % kOctets * kOctet + lane / kLanes;
         read.there = read.line < static_cast<int>(side.to.shape.lines);
-        if (read.there) facts = side.to.line_facts[matrix(read.of_a) * side.to.shape.lines_padded + read.line];
+        if (read.there) facts = side.facts(matrix(read.of_a), read.line);
         split::read_numbers(side, side.from.line(matrix(read.of_a), read.line), read.there, read.segment, next);
       }
-      if (has && before.there) {
+      if (before.there) {
         side(before.of_a).write_parts(now, matrix(before.of_a), before.line, before.segment, before.exponent);
       }
       if (!more) break;
       before = read;
       before.exponent = parts_exponent(facts);
-      has = true;
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) now[i] = next[i];
     }
@@ -211,8 +210,8 @@ struct Rest {
       char *const a = stages + position.stage * kStageBytes, *const b = a + kParts * S::kBytesA;
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        TileA::load(a + part * S::kBytesA, &map_a, at.row, step * kSegment, {part, matrix_a}, full);
-        TileB::load(b + part * S::kBytesB, &map_b, at.column, step * kSegment, {part, matrix_b}, full);
+        TileA::load(a + part * S::kBytesA, &map_a, at.row, step * kSegment, {part, at.matrix_a}, full);
+        TileB::load(b + part * S::kBytesB, &map_b, at.column, step * kSegment, {part, at.matrix_b}, full);
       }
     }
   }
@@ -283,12 +282,72 @@ struct Rest {
         const auto [rows, columns] = split::codes_of_tile(
             tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
         if (split::any_output(rows, columns, &at_last)) {
-          tile.compute(work.a, work.b, work.c + at.index * p.m * p.n, work.bias, p, row, column, at.index);
+          tile.compute(work.sides[0].from.data, work.sides[1].from.data, work.c + at.index * p.m * p.n, work.bias, p, row,
+                       column, at.index);
         }
         Team::sync();  // the next tile's facts take the place of these
       }
     }
   }
 };
+
+// Computes what is left of a block's tiles; a block of whose tiles nothing is left by parts splits lines of some others'. tile_of(task): its
+// tile; place_of(tile). told: how many tiles have been told of. Who calls: all threads of the block, whose pairs are stored.
+template <class S, class TileOf, class PlaceOf>
+TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, const CUtensorMap& parts_b,
+                                 const Left& left, uint32_t told, char* stages, const LineFacts& lines_a,
+                                 const LineFacts& lines_b, int warp_group, TileOf tile_of, PlaceOf place_of) {
+  using Rest = split_rest::Rest<S>;
+  __shared__ hopper::Ring<Rest::kStages> ring;
+  const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
+  if ((own | helped | left.at_last) == 0) return;
+  const auto rest_of = [&](int64_t tile) { return Rest{work, ring, stages, place_of(tile)}; };
+  const uint32_t warp = blockIdx.x * (S::kThreads / 32) + threadIdx.x / 32;
+  for (uint32_t i = 0, tasks = own;; ++i) {
+    int64_t tile;
+    if (own != 0) {
+      if (tasks == 0) break;
+      tile = tile_of(__ffs(tasks) - 1);
+      tasks &= tasks - 1;
+    } else {
+      if (i >= helped) break;
+      const uint32_t next = ptx::load_acquire(work.left_tiles + 1 + (warp + i * (told / helped)) % told);
+      if (next == 0) continue;  // it is being told
+      tile = next - 1;
+    }
+    rest_of(tile).split_lines();
+  }
+  if ((own | left.at_last) == 0) return;
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&parts_a);
+    ptx::prefetch_tensor_map(&parts_b);
+    ring.init(S::kConsumers * 4);
+  }
+  typename Rest::Position position;
+  for (uint32_t tasks = own | left.at_last; tasks != 0; tasks &= tasks - 1) {
+    const int n = __ffs(tasks) - 1;
+    const Rest tile = rest_of(tile_of(n));
+    if ((own >> n & 1) != 0) {
+      ptx::fence_async_proxy();  // of what was stored to the stages
+      __syncthreads();
+      if (warp_group == 0) {
+        ptx::release_registers<S::kCopying>();
+        if (threadIdx.x < 32) {
+          tile.wait_for_lines();
+          if (ptx::elect_one()) tile.copy(parts_a, parts_b, position);
+        }
+      } else {
+        ptx::take_registers<S::kMultiplying>();
+        tile.know(lines_a, lines_b);
+        tile.multiply(S::kConsumers == 1 ? 0 : warp_group - 1, position);
+      }
+      __syncwarp();
+      __syncthreads();
+    }
+    if ((left.at_last >> n & 1) == 0) continue;
+    if (S::kThreads == kThreads || threadIdx.x >= S::kThreads - kThreads) tile.compute_last(lines_a, lines_b);
+    __syncthreads();
+  }
+}
 
 }  // namespace treduce::matmul::split_rest

@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 0) {
     verdicts.init(1 + S::kConsumers * 4);
     left = {};
+    told = 0;
   }
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
@@ -222,10 +223,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const auto line_scales = [&](const char* scales) {
       return split::LineScales<S::kColumns>(scales, first_row, scales + S::kScaleBytesA, first_column);
     };
-    uint32_t told_now = 0;
-    const auto look = [&] {
-      if (S::kComputesRest && rest.wanted) told_now = split_rest::told_so_far(rest);
-    };
+    const auto look = [&] { return S::kComputesRest && rest.wanted ? split_rest::told_so_far(rest) : 0; };
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto task = work.task(task_index(n));
       const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -333,10 +331,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if (asks) none = has_none();
         if (none || step == task.end) break;
       }
-      look();  // arrives while sums are stored
+      const uint32_t told_now = look();  // arrives while sums are stored
       if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
+      if (S::kComputesRest && threadIdx.x == kWarpGroup) told = told_now;
     }
-    if (S::kComputesRest && threadIdx.x == kWarpGroup) told = told_now;
     if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
   }
   if constexpr (S::kCluster > 1) cluster::sync();
@@ -344,64 +342,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (!rest.wanted) return;
     __syncwarp();
     __syncthreads();  // results were stored, and scouts know what is left: mostly nothing
-    using Rest = split_rest::Rest<S>;
-    __shared__ Ring<Rest::kStages> parts_ring;
-    const auto rest_of = [&](int64_t tile) {
-      const auto place = grid.place(tile, S::kTileM, S::kTileN);
-      return Rest{rest, parts_ring, stages, place, scales_a.matrix(place.batch), scales_b.matrix(place.batch)};
-    };
-    // Splits lines of its own tiles; a block that has none those of some others.
-    const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
-    if ((own | helped | left.at_last) == 0) return;
-    const uint32_t warp = blockIdx.x * (S::kThreads / 32) + threadIdx.x / 32;
-    for (uint32_t i = 0, tasks = own;; ++i) {
-      int64_t tile;
-      if (own != 0) {
-        if (tasks == 0) break;
-        tile = work.task(task_index(__ffs(tasks) - 1)).tile;
-        tasks &= tasks - 1;
-      } else {
-        if (i >= helped) break;
-        const uint32_t next = ptx::load_acquire(rest.left_tiles + 1 + (warp + i * (told / helped)) % told);
-        if (next == 0) continue;  // it is being told
-        tile = next - 1;
-      }
-      rest_of(tile).split_lines();
-    }
-    if ((own | left.at_last) == 0) return;
-    if (threadIdx.x == 0) {
-      ptx::prefetch_tensor_map(&parts_a);
-      ptx::prefetch_tensor_map(&parts_b);
-      parts_ring.init(S::kConsumers * 4);
-    }
-    typename Rest::Position position;
-    for (int n = 0; task_index(n) < work.tasks; ++n) {
-      const bool by_parts = (own >> n & 1) != 0, at_last = (left.at_last >> n & 1) != 0;
-      if (!by_parts && !at_last) continue;
-      const Rest tile = rest_of(work.task(task_index(n)).tile);
-      if (by_parts) {
-        ptx::fence_async_proxy();  // of what was stored to the stages
-        __syncthreads();
-        if (warp_group == 0) {
-          ptx::release_registers<S::kCopying>();
-          if (threadIdx.x < 32) {
-            tile.wait_for_lines();
-            if (ptx::elect_one()) tile.copy(parts_a, parts_b, position);
-          }
-        } else {
-          ptx::take_registers<S::kMultiplying>();
-          tile.know(facts_a.lines, facts_b.lines);
-          tile.multiply(S::kConsumers == 1 ? 0 : warp_group - 1, position);
-        }
-        __syncwarp();
-        __syncthreads();
-      }
-      if (!at_last) continue;
-      if (S::kThreads == split_rest::kThreads || threadIdx.x >= S::kThreads - split_rest::kThreads) {
-        tile.compute_last(facts_a.lines, facts_b.lines);
-      }
-      __syncthreads();
-    }
+    split_rest::compute_left<S>(
+        rest, parts_a, parts_b, left, told, stages, facts_a.lines, facts_b.lines, warp_group,
+        [&](int n) { return work.task(task_index(n)).tile; },
+        [&](int64_t tile) {
+          const auto place = grid.place(tile, S::kTileM, S::kTileN);
+          return split_rest::Place{place, scales_a.matrix(place.batch), scales_b.matrix(place.batch)};
+        });
   }
 #endif
 }
