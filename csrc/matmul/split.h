@@ -155,10 +155,15 @@ TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
 }
 
 // Whether a checked output, as bits, is large enough.
+constexpr int kCertain = 64;  // binary orders
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {
-  constexpr int kCertain = 64;  // binary orders
   const int exponent = static_cast<int>(output >> 23 & 0xff);
   const int largest = static_cast<int>(a >> 8 & 0xff) - 127 + static_cast<int>(b >> 8 & 0xff) - 127;
+  return exponent > 0 && exponent - 127 + kCertain >= largest;
+}
+// The same if of its lines no more is known than the sum of their parts_exponent; false of some that are large enough, where that is limited.
+TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, int parts_exponents) {
+  const int exponent = static_cast<int>(output >> 23 & 0xff), largest = 2 * (kPartsTop - 1) - parts_exponents;
   return exponent > 0 && exponent - 127 + kCertain >= largest;
 }
 

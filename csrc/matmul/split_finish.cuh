@@ -2,6 +2,8 @@
 // plain cores the outputs that neither can hold.
 #pragma once
 
+#include <type_traits>
+
 #include "../primitives/ptx/launch.cuh"
 #include "../primitives/shared.cuh"
 #include "rung.h"
@@ -191,10 +193,10 @@ __device__ __noinline__ void fix_few(Scratch& scratch, const float* a, const flo
 }
 
 // Adds the groups of k of kRows rows of a tile of one matrix, and the bias if there is one: four outputs at a time if rows are
-// aligned, with kLoads loads of a thread in flight together. wanted(): whether to store them, asked while they are loaded.
-template <int kRows, class Wanted>
+// aligned, with kLoads loads of a thread in flight together.
+template <int kRows>
 TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
-                               int64_t m, int64_t n, int groups, int64_t outputs, Wanted wanted) {
+                               int64_t m, int64_t n, int groups, int64_t outputs) {
   constexpr int kAcross = kFixTile / 4, kDown = kFinishRows, kRounds = kRows / kDown, kLoads = 16;
   column += threadIdx.x % kAcross * 4;
   row += threadIdx.x / kAcross;
@@ -217,7 +219,6 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
         sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
       }
     }
-    if (!wanted()) return;
     if (bias != nullptr && column < n) {
       const float more[4] = {bias[column], bias[column + 1], bias[column + 2], bias[column + 3]};
 #pragma unroll
@@ -232,7 +233,6 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
     }
     return;
   }
-  if (!wanted()) return;
   for (int i = 0; i < kRounds; ++i) {
     const int64_t r = row + i * kDown;
     for (int64_t j = column; j < min(column + 4, n) && r < m; ++j) {
@@ -373,68 +373,145 @@ struct LastTile {
   }
 };
 
+// What a warp finds out about a tile of 64 x 64, before anything is computed for it.
+struct WarpTile {
+  Facts rows[2], columns[2];  // of the lane's lines: those with its number, and 32 further; 0: they do not exist
+  CodeSets found;
+
+  TREDUCE_DEVICE WarpTile(const LineFacts& lines_a, const LineFacts& lines_b, int64_t row, int64_t column,
+                          int64_t end_row, int64_t end_column, int2 batch) {
+    found = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int64_t r = row + threadIdx.x % 32 + i * 32, j = column + threadIdx.x % 32 + i * 32;
+      rows[i] = r < end_row ? *lines_a.at(r, batch) : 0;
+      columns[i] = j < end_column ? *lines_b.at(j, batch) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (row + threadIdx.x % 32 + i * 32 < end_row) found.rows |= set_of(code_of(rows[i]));
+      if (column + threadIdx.x % 32 + i * 32 < end_column) found.columns |= set_of(code_of(columns[i]));
+    }
+    found = {__reduce_or_sync(~0u, found.rows), __reduce_or_sync(~0u, found.columns)};
+  }
+  TREDUCE_DEVICE bool any(Arithmetic way) const {
+    return any_output(found.rows, found.columns, [way](Arithmetic x) { return x == way; });
+  }
+  // Whether checked outputs of the tile's rows from `first` to `end` are not certain. c: from the tile's first output on, which has so many
+  // columns.
+  TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count) const {
+    constexpr int kBatch = 8;  // rows, of which loads are in flight
+    const int lane = threadIdx.x % 32;
+    uint32_t checked[2];
+    int own[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      checked[i] = lane + i * 32 < count ? codes_with(code_of(columns[i]), Arithmetic::checked_parts) : 0;
+      own[i] = lane + i * 32 < count ? lane + i * 32 : 0;
+    }
+    bool uncertain = false;
+#pragma unroll 1
+    for (int row = first; row < end; row += kBatch) {
+      uint32_t outputs[kBatch][2];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const float* const from = c + min(row + j, end - 1) * n;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) outputs[j][i] = __float_as_uint(from[own[i]]);
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int line = min(row + j, end - 1);
+        const Facts of_row = __shfl_sync(~0u, line < 32 ? rows[0] : rows[1], line % 32);
+        const uint32_t code = set_of(code_of(of_row));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uncertain |= (checked[i] & code) != 0 && !is_certain(outputs[j][i], of_row, columns[i]);
+        }
+      }
+    }
+    return __any_sync(~0u, uncertain);
+  }
+};
+
 // codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known. shares: blocks that add the groups
-// of a tile, where nothing else is to be done.
+// of a tile, each of some rows.
 static __global__ void __launch_bounds__(kThreads, 2)
     finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
   __shared__ LastTile<WholeBlock<kThreads>> last;
-  __shared__ bool some_plain[kThreads / 32];
+  __shared__ bool some_left[kThreads / 32];
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
   const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
   const auto is_all = [&] { return known && !any_output(set_a, set_b, &at_last); };  // of any tile
   if (groups == 1 && is_all()) return;
-  const int share = static_cast<int>(blockIdx.x) % shares;
-  const int64_t begin = blockIdx.x / shares, step = gridDim.x / shares, outputs = p.batches * p.m * p.n;
-  // Whether that is all is known no sooner than the groups' sums: both are asked for at once.
-  if (groups > 1 && (shares > 1 || p.m <= kFinishRows)) {
-    const auto at = tiles.place(begin);
-    const int64_t matrix = at.batch * p.m * p.n;
-    add_groups<kFinishRows>(partials + matrix, c + matrix, bias, at.row + share * kFinishRows, at.column, p.m, p.n,
-                            groups, outputs, is_all);
-    if (is_all()) return;
-  }
-  const bool no_more = is_all();
-  if (share > 0) return;
+  const int64_t outputs = p.batches * p.m * p.n;
   const auto batch_of = [&](int64_t batch) {
     return int2{static_cast<int>(batch / inner_batches), static_cast<int>(batch % inner_batches)};
   };
-  // A warp a tile: whether it may have plain outputs. Nearly always it has none.
-  constexpr int kAtOnce = kThreads / 32;
+  // Computes what is left of rows of a tile.
+  const auto compute = [&](const auto& at, int64_t row, int64_t end_row) {
+    last.read(lines_a, lines_b, row, at.column, end_row, p.n, batch_of(at.batch));
+    __syncthreads();
+    last.compute(a, b, c + at.batch * p.m * p.n, bias, p, row, at.column, at.batch);
+    __syncthreads();  // the next tile's facts take the place of these
+  };
+  constexpr int kWarps = kThreads / 32;
+  const int warp = threadIdx.x / 32;
+  if (groups > 1) {
+    const int rows = shares > 1 ? kFinishRows : kFixTile, share = static_cast<int>(blockIdx.x) % shares;
+    const auto add = [&](auto count, const auto& at) {
+      const int64_t matrix = at.batch * p.m * p.n;
+      add_groups<count()>(partials + matrix, c + matrix, bias, at.row + share * rows, at.column, p.m, p.n, groups,
+                          outputs);
+    };
+    int64_t tile = blockIdx.x / shares;
+    // Of few rows a block has one tile. Whether that is all is known no sooner than the sums: both are asked for at once.
+    bool added = shares > 1 || p.m <= kFinishRows;
+    if (added) {
+      add(std::integral_constant<int, kFinishRows>(), tiles.place(tile));
+      if (is_all()) return;
+    }
+    for (; tile < tiles.count; tile += gridDim.x / shares, added = false) {
+      const auto at = tiles.place(tile);
+      if (!added) add(std::integral_constant<int, kFixTile>(), at);
+      const int64_t row = at.row + share * rows, end_row = min(p.m, row + rows);
+      if (is_all() || row >= p.m) continue;
+      const WarpTile own(lines_a, lines_b, row, at.column, end_row, p.n, batch_of(at.batch));
+      __syncthreads();  // all sums are there
+      bool some = own.any(Arithmetic::plain);
+      if (!some && own.any(Arithmetic::checked_parts)) {
+        const int count = static_cast<int>(end_row - row);
+        some = own.any_uncertain(c + (at.batch * p.m + row) * p.n + at.column, p.n, warp * count / kWarps,
+                                 (warp + 1) * count / kWarps, p.n - at.column);
+      }
+      if (__syncthreads_or(some) != 0) compute(at, row, end_row);
+    }
+    return;
+  }
+  // A warp a tile: whether something is left of it. Nearly always nothing is.
   const auto look = [&](int64_t tile) {
     const auto at = tiles.place(tile);
-    const int2 batch = batch_of(at.batch);
-    const CodeSets found = codes_of_tile(p.m - at.row, p.n - at.column, [&](bool of_a, int i) {
-      return of_a ? lines_a.code(at.row + i, batch) : lines_b.code(at.column + i, batch);
-    });
-    return any_output(found.rows, found.columns, &at_last);
+    const WarpTile own(lines_a, lines_b, at.row, at.column, p.m, p.n, batch_of(at.batch));
+    if (own.any(Arithmetic::plain)) return true;
+    if (!own.any(Arithmetic::checked_parts)) return false;
+    return own.any_uncertain(c + (at.batch * p.m + at.row) * p.n + at.column, p.n, 0,
+                             static_cast<int>(min(p.m - at.row, int64_t(kFixTile))), p.n - at.column);
   };
-  for (int64_t first = begin; first < tiles.count; first += kAtOnce * step) {
-    if (!no_more) {
-      const int64_t tile = first + int64_t(threadIdx.x / 32) * step;
-      const bool found = tile < tiles.count && look(tile);
-      __syncthreads();  // all have read what was there
-      if (threadIdx.x % 32 == 0) some_plain[threadIdx.x / 32] = found;
-      __syncthreads();
-    }
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int64_t tile = first + i * step;
-      if (tile >= tiles.count) break;
-      const auto at = tiles.place(tile);
-      const int64_t matrix = at.batch * p.m * p.n;
-      if (groups > 1) {
-        add_groups<kFixTile>(partials + matrix, c + matrix, bias, at.row, at.column, p.m, p.n, groups, outputs,
-                             [] { return true; });
-      }
-      if (no_more || !some_plain[i]) continue;
-      __syncthreads();  // what add_groups wrote, too
-      last.read(lines_a, lines_b, at.row, at.column, p.m, p.n, batch_of(at.batch));
-      __syncthreads();
-      last.compute(a, b, c + matrix, bias, p, at.row, at.column, at.batch);
-      __syncthreads();  // the next tile's facts take the place of these
+  const int64_t step = gridDim.x;
+  for (int64_t first = blockIdx.x; first < tiles.count; first += kWarps * step) {
+    const int64_t tile = first + int64_t(warp) * step;
+    const bool found = tile < tiles.count && look(tile);
+    __syncthreads();  // all have read what was there
+    if (threadIdx.x % 32 == 0) some_left[warp] = found;
+    __syncthreads();
+    for (int i = 0; i < kWarps; ++i) {
+      if (!some_left[i]) continue;
+      const auto at = tiles.place(first + i * step);
+      compute(at, at.row, p.m);
     }
   }
 }

@@ -34,9 +34,10 @@ struct Shared {
   bool all_close, none_spread, none_never;
   unsigned char code[kRows];                  // of each line
   uint32_t codes[kRows / kOctet], all_codes;  // as sets: of each octet, and of all
-  // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and whether some of the
-  // outputs are the plain cores' at last, in the last bit.
+  // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
+  // whether some of the outputs are the plain cores'.
   int left;
+  uint32_t wanted;  // codes of lines of X that some listed lines have outputs by parts with, as a set
   Facts facts_w[kMostTiles * kTile];
   uint16_t lines_w[kMostTiles * kTile];
 };
@@ -195,13 +196,14 @@ struct Block {
   // Of X, of the tile.
   TREDUCE_DEVICE static int column(int octet, int o) { return octet * kOctet + threadIdx.x % 4 * 2 + o % 2; }
 
-  // Sets an output, of lines of W and of X in the tile.
+  // Sets an output, of lines of W and of X in the tile. Returns what it is with the bias.
   TREDUCE_DEVICE float* place_of(int line, int column) const {
     return c + (kOfA ? line * work.n + column : column * work.n + line);
   }
-  TREDUCE_DEVICE void set_output(int line, int column, float sum) const {
+  TREDUCE_DEVICE float set_output(int line, int column, float sum) const {
     if (bias != nullptr) sum = canonical(sum + __ldg(bias + (kOfA ? column : line)));
     *place_of(line, column) = sum;
+    return sum;
   }
 
   // Asks the L2 for a segment of a tile; of its next one where it has no more.
@@ -228,16 +230,17 @@ struct Block {
     for (int l = 0; l < 2; ++l) read_w(line_of_tile(tile, l), segment, to[l]);
   }
 
-  // Multiplies a segment by all lines of X, and calls add(octet, sums of the largest pieces, of others, which of these are the first), if
-  // the warp has lines. Who calls: all threads of the block.
+  // Multiplies a segment by the lines of X that are in columns one of whose octets is wanted, a bit each, and calls add(octet, sums of the
+  // largest pieces, of others, which of these are the first), if the warp has lines. Who calls: all threads of the block.
   template <class Piece, int kPieces, class Add>
-  TREDUCE_DEVICE void multiply(bool some, int segment, Pieces<kPieces>& w, Add add) const {
+  TREDUCE_DEVICE void multiply(bool some, int segment, uint32_t wanted, Pieces<kPieces>& w, Add add) const {
     const char* x[kPieces];
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) x[piece] = piece_at<kPieces>(segment, piece);
 #pragma unroll
     for (int first = 0; first < kOctets * kOctet; first += kColumns) {
       if (first >= octets * kOctet) break;
+      if ((wanted >> first / kOctet) % (1u << kColumns / kOctet) == 0) continue;
       Sums high, rest;
       split::start_segment<Piece, kOfA>(high, rest, w, x, first);
       split::wait_segment(high, rest, w);
@@ -279,7 +282,7 @@ struct Block {
         if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * work.held) + threadIdx.x % 4;
-      multiply<float16>(mine, segment, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
+      multiply<float16>(mine, segment, ~0u, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
         const float2 of_x = scales_x[octet * 4];
 #pragma unroll
         for (int o = 0; o < 4; ++o) {
@@ -302,19 +305,27 @@ struct Block {
       if (lines.line[l] >= work.w.lines || (shared.all_codes & ~codes_with(code, Arithmetic::pairs)) == 0) continue;
       const int at = atomicAdd(&shared.left, 1);
       shared.facts_w[at] = lines.known[l];
-      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 |
-                                                 ((shared.all_codes & codes_at_last(code)) != 0 ? 1 : 0));
+      const bool plain = (shared.all_codes & codes_with(code, Arithmetic::plain)) != 0;
+      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain ? 1 : 0));
     }
   }
 
-  // By parts. some: whether the warp has lines. Who calls: all threads of the block.
-  TREDUCE_DEVICE void compute_parts(const Lines& lines, bool some) const {
+  // By parts: listed lines from `first` on. some: whether the warp's have such outputs. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_parts(const Lines& lines, bool some, int first) const {
+    uint32_t wanted_octets = 0;
+#pragma unroll 1
+    for (int octet = 0; octet < octets; ++octet) {
+      wanted_octets |= uint32_t((shared.codes[octet] & shared.wanted) != 0) << octet;
+    }
     float acc[kOutputs] = {};
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
       __syncthreads();  // the parts before have been multiplied
+      int turn = 0;
 #pragma unroll 1
-      for (int octet = warp(); octet < octets; octet += kWarps) {
+      for (uint32_t left = wanted_octets; left != 0; left &= left - 1) {
+        if (turn++ % kWarps != warp()) continue;
+        const int octet = __ffs(left) - 1;
         float numbers[kNumbers];
         line_x(octet).template read<false>(work.x, segment, numbers);
         PiecesX<kParts> words;
@@ -333,16 +344,18 @@ struct Block {
       }
       ptx::fence_async_proxy();
       __syncthreads();
-      multiply<bfloat16>(some, 0, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
+      multiply<bfloat16>(some, 0, wanted_octets, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
 #pragma unroll
         for (int o = 0; o < 4; ++o) split::add_parts(acc[octet * 4 + o], high[i + o], rest[i + o]);
       });
     }
     if (!some) return;
     const uint32_t wanted[2] = {codes_by_parts(code_of(lines.known[0])), codes_by_parts(code_of(lines.known[1]))};
+    const int listed = first + line_of_tile(warp(), 0);
     // As a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute them.
 #pragma unroll 1
     for (int octet = 0; octet < octets; ++octet) {
+      if ((wanted_octets >> octet & 1) == 0) continue;
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
         float sum = acc[o];
@@ -350,8 +363,12 @@ struct Block {
         for (int i = 1; i < kOctets; ++i) sum = i == octet ? acc[i * 4 + o] : sum;
         const int line = lines.line[o / 2], of_x = column(octet, o);
         if (line >= work.w.lines || of_x >= x_lines || (wanted[o / 2] >> shared.code[of_x] & 1) == 0) continue;
-        set_output(line, of_x,
-                   split::from_units(sum, -parts_exponent(lines.of(o)), -parts_exponent(shared.lines[of_x])));
+        const float output = set_output(
+            line, of_x, split::from_units(sum, -parts_exponent(lines.of(o)), -parts_exponent(shared.lines[of_x])));
+        if (is_certain(__float_as_uint(output), lines.of(o), shared.lines[of_x])) continue;
+        if ((codes_with(code_of(lines.of(o)), Arithmetic::checked_parts) >> shared.code[of_x] & 1) != 0) {
+          shared.lines_w[listed + o / 2 * 8] |= 1;  // all who do write the same
+        }
       }
     }
   }
@@ -415,14 +432,21 @@ struct Block {
 #pragma unroll 1
     for (int first = 0; first < shared.left; first += kLines) {
       Lines lines;
+      uint32_t wanted = 0;
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
         const int at = first + line_of_tile(warp(), l);
         const bool there = at < shared.left;
         lines.line[l] = there ? begin * kTile + shared.lines_w[at] / 2 : INT32_MAX;
         lines.known[l] = there ? shared.facts_w[at] : kPlainestFacts;
+        if (there) wanted |= shared.all_codes & codes_by_parts(code_of(lines.known[l]));
       }
-      compute_parts(lines, first + warp() * kTile < shared.left);
+      wanted = __reduce_or_sync(~0u, wanted);
+      if (threadIdx.x == 0) shared.wanted = 0;
+      __syncthreads();
+      if (threadIdx.x % 32 == 0) atomicOr(&shared.wanted, wanted);
+      __syncthreads();
+      if (shared.wanted != 0) compute_parts(lines, wanted != 0, first);
     }
     __syncthreads();
     compute_plain(begin);

@@ -52,7 +52,8 @@ inline Work work_of(const Call& call, const Operand& a, const Operand& b, const 
           call.region<uint32_t>(call.prepared.left_tiles)};
 }
 
-// Which tasks of a block have outputs left: a bit for each, of 32 at most.
+// Which tasks of a block have outputs left: a bit for each, of 32 at most. at_last: on the plain cores, those by parts that turned out not
+// to be certain, too.
 struct Left {
   uint32_t by_parts, at_last;
 };
@@ -69,12 +70,15 @@ TREDUCE_DEVICE void tell_left(const Work& work, int64_t tile) {
 // How many tiles have been told of; others may follow.
 TREDUCE_DEVICE uint32_t told_so_far(const Work& work) { return *const_cast<const volatile uint32_t*>(work.left_tiles); }
 
-// What is known of a line of the tile: the exponent of the unit that its parts have; and of rows the codes of columns with which they have
-// outputs by parts, of columns their code, as sets.
+// What is known of a line of the tile: the exponent of the power of two that its parts are multiplied by; of rows the codes of columns with
+// which they have outputs by parts, of columns their code, as sets; and a bit above if these outputs are checked, another one of rows than
+// of columns.
 struct Known {
   int exponent;
   uint32_t codes;
+  static constexpr uint32_t kCheckedRow = 1u << 31, kCheckedColumn = 1u << 30;
 };
+static_assert((kRangeAll + 1) * kCodeRange <= 30);  // codes that lines have
 
 // Where a tile lies, and its matrices of A and of B.
 struct Place : hopper::Grid::Place {
@@ -137,7 +141,8 @@ struct Rest {
       const bool exists = line < (of_a ? work.problem.m : work.problem.n);
       const Facts facts = exists ? *(of_a ? lines_a : lines_b).at(line, at.batch) : 0;
       const unsigned code = code_of(facts);
-      known()[i] = {parts_exponent(facts), !exists ? 0 : of_a ? codes_by_parts(code) : set_of(code)};
+      const uint32_t checked = code / kCodeRange == kRangeAll ? 0 : of_a ? Known::kCheckedRow : Known::kCheckedColumn;
+      known()[i] = {parts_exponent(facts), !exists ? 0 : checked | (of_a ? codes_by_parts(code) : set_of(code))};
     }
     hopper::named_barrier<kThreads>(kConsumersBarrier);
   }
@@ -216,8 +221,8 @@ struct Rest {
     }
   }
 
-  // Who calls: a warp group, of which each consumer is one.
-  TREDUCE_DEVICE void multiply(int consumer, Position& position) const {
+  // Returns whether a checked output of the thread may not be certain. Who calls: a warp group, of which each consumer is one.
+  TREDUCE_DEVICE bool multiply(int consumer, Position& position) const {
     const int first_row = S::first_row(consumer), first_column = S::first_column(consumer);
     const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
     const uint32_t first = ptx::kept(TileA::low_word(stages));
@@ -231,7 +236,7 @@ struct Rest {
         ptx::mbarrier_wait(full + position.stage * 8, position.parity);
         hopper::release<1>(empty + position.stage * 8);
       }
-      return;
+      return false;
     }
     float acc[kOutputs] = {}, high[kOutputs], rest[kOutputs];
 #pragma unroll 1
@@ -258,14 +263,19 @@ struct Rest {
     const int64_t n = work.problem.n;
     const int column = at.column + first_column + lane % 4 * 2;
     float* const to = work.c + at.index * work.problem.m * n + (at.row + row) * n + column;
+    bool uncertain = false;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const int across = i / 4 * 8 + i % 2;
       const Known of_row = rows[i / 2 % 2], of_column = columns[across];
       if ((of_row.codes & of_column.codes) == 0) continue;
-      const float sum = split::from_units(acc[i], -of_row.exponent, -of_column.exponent);
-      to[i / 2 % 2 * 8 * n + across] = work.bias == nullptr ? sum : canonical(sum + __ldg(work.bias + column + across));
+      float sum = split::from_units(acc[i], -of_row.exponent, -of_column.exponent);
+      if (work.bias != nullptr) sum = canonical(sum + __ldg(work.bias + column + across));
+      to[i / 2 % 2 * 8 * n + across] = sum;
+      const bool checked = ((of_row.codes | of_column.codes) & (Known::kCheckedRow | Known::kCheckedColumn)) != 0;
+      uncertain |= checked && !is_certain(__float_as_uint(sum), of_row.exponent + of_column.exponent);
     }
+    return uncertain;
   }
 
   // On the plain cores, in tiles of 64 x 64. Who calls: every thread of the team. Synchronises within.
@@ -282,8 +292,8 @@ struct Rest {
         const auto [rows, columns] = split::codes_of_tile(
             tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
         if (split::any_output(rows, columns, &at_last)) {
-          tile.compute(work.sides[0].from.data, work.sides[1].from.data, work.c + at.index * p.m * p.n, work.bias, p, row,
-                       column, at.index);
+          tile.compute(work.sides[0].from.data, work.sides[1].from.data, work.c + at.index * p.m * p.n, work.bias, p,
+                       row, column, at.index);
         }
         Team::sync();  // the next tile's facts take the place of these
       }
@@ -294,9 +304,9 @@ struct Rest {
 // Computes what is left of a block's tiles; a block of whose tiles nothing is left by parts splits lines of some others'. tile_of(task): its
 // tile; place_of(tile). told: how many tiles have been told of. Who calls: all threads of the block, whose pairs are stored.
 template <class S, class TileOf, class PlaceOf>
-TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, const CUtensorMap& parts_b,
-                                 const Left& left, uint32_t told, char* stages, const LineFacts& lines_a,
-                                 const LineFacts& lines_b, int warp_group, TileOf tile_of, PlaceOf place_of) {
+TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, const CUtensorMap& parts_b, Left& left,
+                                 uint32_t told, char* stages, const LineFacts& lines_a, const LineFacts& lines_b,
+                                 int warp_group, TileOf tile_of, PlaceOf place_of) {
   using Rest = split_rest::Rest<S>;
   __shared__ hopper::Ring<Rest::kStages> ring;
   const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
@@ -324,7 +334,8 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
     ring.init(S::kConsumers * 4);
   }
   typename Rest::Position position;
-  for (uint32_t tasks = own | left.at_last; tasks != 0; tasks &= tasks - 1) {
+  for (uint32_t tasks = own | left.at_last; tasks != 0;
+       tasks &= tasks - 1) {  // uncertain outputs are by parts: no more tasks
     const int n = __ffs(tasks) - 1;
     const Rest tile = rest_of(tile_of(n));
     if ((own >> n & 1) != 0) {
@@ -339,7 +350,8 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
       } else {
         ptx::take_registers<S::kMultiplying>();
         tile.know(lines_a, lines_b);
-        tile.multiply(S::kConsumers == 1 ? 0 : warp_group - 1, position);
+        const bool uncertain = tile.multiply(S::kConsumers == 1 ? 0 : warp_group - 1, position);
+        if (__any_sync(~0u, uncertain) && threadIdx.x % 32 == 0) atomicOr(&left.at_last, 1u << n);
       }
       __syncwarp();
       __syncthreads();

@@ -494,28 +494,95 @@ struct Tile {
     return arithmetic_of(code_of(shared.lines[f]), code_of(shared.lines[s]));
   }
 
+  // Where a number of a line of the tile lies; those of F come first.
+  TREDUCE_DEVICE const float* number(int line, int k) const {
+    const bool of_s = line >= kOctetsF * kOctet;
+    const split::Source& source = work.sides[of_s].source;
+    const int64_t at = (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
+    return (of_s ? block.data[1] : block.data[0]) + at * source.line_stride + k * source.depth_stride;
+  }
+
+  // Computes the outputs of lines with an infinity or a NaN, of which only products with such factors count: lists these, and multiplies
+  // each by the other line's number. Returns whether the list is long enough; else nothing is stored. A call, for which the walks before
+  // and after keep their registers.
+  __device__ __noinline__ static bool compute_not_finite(Tile tile, float* c, const float* bias) {
+    return tile.multiply_not_finite(c, bias);
+  }
+  TREDUCE_DEVICE bool multiply_not_finite(float* c, const float* bias) const {
+    constexpr uint32_t kMost = 256;
+    struct List {
+      uint32_t count;
+      uint2 places[kMost];  // line, and place along k
+    };
+    static_assert(sizeof(List) <= kOctets * kPairBytes);
+    List& list = *reinterpret_cast<List*>(block.pieces);
+    __syncthreads();  // who reads pieces has done so
+    if (threadIdx.x == 0) list.count = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int line = threadIdx.x / 32; line < kLines; line += kWarps) {
+      const bool of_s = line >= kOctetsF * kOctet;
+      const int at = (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
+      if (all_finite(shared.lines[line]) || at >= work.sides[of_s].lines) continue;
+      const float* from = number(line, threadIdx.x % 32);
+      const int64_t step = work.sides[of_s].source.depth_stride * 32;
+#pragma unroll 4
+      for (int k = threadIdx.x % 32; k < work.depth; k += 32, from += step) {
+        if (split::is_finite(__ldg(from))) continue;
+        const uint32_t place = atomicAdd(&list.count, 1u);
+        if (place < kMost) list.places[place] = {static_cast<uint32_t>(line), static_cast<uint32_t>(k)};
+      }
+    }
+    __syncthreads();
+    if (list.count > kMost) return false;
+    if (!adds()) return true;
+#pragma unroll 1
+    for (int i = 0; i < kItems * 4; ++i) {
+      const int lane = adder() % 32, f = line_f(item(i / 4), lane) + i / 2 % 2 * 8,
+                s = line_s(item(i / 4), lane) + i % 2;
+      const int of_f = block.first[0] + f, of_s = block.first[1] + s - kOctetsF * kOctet;
+      if (of_f >= work.sides[0].lines || of_s >= work.sides[1].lines || arithmetic(f, s) != Arithmetic::plain) continue;
+      unsigned found = 0;
+#pragma unroll 1
+      for (uint32_t j = 0; j < list.count; ++j) {
+        const int line = static_cast<int>(list.places[j].x), k = static_cast<int>(list.places[j].y);
+        if (line != f && line != s) continue;
+        const float product = __ldg(number(f, k)) * __ldg(number(s, k));
+        found |= split::not_finite(product);
+      }
+      const int column = kOfA ? of_s : of_f;
+      const float sum = split::sum_of(found);
+      c[(kOfA ? of_f : of_s) * work.n + column] = canonical(bias == nullptr ? sum : sum + __ldg(bias + column));
+    }
+    return true;
+  }
+
   // What pairs do not hold: rare.
   TREDUCE_DEVICE void compute_rest(float* c, const float* bias) {
-    float total[kItems][4] = {};
     const auto parts = [&](int f, int s, const float*) { return by_parts(arithmetic(f, s)); };
+    if (any(c, parts)) {
+      float total[kItems][4] = {};
+      walk<Way::parts>(total);
+      store(c, bias, total, parts);
+    }
     const auto plain = [&](int f, int s, const float* at) {
       const Arithmetic way = arithmetic(f, s);
       if (way != Arithmetic::checked_parts) return way == Arithmetic::plain;
       return !is_certain(__float_as_uint(*at), shared.lines[f], shared.lines[s]);
     };
-    if (any(c, parts)) {
-      walk<Way::parts>(total);
-      store(c, bias, total, parts);
-    }
-    if (any(c, plain)) {
-      walk<Way::plain>(total);
+    if (!any(c, plain)) return;
+    // Without checked outputs all are of lines that are not finite.
+    const int own = threadIdx.x;
+    const bool checked = own < kLines && code_of(shared.lines[own]) / kCodeRange == kRangeLargest;
+    if (__syncthreads_or(checked) == 0 && compute_not_finite(*this, c, bias)) return;
+    float total[kItems][4] = {};
+    walk<Way::plain>(total);
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+    for (int i = 0; i < kItems; ++i) {
 #pragma unroll
-        for (int o = 0; o < 4; ++o) total[i][o] = canonical(total[i][o]);
-      }
-      store(c, bias, total, plain);
+      for (int o = 0; o < 4; ++o) total[i][o] = canonical(total[i][o]);
     }
+    store(c, bias, total, plain);
   }
 
   TREDUCE_DEVICE void compute(float* c, const float* bias) {

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
                                 });
           if (S::kComputesRest && rest.wanted) {
-            const bool parts = any(&by_parts), last = any(&at_last);
+            const bool parts = any(&by_parts), last = any([](Arithmetic x) { return x == Arithmetic::plain; });
             if (Verdicts::scout() == 0) {
               if (parts) split_rest::tell_left(rest, work.task(task_index(n)).tile);
               left.by_parts |= uint32_t(parts) << n;
