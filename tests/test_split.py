@@ -885,7 +885,11 @@ def test_few_lines_have_the_bits_of_many(lines, k, poison):
     x, kinds = lines_of_every_kind(300, k, g)
     never = ((kinds == 3) | (kinds == 4) | (kinds >= 8)).nonzero().flatten()
     pad = torch.nn.functional.pad
-    for of_w in (lines_of_every_kind(lines, k, g)[0], torch.randn(lines, k, generator=g, device="cuda")):
+    normal_lines = torch.randn(lines, k, generator=g, device="cuda")
+    # Some of which meet lines that spread by parts: blocks share these few tiles.
+    far = torch.arange(0, lines, 89, device="cuda")
+    some_far = normal_lines.index_put((far, far % k), torch.tensor(1e-9, device="cuda"))
+    for of_w in (lines_of_every_kind(lines, k, g)[0], normal_lines, some_far):
         whole = product(x, of_w.T, SPLIT)
         transposed = product(of_w, x.T, SPLIT)
         layouts = (of_w.T, of_w.T.contiguous(), pad(of_w, (0, 1))[:, :k].T, pad(of_w.T, (0, 1))[:, :lines])

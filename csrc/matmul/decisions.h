@@ -19,7 +19,7 @@ struct SplitRegions {
   int together = 1;          // of few lines: those that a cluster splits
   // Offsets. Parts may lie where the halves were.
   int64_t halves = 0, scales = 0, units = 0, facts = 0, line_facts = 0, order = 0, parts = 0;
-  int64_t runs = 0;  // 0: there are none, see kRunLines
+  int64_t runs = 0;  // counters, see kRunLines; of few rows, see split_rows.cuh; 0: there are none
 };
 
 // What a rung's launcher reads of a prepared product.
@@ -55,8 +55,11 @@ struct Decisions {
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
   int64_t partials = 0, few_lines = 0;  // offsets
-  // Of rest_in_one: where the tiles that are left are told of; and the words that the first launch zeroes, counters of runs and these.
+  // Of rest_in_one: where the tiles that are left are told of. And the words that the first launch zeroes: `runs` of the operands, and these.
   int64_t left_tiles = 0, left_words = 0;
+
+  // Of few rows: the groups whose segments blocks of the second launch may share out, see split_rows.cuh; and where their sums lie.
+  int64_t shared_groups = 0, shared_sums = 0;
 
   // Tasks that blocks are dealt by steps of k, and where the accumulators lie that they hand over: see stream_k.cuh.
   int64_t dealt = 0, accumulators = 0;

@@ -657,6 +657,18 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.grid = std::min(tiles * out.groups, most);
+    const int64_t w_bytes = 4 * w_shape.values, shared_bytes = split_rows::shared_group_bytes(s.rows);
+    if (p.batches == 1 && x_lines <= s.rows && tiles <= split_rows::kMostSharedTiles &&
+        !split_rows::is_wide(choice.index)) {
+      out.shared_groups = std::min<int64_t>(split_rows::kMostSharedGroups, w_bytes / 4 / shared_bytes);
+    }
+    if (out.shared_groups > 0) {
+      multiply.grid = std::max<int64_t>(multiply.grid, chip.multiprocessors);
+      SplitRegions& w = of_a ? out.split_a : out.split_b;
+      out.left_words = split_rows::kTileWords + out.shared_groups;
+      w.runs = out.workspace.add("tiles left, blocks done", sizeof(uint32_t) * out.left_words);
+      out.shared_sums = out.workspace.add("sums of segments left", out.shared_groups * shared_bytes);
+    }
     out.launches.add(multiply);
   } else {
     add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
@@ -755,8 +767,8 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading,
                            p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape,
                            p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a), split(p.split_b),
-                           p.partials, p.left_tiles, p.left_words, p.dealt, p.accumulators, p.counters, p.operations,
-                           p.bytes_read, p.bytes_written);
+                           p.partials, p.left_tiles, p.left_words, p.shared_groups, p.shared_sums, p.dealt,
+                           p.accumulators, p.counters, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

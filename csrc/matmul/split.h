@@ -172,11 +172,11 @@ TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
   return (line & (kClean | kDense)) == (kClean | kDense) && !selects(line);
 }
 
-// Whether pairs suffice for a line's outputs with others, of which is known whether all are close, and whether none is spread. All parts
-// of the line may be asked for themselves: what suffices for each of them for one of these reasons does for the line.
+// Whether pairs suffice for a line's outputs with others that pairs suit, of which is known whether all are close, and whether none is
+// spread. All parts of the line may be asked for themselves: what suffices for each of them does for the line.
 TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line, bool all_close, bool none_spread) {
   if (selects(line)) return false;
-  return all_close ? (line & kModerate) != 0 : none_spread && suits_pairs(line);
+  return all_close ? (line & kModerate) != 0 : none_spread ? suits_pairs(line) : (line & kClose) != 0;
 }
 
 // Lines that have no output by pairs, whatever line they meet.
@@ -314,7 +314,7 @@ struct SplitOperand {
   unsigned char *flags, *most, *least;  // of a segment: its facts
   Facts* line_facts;
   uint32_t* codes;  // which lines have, as a set; null: not known
-  uint32_t* runs;   // [matrix][run][taken, done]; null: there are none
+  uint32_t* runs;   // [matrix][run][taken, done]; of few rows, see split_rows.cuh; null: there are none
   // The order in which the lines' parts lie: first lines with outputs by parts, so that tiles of parts have few other outputs. From
   // places to lines, and from lines to places; `reordered` is whether it is not that of the lines. Null: theirs.
   uint32_t *line_at, *place_of, *reordered;

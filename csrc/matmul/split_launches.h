@@ -48,6 +48,12 @@ constexpr int kMostPartRows = 64;  // with more rows registers do not suffice
 constexpr int kAddThreads = 128;   // of a block that adds: as many as multiplied a tile, four outputs of each
 constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 
+// What the first launch leaves is mostly a group of k of some tiles, each a long chain. Of few of these, several blocks of the second launch
+// share out the segments, leave their sums, and the last one adds them. So many groups at most, of so many tiles of one matrix: in the
+// workspace a bit for each tile that may be left, then a counter for each group. And bytes of a group's sums.
+constexpr int kMostSharedGroups = 64, kMostSharedTiles = 256, kTileWords = kMostSharedTiles / 32;
+constexpr int64_t shared_group_bytes(int rows) { return int64_t(kGroupSegments) * kLines * rows * 4; }
+
 }  // namespace split_rows
 
 // Outputs by parts without tiles. A unit is 16 listed lines by eight others.

@@ -18,14 +18,16 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
 // What a warp has found out about its lines of `many`: whether all their products with those of `few` are done, and whether parts hold
-// all numbers that they meet. If not, the next launches have something to do. Who calls: all lanes of a warp.
-TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, bool done,
-                              bool held) {
+// all numbers that they meet. If not, the next launches have something to do. `line`: one of those lines. Who calls: all lanes of a warp.
+TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
+                              bool done, bool held) {
   done = __all_sync(~0u, done);
   held = __all_sync(~0u, held);
   if (threadIdx.x % 32 != 0) return;
   if (!done) {
     atomicOr(many.codes, ~0u);
+    const uint32_t tile = static_cast<uint32_t>(line) / split_rows::kLines;
+    if (many.runs != nullptr) atomicOr(many.runs + tile / 32, 1u << tile % 32);
     parts_wanted(few)[matrix_of_few] = 1;
   }
   if (!held) atomicOr(few.codes, ~0u);
@@ -46,11 +48,12 @@ TREDUCE_DEVICE void wait_for_blocks(const Operand16& few, uint32_t blocks, bool 
 // Splits few lines into halves and into parts: a cluster of `blocks` has kTogether neighbours, so that all of them is known before their
 // parts are taken. Of lines that are contiguous it has several: a load then brings their numbers at a step of k side by side. The unit is
 // that of the parts where no pairs suit the line, else that of the halves. Clusters beyond the lines help to begin `other`.
-// late: parts of all other lines are left to split_late_parts. counted: blocks count themselves, see blocks_done.
+// late: parts of all other lines are left to split_late_parts. counted: blocks count themselves, see blocks_done. words: of `other`.runs, to
+// be zeroed.
 template <int kTogether>
 __global__ void __launch_bounds__(kLineThreads)
     split_lines(TREDUCE_GRID_CONSTANT IntoHalves halves, TREDUCE_GRID_CONSTANT IntoParts parts,
-                TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late, bool counted) {
+                TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late, bool counted, int words) {
   constexpr int kWarps = kLineThreads / 32;
   static_assert(kTogether == 1 || kTogether == 32 / kLanes);
   __shared__ Facts of_warp[kTogether][kWarps], of_block[kTogether];
@@ -68,6 +71,9 @@ __global__ void __launch_bounds__(kLineThreads)
   }
   ptx::allow_launch_after();  // blocks_done is read by the next launch while this one runs
   begin_facts(other, kNoFacts);
+  if (blockIdx.x == 0 && other.runs != nullptr) {
+    for (int i = threadIdx.x; i < words; i += blockDim.x) other.runs[i] = 0;
+  }
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < to.shape.matrices;
        i += int64_t(gridDim.x) * blockDim.x) {
     parts_wanted(to)[i] = 0;

@@ -135,17 +135,55 @@ struct Work {
   int64_t w_lines;
   int x_lines;
   int steps, w_tiles, x_tiles, batches, inner_batches;
-  TREDUCE_DEVICE int64_t tiles() const { return int64_t(w_tiles) * x_tiles * batches; }
+  TREDUCE_HOST_DEVICE int64_t tiles() const { return int64_t(w_tiles) * x_tiles * batches; }
   int groups, group_parts;  // of k; and blocks that share one
   int64_t outputs;          // from the results of one group of k to those of the next
   // Where group_parts > 1: the sums of segments, four of a thread at a time, [segment][tile][quad][thread], and exponents of the units
   // of lines of W, [group][tile][line].
   float4* segment_sums;
   int* group_units;
+  // The groups that blocks of the second launch may share, and their sums, [group][segment][quad][thread].
+  int shared_groups;
+  float4* shared_sums;
   Broadcast box_w;
   split::Matrices w, x;
   split::Source source;  // W
   bool of_a;             // W is A; else the product is transposed
+};
+
+// What a block of the second launch computes, in shared memory: what it would if it had whole groups (`block`), and which of so many runs of
+// segments.
+struct Share {
+  int block, run, runs, group;  // group: of those that may be left
+  bool last;
+
+  // Takes a share of the groups of tiles that may be left. Who calls: all threads of the block. Returns whether there is one.
+  TREDUCE_DEVICE bool take(const Work& work, const Operand16& w) {
+    const int index = static_cast<int>(blockIdx.x);
+    int left = index, of_group = 1, of_block = index, groups = index + 1;
+    if (work.shared_groups > 0) {
+      const int lane = threadIdx.x % 32;
+      const uint32_t tiles = lane < kTileWords ? w.runs[lane] : 0;
+      const int count = __reduce_add_sync(~0u, __popc(tiles)), blocks = static_cast<int>(gridDim.x);
+      groups = count * work.groups;
+      const bool share = groups <= work.shared_groups;
+      of_group = share && groups * 8 <= blocks ? 8 : share && groups * 4 <= blocks ? 4 : 1;
+      if (index >= groups * of_group) return false;
+      left = index % groups;
+      // The tile: of the words before, and of those in its own.
+      int before = left % count, word = 0;
+      uint32_t some = __shfl_sync(~0u, tiles, 0);
+      for (; before >= __popc(some); some = __shfl_sync(~0u, tiles, word)) before -= __popc(some), ++word;
+      for (; before > 0; --before) some &= some - 1;
+      of_block = word * 32 + __ffs(some) - 1 + left / count * work.w_tiles;
+    }
+    if (threadIdx.x == 0) block = of_block, run = index / groups, runs = of_group, group = left;
+    __syncthreads();
+    return true;
+  }
+  TREDUCE_DEVICE float4* sums(const Work& work, int rows) const {
+    return work.shared_sums + int64_t(group) * (kGroupSegments * kLines * rows / 4);
+  }
 };
 
 // What a block multiplies: lines of W from `first` on by lines of X from `first_x` on, a group of k of one product of the batch. Found
@@ -176,6 +214,11 @@ struct BlockTask {
     matrix_w = work.w.of(batches.x, batches.y);
     matrix_x = work.x.of(batches.x, batches.y);
   }
+  TREDUCE_DEVICE BlockTask(const Work& work, const Share& share) : BlockTask(work, share.block) {
+    const int length = kGroupSegments / share.runs;
+    begin += share.run * length;
+    end = min(end, begin + length);
+  }
   TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const {
     return w.line_facts + matrix_w * w.shape.lines_padded + first;
   }
@@ -184,12 +227,13 @@ struct BlockTask {
   }
 };
 
-// What the second launch reads of the lines of X and W that a block multiplies, in shared memory: a code, and beside it whether
-// kDone, of W, and never_pairs, of X.
+// What the second launch knows of the lines of X and W that a block multiplies, in shared memory: a code, and beside it whether
+// kDone, of W, and never_pairs, of X; and units of X.
 constexpr unsigned char kBeside = kCodes;
 template <class S>
 struct BlockCodes {
   unsigned char x[S::kRows], w[kLines];
+  float unit_x[S::kRows];
 };
 // Whether an output is left to the second launch.
 TREDUCE_DEVICE bool is_left(unsigned w, unsigned x) {
@@ -281,6 +325,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   __shared__ Shared<S> shared;
   [[maybe_unused]] __shared__ BlockCodes<S> codes;
+  [[maybe_unused]] __shared__ Share share;
+  const auto own_task = [&] {
+    if constexpr (S::kFirst) {
+      return Task(work, ptx::block_index());
+    } else {
+      return Task(work, share);
+    }
+  };
   // W as it is in memory, W split, then X.
   char* const tiles = aligned_tiles(dynamic_shared<char>());
   char* const tiles_split = tiles + (kRead == ReadW::numbers ? 0 : S::kStages * S::kBytesW);
@@ -288,15 +340,18 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if constexpr (!S::kFirst) {
     // The launch before has found out which lines need this one: of most data, none.
     ptx::wait_for_launch_before();
-    if (*w.codes == 0) return;
-    const Task task(work, ptx::block_index());
+    if (*w.codes == 0 || !share.take(work, w)) return;
+    const Task task = own_task();
+    if (task.begin >= task.end) return;  // the last group may be short
     const Facts *const facts_w = task.facts_w(w), *const facts_x = task.facts_x(x);
     for (int i = threadIdx.x; i < kLines; i += S::kThreads) {
       const Facts known = task.first + i < work.w_lines ? facts_w[i] : 0;
       codes.w[i] = static_cast<unsigned char>(code_of(known) | ((known & kDone) != 0 ? kBeside : 0));
     }
     for (int i = threadIdx.x; i < task.x_lines; i += S::kThreads) {
-      codes.x[i] = static_cast<unsigned char>(code_of(facts_x[i]) | (never_pairs(facts_x[i]) ? kBeside : 0));
+      const Facts known = facts_x[i];
+      codes.x[i] = static_cast<unsigned char>(code_of(known) | (never_pairs(known) ? kBeside : 0));
+      codes.unit_x[i] = split::power_of_two(-parts_exponent(known));
     }
     __syncthreads();
     bool some = false;
@@ -331,10 +386,42 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   constexpr int kFirstSplitter = S::kShape.kMultiplyWarps,
                 kFirstCopier = kFirstSplitter + S::kTeams * S::kShape.kTeamWarps;
 
+  // Of the second launch, where blocks share a group: the last of them adds its segments, in their order, as one block does, and leaves the
+  // sums where W's pieces were. Returns whether this is the last. Who calls: those who split and multiply, who have done so.
+  constexpr int kMultipliersBarrier = 1, kAddersBarrier = 2;
+  static_assert(kLines * S::kRows * 4 <= S::kShape.split_bytes);
+  [[maybe_unused]] const auto add_shared = [&] {
+    constexpr int kAdders = kFirstCopier * 32, kSums = kLines * S::kRows / 4;
+    const Task task = own_task();
+    const int count = min(kGroupSegments, work.steps - task.group * kGroupSegments);
+    __threadfence();
+    named_barrier<kAdders>(kAddersBarrier);
+    if (threadIdx.x == 0) {
+      const uint32_t all = ceil_div(count, kGroupSegments / share.runs);
+      share.last = atomicAdd(w.runs + kTileWords + share.group, 1u) + 1 == all;
+    }
+    named_barrier<kAdders>(kAddersBarrier);
+    if (!share.last) return false;
+    __threadfence();
+    const float4* const from = share.sums(work, S::kRows);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kSums; i += kAdders) {
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll 8
+      for (int step = 0; step < count; ++step) {
+        const float4 more = __ldcg(from + step * kSums + i);
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      }
+      reinterpret_cast<float4*>(tiles_split)[i] = sum;
+    }
+    named_barrier<kAdders>(kAddersBarrier);
+    return true;
+  };
+
   // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
   if (warp >= kFirstCopier) {
     ptx::set_registers<S::kCopying, S::kRegisters>();
-    const Task task(work, ptx::block_index());
+    const Task task = own_task();
     if (kRead != ReadW::numbers && warp == kFirstCopier && ptx::elect_one()) {
       constexpr bool kAlongK = kRead == ReadW::along_k;
       const int2 batch_w = work.box_w.of(task.batches);
@@ -391,7 +478,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (warp >= kFirstSplitter) {
     ptx::set_registers<S::kSplitting, S::kRegisters>();
     const int lane = threadIdx.x % 32;
-    const Task task(work, ptx::block_index());
+    const Task task = own_task();
     constexpr int kTeams = S::kTeams;
     const int team = (warp - kFirstSplitter) / S::kShape.kTeamWarps;
     const int set = (warp - kFirstSplitter) % S::kShape.kTeamWarps * kSetLines;  // its first line of the block
@@ -477,7 +564,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         held = held && is_held(known);
         split::add_facts(task.facts_w(w) + mine, with_done(known, by_parts));
       }
-      split::tell_left(w, x, task.matrix_x, done, held);
+      split::tell_left(w, x, task.matrix_x, task.first + set, done, held);
+    } else if (share.runs > 1) {
+      add_shared();
     }
     return;
   }
@@ -485,7 +574,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- consumers: multiply a segment, add its sums to the group's ----
   ptx::set_registers<S::kMultiplying, S::kRegisters>();
   const int lane = threadIdx.x % 32;
-  const Task task(work, ptx::block_index());
+  const Task task = own_task();
   const int mine = warp * 16 + lane / 4;  // this lane has this line of the block, and the one eight further
   const Mode mode = mode_of_x(task);
   const StageOfW<S> stage_w(mode);
@@ -553,16 +642,19 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::mbarrier_arrive(shared.split_w.empty + at_w.stage);
       ptx::mbarrier_arrive(shared.x.empty + at_x.stage);
     }
-    if constexpr (S::kMayPart) {
-      if (work.group_parts > 1) {
-        float4* const to =
-            work.segment_sums + (step * work.tiles() + task.tile) * (kLines * S::kRows / 4) + threadIdx.x;
+    const auto leave = [&](float4* to) {
 #pragma unroll
-        for (int i = 0; i < S::kRows / 8; ++i) {
-          to[i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
-          acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
-        }
+      for (int i = 0; i < S::kRows / 8; ++i) {
+        to[threadIdx.x + i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
+        acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
       }
+    };
+    constexpr int kQuads = kLines * S::kRows / 4;
+    if constexpr (S::kMayPart) {
+      if (work.group_parts > 1) leave(work.segment_sums + (step * work.tiles() + task.tile) * kQuads);
+    }
+    if constexpr (!S::kFirst) {
+      if (share.runs > 1) leave(share.sums(work, S::kRows) + step % kGroupSegments * kQuads);
     }
   }
   if constexpr (S::kMayPart) {
@@ -570,21 +662,39 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   // ---- and store them ----
-  const Task now(work, ptx::block_index());  // found out anew: the loop has no registers for it
+  const Task now = own_task();  // found out anew: the loop has no registers for it
   const auto row_of = [&](int i) { return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; };
   const auto in_units = [&](int i, float unit_x) {
     return split::from_units(acc[i], split::power_of_two(shared.unit[mine + i / 2 % 2 * 8]), unit_x);
   };
   float* const to = c + now.group * work.outputs + now.batch * work.m * work.n;
   if constexpr (!S::kFirst) {
+    // From shared memory, in a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute
+    // them.
+    const float4* const sums = reinterpret_cast<const float4*>(tiles_split) + threadIdx.x;
+    if (share.runs > 1) {
+      if (!add_shared()) return;
+    } else {
+      named_barrier<kWarpGroup>(kMultipliersBarrier);  // all have multiplied
 #pragma unroll
-    for (int i = 0; i < S::kRows / 2; ++i) {
-      const int here = mine + i / 2 % 2 * 8, row = row_of(i);
-      const int64_t of_w = now.first + here, of_x = now.first_x + row;
-      const int64_t m = work.of_a ? of_w : of_x, n = work.of_a ? of_x : of_w;
-      if (of_w >= work.w_lines || row >= now.x_lines || !is_left(codes.w[here], codes.x[row])) continue;
-      const float sum = in_units(i, split::power_of_two(-parts_exponent(now.facts_x(x)[row])));
-      to[m * work.n + n] = bias == nullptr ? sum : canonical(sum + __ldg(bias + n));
+      for (int i = 0; i < S::kRows / 8; ++i) {
+        reinterpret_cast<float4*>(tiles_split)[threadIdx.x + i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1],
+                                                                                 acc[i * 4 + 2], acc[i * 4 + 3]};
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < S::kRows / 8; ++i) {
+      const float4 four = sums[i * kAddThreads];
+      const float of_quad[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int here = mine + j / 2 * 8, row = row_of(i * 4 + j);
+        const int64_t of_w = now.first + here, of_x = now.first_x + row;
+        const int64_t m = work.of_a ? of_w : of_x, n = work.of_a ? of_x : of_w;
+        if (of_w >= work.w_lines || row >= now.x_lines || !is_left(codes.w[here], codes.x[row])) continue;
+        const float sum = split::from_units(of_quad[j], split::power_of_two(shared.unit[here]), codes.unit_x[row]);
+        to[m * work.n + n] = bias == nullptr ? sum : canonical(sum + __ldg(bias + n));
+      }
     }
     return;
   }
@@ -655,10 +765,12 @@ inline Work work_of(const Call& call, const Shape& shape, bool of_a, const Boxes
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.outputs = p.batches * p.m * p.n;
   work.groups = static_cast<int>(call.prepared.groups);
-  work.group_parts = may_part ? static_cast<int>(call.step(1).grid / call.step(-2).grid) : 1;
+  work.group_parts = may_part ? static_cast<int>(call.step(1).grid / (work.tiles() * work.groups)) : 1;
   const SplitRegions& regions_w = of_a ? call.prepared.split_a : call.prepared.split_b;
   work.segment_sums = call.region<float4>(regions_w.halves);
   work.group_units = call.region<int>(regions_w.units);
+  work.shared_groups = static_cast<int>(call.prepared.shared_groups);
+  work.shared_sums = call.region<float4>(call.prepared.shared_sums);
   work.box_w = broadcast_of(boxes);
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
@@ -717,9 +829,10 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   const int64_t scales = call.prepared.small            ? split_warps::kRows
                          : is_wide(call.prepared.shape) ? kShapes[call.prepared.shape].rows
                                                         : 0;
-  cudaError_t error = launch(regions_x.together == 1 ? &split::split_lines<1> : &split::split_lines<split::kTogether>,
-                             call.step(0), split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr},
-                             split_w, call.step(0).cluster, late, call.prepared.small);
+  cudaError_t error =
+      launch(regions_x.together == 1 ? &split::split_lines<1> : &split::split_lines<split::kTogether>, call.step(0),
+             split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster,
+             late, call.prepared.small, static_cast<int>(call.prepared.left_words));
   if (error == cudaSuccess) {
     error = call.prepared.small ? first(boxes) : run_pass(std::integral_constant<Pass, Pass::first>{});
   }

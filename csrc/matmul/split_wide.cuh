@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         split::add_facts(to, more);
       }
     }
-    split::tell_left(w, x, now.matrix_x, done, held);
+    split::tell_left(w, x, now.matrix_x, now.first + own, done, held);
 
     const int64_t lines[2] = {now.first + own, now.first + own + 8};
     split::store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
