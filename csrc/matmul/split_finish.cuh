@@ -400,7 +400,7 @@ struct WarpTile {
   // Whether checked outputs of the tile's rows from `first` to `end` are not certain. c: from the tile's first output on, which has so many
   // columns.
   TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count) const {
-    constexpr int kBatch = 8;  // rows, of which loads are in flight
+    constexpr int kBatch = 16;  // rows, of which loads are in flight
     const int lane = threadIdx.x % 32;
     uint32_t checked[2];
     int own[2];
@@ -492,24 +492,30 @@ static __global__ void __launch_bounds__(kThreads, 2)
     }
     return;
   }
-  // A warp a tile: whether something is left of it. Nearly always nothing is.
+  // Warps look at so many tiles at once, each at some rows: whether something is left of them. Nearly always nothing is.
+  int at_once = kWarps;
+  while (at_once > 1 && int64_t(at_once / 2) * gridDim.x >= tiles.count) at_once /= 2;
+  const int warps = kWarps / at_once;  // of a tile
   const auto look = [&](int64_t tile) {
     const auto at = tiles.place(tile);
     const WarpTile own(lines_a, lines_b, at.row, at.column, p.m, p.n, batch_of(at.batch));
     if (own.any(Arithmetic::plain)) return true;
     if (!own.any(Arithmetic::checked_parts)) return false;
-    return own.any_uncertain(c + (at.batch * p.m + at.row) * p.n + at.column, p.n, 0,
-                             static_cast<int>(min(p.m - at.row, int64_t(kFixTile))), p.n - at.column);
+    const int rows = static_cast<int>(min(p.m - at.row, int64_t(kFixTile))), share = warp % warps;
+    return own.any_uncertain(c + (at.batch * p.m + at.row) * p.n + at.column, p.n, share * rows / warps,
+                             (share + 1) * rows / warps, p.n - at.column);
   };
   const int64_t step = gridDim.x;
-  for (int64_t first = blockIdx.x; first < tiles.count; first += kWarps * step) {
-    const int64_t tile = first + int64_t(warp) * step;
+  for (int64_t first = blockIdx.x; first < tiles.count; first += at_once * step) {
+    const int64_t tile = first + warp / warps * step;
     const bool found = tile < tiles.count && look(tile);
     __syncthreads();  // all have read what was there
     if (threadIdx.x % 32 == 0) some_left[warp] = found;
     __syncthreads();
-    for (int i = 0; i < kWarps; ++i) {
-      if (!some_left[i]) continue;
+    for (int i = 0; i < at_once; ++i) {
+      bool some = false;
+      for (int j = 0; j < warps; ++j) some |= some_left[i * warps + j];
+      if (!some) continue;
       const auto at = tiles.place(first + i * step);
       compute(at, at.row, p.m);
     }

@@ -37,7 +37,8 @@ struct Shared {
   // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
   // whether some of the outputs are the plain cores'.
   int left;
-  uint32_t wanted;  // codes of lines of X that some listed lines have outputs by parts with, as a set
+  uint32_t wanted;              // codes of lines of X that some listed lines have outputs by parts with, as a set
+  bool some_plain, all_listed;  // whether some of these outputs are; and see compute_not_finite
   Facts facts_w[kMostTiles * kTile];
   uint16_t lines_w[kMostTiles * kTile];
 };
@@ -142,7 +143,7 @@ struct Block {
       if (segment == 0) shared.units[line] = split::power_of_two(unit);
     }
     ptx::fence_async_proxy();
-    if (threadIdx.x == 0) shared.left = 0;
+    if (threadIdx.x == 0) shared.left = 0, shared.some_plain = false;
     __syncthreads();
     if (threadIdx.x < 32) {
       // What decides for most lines of W.
@@ -306,6 +307,7 @@ struct Block {
       const int at = atomicAdd(&shared.left, 1);
       shared.facts_w[at] = lines.known[l];
       const bool plain = (shared.all_codes & codes_with(code, Arithmetic::plain)) != 0;
+      if (plain) shared.some_plain = true;
       shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain ? 1 : 0));
     }
   }
@@ -398,6 +400,85 @@ struct Block {
     return sum;
   }
 
+  // The outputs of listed lines where one line has an infinity or a NaN, the other none: only products with such factors count. Of a line of
+  // X these are listed, and a thread multiplies them by those of a line of W; of a line of W a lane those of lines of X. Those whose list is
+  // too long, and outputs where both lines are such, are left. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_not_finite(int begin) const {
+    constexpr uint32_t kMost = 256;
+    struct List {
+      uint32_t count, places[kMost];  // along k
+    };
+    static_assert(sizeof(List) <= kParts * kOctet * kRowBytes);
+    List& list = *reinterpret_cast<List*>(pieces);
+    const int lane = threadIdx.x % 32;
+    const auto w_at = [&](int i) {
+      return matrix_w + (begin * kTile + shared.lines_w[i] / 2) * work.w.source.line_stride;
+    };
+    const auto x_at = [&](int of_x) { return matrix_x + (first_x + of_x) * work.x.source.line_stride; };
+    if (threadIdx.x == 0) shared.all_listed = true;
+#pragma unroll 1
+    for (int of_x = 0; of_x < x_lines; ++of_x) {
+      if (all_finite(shared.lines[of_x])) continue;
+      __syncthreads();
+      if (threadIdx.x == 0) list.count = 0;
+      __syncthreads();
+#pragma unroll 1
+      for (int k = threadIdx.x; k < work.depth; k += kThreads) {
+        if (split::is_finite(__ldg(x_at(of_x) + k * work.x.source.depth_stride))) continue;
+        const uint32_t place = atomicAdd(&list.count, 1u);
+        if (place < kMost) list.places[place] = k;
+      }
+      __syncthreads();
+      if (list.count > kMost) {
+        if (threadIdx.x == 0) shared.all_listed = false;
+        continue;
+      }
+#pragma unroll 1
+      for (int i = threadIdx.x; i < shared.left; i += kThreads) {
+        if (!all_finite(shared.facts_w[i])) continue;
+        unsigned found = 0;
+#pragma unroll 1
+        for (uint32_t j = 0; j < list.count; ++j) {
+          const int64_t k = list.places[j];
+          found |= split::not_finite(__ldg(w_at(i) + k * work.w.source.depth_stride) *
+                                     __ldg(x_at(of_x) + k * work.x.source.depth_stride));
+        }
+        set_output(begin * kTile + shared.lines_w[i] / 2, of_x, canonical(split::sum_of(found)));
+      }
+    }
+    __syncthreads();
+    const bool x_finite = (shared.all_codes & ((1u << kCodeRange) - 1)) == 0;
+#pragma unroll 1
+    for (int i = warp(); i < shared.left; i += kWarps) {
+      const int line = begin * kTile + shared.lines_w[i] / 2;
+      const bool finite = all_finite(shared.facts_w[i]);
+      unsigned found[2] = {};
+#pragma unroll 1
+      for (int first = finite ? work.depth : 0; first < work.depth; first += 32) {
+        const int k = first + lane;
+        const float mine = k < work.depth ? __ldg(w_at(i) + k * work.w.source.depth_stride) : 0.0f;
+        for (uint32_t some = __ballot_sync(~0u, !split::is_finite(mine)); some != 0; some &= some - 1) {
+          const int from = __ffs(some) - 1;
+          const float factor = __shfl_sync(~0u, mine, from);
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            const int of_x = min(lane + l * 32, x_lines - 1);
+            found[l] |= split::not_finite(factor * __ldg(x_at(of_x) + (first + from) * work.x.source.depth_stride));
+          }
+        }
+        if (__all_sync(~0u, split::is_nan(found[0]) && split::is_nan(found[1]))) break;
+      }
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        const int of_x = lane + l * 32;
+        if (finite || of_x >= x_lines || !all_finite(shared.lines[of_x])) continue;
+        set_output(line, of_x, canonical(split::sum_of(found[l])));
+      }
+      if (lane == 0 && (finite ? shared.all_listed : x_finite)) shared.lines_w[i] &= ~1;
+    }
+    __syncthreads();
+  }
+
   // What is the plain cores' of the listed lines, once all parts are stored: a warp has eight outputs of a line at a time.
   // Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_plain(int begin) const {
@@ -429,6 +510,7 @@ struct Block {
 
   // Rare. Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_left(int begin) const {
+    if (shared.some_plain) compute_not_finite(begin);
 #pragma unroll 1
     for (int first = 0; first < shared.left; first += kLines) {
       Lines lines;
