@@ -259,9 +259,25 @@ def test_both_operands_are_split_as_they_are_read():
 
 def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
     p = plan("matmul", (17, 10_000), (10_000, 300), variant="split_fp16")
-    blocks, adds, whole = (p.launches[i] for i in (1, 2, 3))
-    assert adds.kernel == "add segments" and blocks.grid[0] == 4 * whole.grid[0]
+    blocks, adds, rest = (p.launches[i] for i in (1, 2, 3))
+    assert adds.kernel == "add segments" and blocks.grid[0] == 4 * 5 * p.groups
     assert {"sums of segments", "units of groups"} <= {r.name for r in p.regions}
+    assert rest.grid[0] == 132
+
+
+def test_blocks_may_share_what_few_rows_leave():
+    """Of one matrix of up to 16384 lines; their sums take a quarter of what the weights do at most."""
+    shared = {"tiles left, blocks done", "sums of segments left"}
+    for m, n, k, batch, shares in (
+        (16, 4096, 4096, (), True),
+        (128, 4096, 4096, (), True),
+        (16, 20000, 1024, (), False),
+        (16, 1024, 1024, (2,), False),
+    ):
+        p = plan("matmul", (*batch, m, k), (*batch, k, n), variant="split_fp16")
+        assert shared.isdisjoint({r.name for r in p.regions}) != shares
+        sums = sum(r.bytes for r in p.regions if r.name == "sums of segments left")
+        assert sums <= n * k
 
 
 def test_few_rows_are_split_by_as_many_threads_as_they_have_use_for():
