@@ -602,9 +602,8 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     const bool of_a = as_read == AsRead::a;
     // A cluster for each line of X; and, to begin what is known of W, some more where that has many.
     constexpr int64_t kLinesBegun = 4096;
-    const Halves &w_shape = (of_a ? out.split_a : out.split_b).shape,
-                 &x_shape = (of_a ? out.split_b : out.split_a).shape;
-    SplitRegions& regions_x = of_a ? out.split_b : out.split_a;
+    SplitRegions &regions_w = of_a ? out.split_a : out.split_b, &regions_x = of_a ? out.split_b : out.split_a;
+    const Halves &w_shape = regions_w.shape, &x_shape = regions_x.shape;
     const split::LineBlocks lines = split::line_blocks_of(x_shape, regions_x.splitting, chip.multiprocessors);
     regions_x.together = lines.together;
     const int64_t clusters =
@@ -643,31 +642,28 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     }
     out.launches.add(multiply);
     if (!out.small && choice.group_parts > 1) {
-      SplitRegions& w = of_a ? out.split_a : out.split_b;
       const int64_t outputs = tiles * split_rows::kLines * s.rows;
-      w.halves = out.workspace.add("sums of segments", w_shape.segments() * outputs * 4);
-      w.units = out.workspace.add("units of groups", out.groups * tiles * split_rows::kLines * 4);
+      regions_w.halves = out.workspace.add("sums of segments", w_shape.segments() * outputs * 4);
+      regions_w.units = out.workspace.add("units of groups", out.groups * tiles * split_rows::kLines * 4);
       add_blocks("add segments", tiles * out.groups * split_rows::quads_of(s.rows), out, split_rows::kAddThreads);
     }
-    if (split::parts_are_late(x_shape)) {
-      const Splitting& x = (of_a ? out.split_b : out.split_a).splitting;
-      add_split_into_parts(x.blocks, chip, out);
-    }
+    if (split::parts_are_late(x_shape)) add_split_into_parts(regions_x.splitting.blocks, chip, out);
     multiply.kernel = s.parts_name;  // what the first leaves
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.grid = std::min(tiles * out.groups, most);
-    const int64_t w_bytes = 4 * w_shape.values, shared_bytes = split_rows::shared_group_bytes(s.rows);
     if (p.batches == 1 && x_lines <= s.rows && tiles <= split_rows::kMostSharedTiles &&
         !split_rows::is_wide(choice.index)) {
-      out.shared_groups = std::min<int64_t>(split_rows::kMostSharedGroups, w_bytes / 4 / shared_bytes);
+      // Their sums take a quarter of what W does, at most.
+      const int64_t room = w_shape.values / split_rows::shared_group_bytes(s.rows);
+      out.shared_groups = std::min<int64_t>(split_rows::kMostSharedGroups, room);
     }
     if (out.shared_groups > 0) {
       multiply.grid = std::max<int64_t>(multiply.grid, chip.multiprocessors);
-      SplitRegions& w = of_a ? out.split_a : out.split_b;
       out.left_words = split_rows::kTileWords + out.shared_groups;
-      w.runs = out.workspace.add("tiles left, blocks done", sizeof(uint32_t) * out.left_words);
-      out.shared_sums = out.workspace.add("sums of segments left", out.shared_groups * shared_bytes);
+      regions_w.runs = out.workspace.add("tiles left, blocks done", sizeof(uint32_t) * out.left_words);
+      out.shared_sums =
+          out.workspace.add("sums of segments left", out.shared_groups * split_rows::shared_group_bytes(s.rows));
     }
     out.launches.add(multiply);
   } else {

@@ -334,8 +334,8 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
     ring.init(S::kConsumers * 4);
   }
   typename Rest::Position position;
-  for (uint32_t tasks = own | left.at_last; tasks != 0;
-       tasks &= tasks - 1) {  // uncertain outputs are by parts: no more tasks
+  // Those whose outputs by parts turn out not to be certain are among them.
+  for (uint32_t tasks = own | left.at_last; tasks != 0; tasks &= tasks - 1) {
     const int n = __ffs(tasks) - 1;
     const Rest tile = rest_of(tile_of(n));
     if ((own >> n & 1) != 0) {
