@@ -660,8 +660,8 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     }
     if (out.shared_groups > 0) {
       multiply.grid = std::max<int64_t>(multiply.grid, chip.multiprocessors);
-      out.left_words = split_rows::kTileWords + out.shared_groups;
-      regions_w.runs = out.workspace.add("tiles left, blocks done", sizeof(uint32_t) * out.left_words);
+      out.left_words = split_rows::line_words(w_lines) + out.shared_groups;
+      regions_w.runs = out.workspace.add("lines left, blocks done", sizeof(uint32_t) * out.left_words);
       out.shared_sums =
           out.workspace.add("sums of segments left", out.shared_groups * split_rows::shared_group_bytes(s.rows));
     }

@@ -147,6 +147,7 @@ constexpr bool codes_agree() {
   return true;
 }
 static_assert(codes_agree());
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_pairs(unsigned a) { return codes_with(a, Arithmetic::pairs); }
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
   return codes_with(a, Arithmetic::parts) | codes_with(a, Arithmetic::checked_parts);
 }
@@ -165,6 +166,18 @@ TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, int parts_exponents) {
   const int exponent = static_cast<int>(output >> 23 & 0xff), largest = 2 * (kPartsTop - 1) - parts_exponents;
   return exponent > 0 && exponent - 127 + kCertain >= largest;
+}
+
+// The exponent of a line's largest number, biased; or more than any, where parts may not hold it all the same.
+TREDUCE_HOST_DEVICE int ordinary_most(Facts line) {
+  constexpr int kLeastTopped = kPartsTop - 1 + 127 - 126;  // below, parts_exponent is limited
+  const int most = static_cast<int>(line >> 8 & 0xff);
+  return most >= kLeastTopped && most < 255 ? most : 1 << 16;
+}
+// Whether an output stays as it is, however it was computed. Of nearly all that do this is true. a, b: ordinary_most of its lines.
+TREDUCE_HOST_DEVICE bool is_sure(uint32_t output, int a, int b) {
+  const int exponent = static_cast<int>(output >> 23 & 0xff);
+  return exponent > 0 && exponent + 127 + kCertain >= a + b;
 }
 
 // Lines for which pairs suffice whatever such line they meet: nearly all lines of most data. A line is one if all its parts are.

@@ -244,6 +244,26 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
+// Whether all outputs that this thread has added of so many rows of a tile are sure.
+TREDUCE_DEVICE bool all_sure(const float* c, const Facts* rows, const Facts* columns, int64_t row, int64_t end_row,
+                             int64_t column, int64_t n) {
+  constexpr int kAcross = kFixTile / 4;
+  column += threadIdx.x % kAcross * 4;
+  int of_columns[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) of_columns[j] = ordinary_most(columns[min(column + j, n - 1)]);
+  bool sure = true;
+#pragma unroll 1
+  for (row += threadIdx.x / kAcross; row < end_row; row += kFinishRows) {
+    const int of_row = ordinary_most(rows[row]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      sure = sure && (column + j >= n || is_sure(__float_as_uint(c[row * n + column + j]), of_row, of_columns[j]));
+    }
+  }
+  return sure;
+}
+
 // Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: so many outputs are of other
 // lines.
 // Who calls: every thread of the team. Synchronises within.
@@ -375,7 +395,9 @@ struct LastTile {
 
 // What a warp finds out about a tile of 64 x 64, before anything is computed for it.
 struct WarpTile {
-  Facts rows[2], columns[2];  // of the lane's lines: those with its number, and 32 further; 0: they do not exist
+  static constexpr int kCodeAbove = 24;
+  Facts rows[2],
+      columns[2];  // of the lane's lines, those with its number and 32 further, their codes above; 0: they do not exist
   CodeSets found;
 
   TREDUCE_DEVICE WarpTile(const LineFacts& lines_a, const LineFacts& lines_b, int64_t row, int64_t column,
@@ -389,24 +411,28 @@ struct WarpTile {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (row + threadIdx.x % 32 + i * 32 < end_row) found.rows |= set_of(code_of(rows[i]));
-      if (column + threadIdx.x % 32 + i * 32 < end_column) found.columns |= set_of(code_of(columns[i]));
+      const unsigned code_row = code_of(rows[i]), code_column = code_of(columns[i]);
+      if (row + threadIdx.x % 32 + i * 32 < end_row) found.rows |= set_of(code_row);
+      if (column + threadIdx.x % 32 + i * 32 < end_column) found.columns |= set_of(code_column);
+      rows[i] |= code_row << kCodeAbove;
+      columns[i] |= code_column << kCodeAbove;
     }
     found = {__reduce_or_sync(~0u, found.rows), __reduce_or_sync(~0u, found.columns)};
   }
   TREDUCE_DEVICE bool any(Arithmetic way) const {
-    return any_output(found.rows, found.columns, [way](Arithmetic x) { return x == way; });
+    return any_output(found.rows, found.columns, [way](unsigned a) { return codes_with(a, way); });
   }
   // Whether checked outputs of the tile's rows from `first` to `end` are not certain. c: from the tile's first output on, which has so many
   // columns.
   TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count) const {
-    constexpr int kBatch = 16;  // rows, of which loads are in flight
+    constexpr int kBatch =
+        4;  // rows, of which loads are in flight: more are more instructions, which are hardly ever there
     const int lane = threadIdx.x % 32;
     uint32_t checked[2];
     int own[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      checked[i] = lane + i * 32 < count ? codes_with(code_of(columns[i]), Arithmetic::checked_parts) : 0;
+      checked[i] = lane + i * 32 < count ? codes_with(columns[i] >> kCodeAbove, Arithmetic::checked_parts) : 0;
       own[i] = lane + i * 32 < count ? lane + i * 32 : 0;
     }
     bool uncertain = false;
@@ -423,7 +449,7 @@ struct WarpTile {
       for (int j = 0; j < kBatch; ++j) {
         const int line = min(row + j, end - 1);
         const Facts of_row = __shfl_sync(~0u, line < 32 ? rows[0] : rows[1], line % 32);
-        const uint32_t code = set_of(code_of(of_row));
+        const uint32_t code = set_of(of_row >> kCodeAbove);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           uncertain |= (checked[i] & code) != 0 && !is_certain(outputs[j][i], of_row, columns[i]);
@@ -446,7 +472,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
   const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
-  const auto is_all = [&] { return known && !any_output(set_a, set_b, &at_last); };  // of any tile
+  const auto is_all = [&] { return known && !any_output(set_a, set_b, &codes_at_last); };  // of any tile
   if (groups == 1 && is_all()) return;
   const int64_t outputs = p.batches * p.m * p.n;
   const auto batch_of = [&](int64_t batch) {
@@ -480,12 +506,15 @@ static __global__ void __launch_bounds__(kThreads, 2)
       if (!added) add(std::integral_constant<int, kFixTile>(), at);
       const int64_t row = at.row + share * rows, end_row = min(p.m, row + rows);
       if (is_all() || row >= p.m) continue;
-      const WarpTile own(lines_a, lines_b, row, at.column, end_row, p.n, batch_of(at.batch));
-      __syncthreads();  // all sums are there
+      float* const matrix = c + at.batch * p.m * p.n;
+      const int2 batch = batch_of(at.batch);
+      if (__syncthreads_and(all_sure(matrix, lines_a.at(0, batch), lines_b.at(0, batch), row, end_row, at.column, p.n)))
+        continue;
+      const WarpTile own(lines_a, lines_b, row, at.column, end_row, p.n, batch);
       bool some = own.any(Arithmetic::plain);
       if (!some && own.any(Arithmetic::checked_parts)) {
         const int count = static_cast<int>(end_row - row);
-        some = own.any_uncertain(c + (at.batch * p.m + row) * p.n + at.column, p.n, warp * count / kWarps,
+        some = own.any_uncertain(matrix + row * p.n + at.column, p.n, warp * count / kWarps,
                                  (warp + 1) * count / kWarps, p.n - at.column);
       }
       if (__syncthreads_or(some) != 0) compute(at, row, end_row);

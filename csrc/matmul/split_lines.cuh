@@ -17,17 +17,20 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 // Who takes tasks as they come counts them here, and others in the next words.
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
-// What a warp has found out about its lines of `many`: whether all their products with those of `few` are done, and whether parts hold
-// all numbers that they meet. If not, the next launches have something to do. `line`: one of those lines. Who calls: all lanes of a warp.
+// What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
+// numbers that they meet. If not, the next launches have something to do. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
                               bool done, bool held) {
+  const bool left = !done;
   done = __all_sync(~0u, done);
   held = __all_sync(~0u, held);
+  if (!done && left && many.runs != nullptr) {
+    const uint32_t place = static_cast<uint32_t>(line);
+    atomicOr(many.runs + place / 32, 1u << place % 32);
+  }
   if (threadIdx.x % 32 != 0) return;
   if (!done) {
     atomicOr(many.codes, ~0u);
-    const uint32_t tile = static_cast<uint32_t>(line) / split_rows::kLines;
-    if (many.runs != nullptr) atomicOr(many.runs + tile / 32, 1u << tile % 32);
     parts_wanted(few)[matrix_of_few] = 1;
   }
   if (!held) atomicOr(few.codes, ~0u);

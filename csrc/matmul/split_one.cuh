@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
           split::add_facts(to, with_done(of_line, hold));
         }
       }
-      split::tell_left(w, x, 0, first, done, held);
+      split::tell_left(w, x, 0, first + lane, done, held);
     }
     // A thread an output: the sums of its segments, in their order.
     if (threadIdx.x < kLines && first + static_cast<int>(threadIdx.x) < work.w_lines) {

@@ -130,7 +130,7 @@ struct IntoParts : Task {
   // Which of the codes that its lines have need parts, as a set. Who calls: all lanes of a warp.
   TREDUCE_DEVICE uint32_t wanted() const {
     if (others == nullptr) return ~0u;
-    return __ballot_sync(~0u, any_with(threadIdx.x % 32, *others, &by_parts)) & *to.codes;
+    return __ballot_sync(~0u, (codes_by_parts(threadIdx.x % 32) & *others) != 0) & *to.codes;
   }
   TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t wanted) const {
     return others == nullptr || (set_of(code_of(facts(matrix, line))) & wanted) != 0;

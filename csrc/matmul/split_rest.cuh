@@ -291,7 +291,7 @@ struct Rest {
         // Each warp finds the codes of all lines, so all agree.
         const auto [rows, columns] = split::codes_of_tile(
             tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
-        if (split::any_output(rows, columns, &at_last)) {
+        if (split::any_output(rows, columns, &codes_at_last)) {
           tile.compute(work.sides[0].from.data, work.sides[1].from.data, work.c + at.index * p.m * p.n, work.bias, p,
                        row, column, at.index);
         }

@@ -151,41 +151,6 @@ struct Work {
   bool of_a;             // W is A; else the product is transposed
 };
 
-// What a block of the second launch computes, in shared memory: what it would if it had whole groups (`block`), and which of so many runs of
-// segments.
-struct Share {
-  int block, run, runs, group;  // group: of those that may be left
-  bool last;
-
-  // Takes a share of the groups of tiles that may be left. Who calls: all threads of the block. Returns whether there is one.
-  TREDUCE_DEVICE bool take(const Work& work, const Operand16& w) {
-    const int index = static_cast<int>(blockIdx.x);
-    int left = index, of_group = 1, of_block = index, groups = index + 1;
-    if (work.shared_groups > 0) {
-      const int lane = threadIdx.x % 32;
-      const uint32_t tiles = lane < kTileWords ? w.runs[lane] : 0;
-      const int count = __reduce_add_sync(~0u, __popc(tiles)), blocks = static_cast<int>(gridDim.x);
-      groups = count * work.groups;
-      const bool share = groups <= work.shared_groups;
-      of_group = share && groups * 8 <= blocks ? 8 : share && groups * 4 <= blocks ? 4 : 1;
-      if (index >= groups * of_group) return false;
-      left = index % groups;
-      // The tile: of the words before, and of those in its own.
-      int before = left % count, word = 0;
-      uint32_t some = __shfl_sync(~0u, tiles, 0);
-      for (; before >= __popc(some); some = __shfl_sync(~0u, tiles, word)) before -= __popc(some), ++word;
-      for (; before > 0; --before) some &= some - 1;
-      of_block = word * 32 + __ffs(some) - 1 + left / count * work.w_tiles;
-    }
-    if (threadIdx.x == 0) block = of_block, run = index / groups, runs = of_group, group = left;
-    __syncthreads();
-    return true;
-  }
-  TREDUCE_DEVICE float4* sums(const Work& work, int rows) const {
-    return work.shared_sums + int64_t(group) * (kGroupSegments * kLines * rows / 4);
-  }
-};
-
 // What a block multiplies: lines of W from `first` on by lines of X from `first_x` on, a group of k of one product of the batch. Found
 // out again by each kind of warps: registers are few.
 template <class S>
@@ -214,16 +179,119 @@ struct BlockTask {
     matrix_w = work.w.of(batches.x, batches.y);
     matrix_x = work.x.of(batches.x, batches.y);
   }
-  TREDUCE_DEVICE BlockTask(const Work& work, const Share& share) : BlockTask(work, share.block) {
-    const int length = kGroupSegments / share.runs;
-    begin += share.run * length;
-    end = min(end, begin + length);
+  BlockTask() = default;
+  // A group of k of a tile of the only matrix, which has one tile of lines of X; or a run of it.
+  TREDUCE_DEVICE BlockTask(const Work& work, int tile, int group, int run, int runs)
+      : first(tile * kLines),
+        first_x(0),
+        x_lines(work.x_lines),
+        batch(0),
+        group(group),
+        tile(tile),
+        batches{0, 0},
+        matrix_w(0),
+        matrix_x(0) {
+    const int length = kGroupSegments / runs;
+    begin = group * kGroupSegments + run * length;
+    end = min(work.steps, begin + length);
   }
   TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const {
     return w.line_facts + matrix_w * w.shape.lines_padded + first;
   }
+  TREDUCE_DEVICE const Facts* all_facts_w(const Operand16& w) const {
+    return w.line_facts + matrix_w * w.shape.lines_padded;
+  }
   TREDUCE_DEVICE Facts* facts_x(const Operand16& x) const {
     return x.line_facts + matrix_x * x.shape.lines_padded + first_x;
+  }
+};
+
+// What a block of the second launch computes, in shared memory: a tile of lines of W, of those that are left or as they lie, by a group of k,
+// or a run of its segments.
+template <class S>
+struct Share {
+  static constexpr int kMostWarps = 32;
+  static constexpr int kLeastRunsOfTile = 4, kMostRunsOfTile = 8;  // where lines are not listed
+  BlockTask<S> task;                                               // of listed lines that of the first tile
+  int runs, group;                                                 // of the groups that may be left
+  bool listed;                                                     // the lines are those that are left
+  int warps;                                                       // of those who multiply, that have lines: 1, 2 or 4
+  int lines[kLines];                                               // of W; -1: none
+  uint32_t found[kMostWarps];
+  bool last;
+
+  // Takes a share of what may be left. Who calls: all threads of the block. Returns whether there is one. If it is not of listed lines,
+  // `lines` are not yet known.
+  TREDUCE_DEVICE bool take(const Work& work, const Operand16& w) {
+    const int index = static_cast<int>(blockIdx.x);
+    uint4 words = {0, 0, 0, 0};
+    if (work.shared_groups > 0 && threadIdx.x * kLineWords < line_words(work.w_lines)) {
+      words = __ldcg(reinterpret_cast<const uint4*>(w.runs) + threadIdx.x);
+    }
+    if (*w.codes == 0) return false;
+    if (work.shared_groups == 0) {
+      if (threadIdx.x == 0) {
+        task = BlockTask<S>(work, index);
+        group = index, runs = 1, listed = false, warps = kLines / 16;
+      }
+      __syncthreads();
+      return true;
+    }
+    // Lines left, and above them tiles of these: of this thread's, and of the threads before.
+    constexpr int kTilesAbove = 20;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const bool has[2] = {(words.x | words.y) != 0, (words.z | words.w) != 0};
+    const uint32_t mine = __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w) +
+                          (uint32_t(has[0] + has[1]) << kTilesAbove);
+    uint32_t before = mine;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const uint32_t more = __shfl_up_sync(~0u, before, d);
+      if (lane >= d) before += more;
+    }
+    if (lane == 31) found[warp] = before;
+    __syncthreads();
+    before -= mine;
+    uint32_t all = lane < blockDim.x / 32 ? found[lane] : 0;
+    before += __reduce_add_sync(~0u, lane < warp ? all : 0);
+    all = __reduce_add_sync(~0u, all);
+    const int lines_left = all % (1u << kTilesAbove), tiles = all >> kTilesAbove, blocks = static_cast<int>(gridDim.x);
+    const int tiles_of_listed = ceil_div(lines_left, kLines);
+    // Lines apart are read by threads, not by the copy engine.
+    const bool list = 2 * lines_left <= tiles * kLines && tiles_of_listed * work.groups <= work.shared_groups;
+    const int count = list ? tiles_of_listed : tiles, groups = count * work.groups;
+    int of_group = groups > work.shared_groups ? 1 : list ? kGroupSegments : kMostRunsOfTile;
+    while (of_group > 1 && groups * of_group > blocks) of_group /= 2;
+    if (!list && of_group < kLeastRunsOfTile) of_group = 1;
+    if (index >= groups * of_group) return false;
+    const int run = index / groups, left = index - run * groups, k_group = left / count, tile = left - k_group * count;
+    if (threadIdx.x == 0) {
+      runs = of_group, group = left, listed = list;
+      const int present = lines_left - tile * kLines;
+      warps = list && present <= 16 ? 1 : list && present <= 32 ? 2 : 4;
+      if (list) task = BlockTask<S>(work, 0, k_group, run, of_group);
+    }
+    if (list) {
+      int place = static_cast<int>(before % (1u << kTilesAbove)) - tile * kLines;
+      const uint32_t each[kLineWords] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+      for (int i = 0; i < kLineWords; ++i) {
+        for (uint32_t some = each[i]; some != 0; some &= some - 1, ++place) {
+          if (place >= 0 && place < kLines) lines[place] = (threadIdx.x * kLineWords + i) * 32 + __ffs(some) - 1;
+        }
+      }
+      if (threadIdx.x < kLines && tile * kLines + static_cast<int>(threadIdx.x) >= lines_left) lines[threadIdx.x] = -1;
+    } else {
+      const int place = tile - static_cast<int>(before >> kTilesAbove);
+      if (place >= 0 && place < has[0] + has[1]) {
+        task = BlockTask<S>(work, threadIdx.x * 2 + (place == 1 || !has[0] ? 1 : 0), k_group, run, of_group);
+      }
+    }
+    __syncthreads();
+    return true;
+  }
+  TREDUCE_DEVICE float4* sums(const Work& work, int rows) const {
+    return work.shared_sums + int64_t(group) * (kGroupSegments * kLines * rows / 4);
   }
 };
 
@@ -325,12 +393,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   __shared__ Shared<S> shared;
   [[maybe_unused]] __shared__ BlockCodes<S> codes;
-  [[maybe_unused]] __shared__ Share share;
-  const auto own_task = [&] {
+  [[maybe_unused]] __shared__ Share<S> share;
+  const auto own_task = [&]() -> decltype(auto) {
     if constexpr (S::kFirst) {
       return Task(work, ptx::block_index());
     } else {
-      return Task(work, share);
+      return (share.task);
     }
   };
   // W as it is in memory, W split, then X.
@@ -340,12 +408,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if constexpr (!S::kFirst) {
     // The launch before has found out which lines need this one: of most data, none.
     ptx::wait_for_launch_before();
-    if (*w.codes == 0 || !share.take(work, w)) return;
-    const Task task = own_task();
+    if (!share.take(work, w)) return;
+    const Task& task = own_task();
     if (task.begin >= task.end) return;  // the last group may be short
-    const Facts *const facts_w = task.facts_w(w), *const facts_x = task.facts_x(x);
+    const Facts *const facts_w = task.all_facts_w(w), *const facts_x = task.facts_x(x);
     for (int i = threadIdx.x; i < kLines; i += S::kThreads) {
-      const Facts known = task.first + i < work.w_lines ? facts_w[i] : 0;
+      if (!share.listed) share.lines[i] = task.first + i < work.w_lines ? task.first + i : -1;
+      const Facts known = share.lines[i] >= 0 ? facts_w[share.lines[i]] : 0;
       codes.w[i] = static_cast<unsigned char>(code_of(known) | ((known & kDone) != 0 ? kBeside : 0));
     }
     for (int i = threadIdx.x; i < task.x_lines; i += S::kThreads) {
@@ -356,7 +425,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     __syncthreads();
     bool some = false;
     for (int i = threadIdx.x; i < kLines * task.x_lines; i += S::kThreads) {
-      some |= task.first + i % kLines < work.w_lines && is_left(codes.w[i % kLines], codes.x[i / kLines]);
+      some |= share.lines[i % kLines] >= 0 && is_left(codes.w[i % kLines], codes.x[i / kLines]);
     }
     if (__syncthreads_or(some) == 0) return;
   }
@@ -386,43 +455,67 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   constexpr int kFirstSplitter = S::kShape.kMultiplyWarps,
                 kFirstCopier = kFirstSplitter + S::kTeams * S::kShape.kTeamWarps;
 
-  // Of the second launch, where blocks share a group: the last of them adds its segments, in their order, as one block does, and leaves the
-  // sums where W's pieces were. Returns whether this is the last. Who calls: those who split and multiply, who have done so.
-  constexpr int kMultipliersBarrier = 1, kAddersBarrier = 2;
+  // The end of the second launch. Who multiply have left the sums of the group, or of its segments: then the last block adds these in their
+  // order, as one block does. Results leave in a loop: instructions that are hardly ever executed have to be fetched first, which takes longer
+  // than to execute them. Who calls: those who split W.
+  constexpr int kMultipliersBarrier = 1, kSumsBarrier = 2, kStorersBarrier = 3;
+  constexpr int kStorers = S::kTeams * S::kShape.kTeamWarps * 32, kLeavers = kStorers + S::kShape.kMultiplyWarps * 32;
   static_assert(kLines * S::kRows * 4 <= S::kShape.split_bytes);
-  [[maybe_unused]] const auto add_shared = [&] {
-    constexpr int kAdders = kFirstCopier * 32, kSums = kLines * S::kRows / 4;
-    const Task task = own_task();
-    const int count = min(kGroupSegments, work.steps - task.group * kGroupSegments);
-    __threadfence();
-    named_barrier<kAdders>(kAddersBarrier);
-    if (threadIdx.x == 0) {
-      const uint32_t all = ceil_div(count, kGroupSegments / share.runs);
-      share.last = atomicAdd(w.runs + kTileWords + share.group, 1u) + 1 == all;
-    }
-    named_barrier<kAdders>(kAddersBarrier);
-    if (!share.last) return false;
-    __threadfence();
-    const float4* const from = share.sums(work, S::kRows);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < kSums; i += kAdders) {
-      float4 sum = {0, 0, 0, 0};
-#pragma unroll 8
-      for (int step = 0; step < count; ++step) {
-        const float4 more = __ldcg(from + step * kSums + i);
-        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+  [[maybe_unused]] const auto store_left = [&] {
+    constexpr int kSums = kLines * S::kRows / 2, kOfWarp = 64;  // pairs of sums
+    const Task& task = own_task();
+    const int thread = threadIdx.x - kFirstSplitter * 32,
+              count = min(kGroupSegments, work.steps - task.group * kGroupSegments);
+    const bool add = share.runs > 1;
+    named_barrier<kLeavers>(kSumsBarrier);
+    if (add) {
+      if (thread == 0) {
+        __threadfence();
+        const uint32_t all = ceil_div(count, kGroupSegments / share.runs);
+        share.last = atomicAdd(w.runs + line_words(work.w_lines) + share.group, 1u) + 1 == all;
+        __threadfence();
       }
-      reinterpret_cast<float4*>(tiles_split)[i] = sum;
+      named_barrier<kStorers>(kStorersBarrier);
+      if (!share.last) return;
     }
-    named_barrier<kAdders>(kAddersBarrier);
-    return true;
+    const float2* const from = add ? reinterpret_cast<const float2*>(share.sums(work, S::kRows))
+                                   : reinterpret_cast<const float2*>(tiles_split);
+    float* const to = c + task.group * work.outputs + task.batch * work.m * work.n;
+    const int of_quad = share.warps * kOfWarp, shift = __ffs(of_quad) - 1;
+#pragma unroll 1
+    for (int i = thread; i < S::kRows / 8 * of_quad; i += kStorers) {
+      const int of_tile = i & (of_quad - 1), at = (i >> shift) * (2 * kAddThreads) + of_tile;
+      float2 sum = {0, 0};
+      if (add) {
+#pragma unroll 16
+        for (int step = 0; step < count; ++step) {
+          const float2 more = __ldcg(from + step * kSums + at);
+          sum = {sum.x + more.x, sum.y + more.y};
+        }
+      } else {
+        sum = from[at];
+      }
+      const int here = of_tile / 64 * 16 + of_tile % 64 / 8 + of_tile % 2 * 8,
+                first_row = (i >> shift) * 8 + of_tile / 2 % 4 * 2;
+      const int64_t of_w = share.lines[here];
+      const float unit_w = split::power_of_two(shared.unit[here]), of_two[2] = {sum.x, sum.y};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = first_row + j;
+        if (of_w < 0 || row >= task.x_lines || !is_left(codes.w[here], codes.x[row])) continue;
+        const int64_t of_x = task.first_x + row, m = work.of_a ? of_w : of_x, n = work.of_a ? of_x : of_w;
+        const float result = split::from_units(of_two[j], unit_w, codes.unit_x[row]);
+        to[m * work.n + n] = bias == nullptr ? result : canonical(result + __ldg(bias + n));
+      }
+    }
   };
 
   // ---- producers: a warp copies the tiles of W, another what is multiplied of X ----
   if (warp >= kFirstCopier) {
     ptx::set_registers<S::kCopying, S::kRegisters>();
-    const Task task = own_task();
-    if (kRead != ReadW::numbers && warp == kFirstCopier && ptx::elect_one()) {
+    const Task& task = own_task();
+    const bool copies_w = kRead != ReadW::numbers && (S::kFirst || !share.listed);
+    if (copies_w && warp == kFirstCopier && ptx::elect_one()) {
       constexpr bool kAlongK = kRead == ReadW::along_k;
       const int2 batch_w = work.box_w.of(task.batches);
       RingPosition<S::kStages> position;
@@ -478,19 +571,20 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (warp >= kFirstSplitter) {
     ptx::set_registers<S::kSplitting, S::kRegisters>();
     const int lane = threadIdx.x % 32;
-    const Task task = own_task();
+    const Task& task = own_task();
     constexpr int kTeams = S::kTeams;
     const int team = (warp - kFirstSplitter) / S::kShape.kTeamWarps;
     const int set = (warp - kFirstSplitter) % S::kShape.kTeamWarps * kSetLines;  // its first line of the block
     const int mine = set + split::line_in_set(lane / split::kLanes);
-    const bool exists = task.first + mine < work.w_lines;
-    const float* const line = work.source.line(static_cast<uint32_t>(task.matrix_w), exists ? task.first + mine : 0);
+    const int index = S::kFirst ? task.first + mine : share.lines[mine];  // in the matrix
+    const bool exists = S::kFirst ? index < work.w_lines : index >= 0;
+    const float* const line = work.source.line(static_cast<uint32_t>(task.matrix_w), exists ? index : 0);
     // The exponent of the unit of its group; where the whole line is known, that of its parts.
     int unit;
     if constexpr (S::kFirst) {
       unit = work.source.unit(exists, line, task.begin);
     } else {
-      unit = exists ? -parts_exponent(task.facts_w(w)[mine]) : 0;
+      unit = exists ? -parts_exponent(task.all_facts_w(w)[index]) : 0;
     }
     if (team == 0 && lane % split::kLanes == 0) {
       shared.unit[mine] = unit;
@@ -509,50 +603,59 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     RingPosition<kMostStages> to;
     from.skip(team);
     to.skip(team, stage.stages());
-    for (int step = task.begin + team; step < task.end; step += kTeams) {
-      const char* const tile = tiles + from.stage * S::kBytesW;
-      char* const pieces = tiles_split + to.stage * stage.bytes();
-      const int present = min(kSegment, depth - step * kSegment);
-      if constexpr (kRead != ReadW::numbers) ptx::mbarrier_wait(shared.w.full + from.stage, from.parity);
-      float numbers[16];
-      if constexpr (kRead == ReadW::numbers) {
-        const float* const segment = line + int64_t(step) * kSegment * work.source.depth_stride;
-        read_numbers(segment, work.source.depth_stride, exists ? present : 0, numbers);
-      } else {
-        read_line<kRead>(tile, mine, numbers);
-      }
-      ptx::mbarrier_wait(shared.split_w.empty + to.stage, to.parity ^ 1);
-      if (stage.halves) {
-        uint32_t high[8], low[8];
-        int exponent;
-        unsigned found;
-        extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
-        flags &= found;
-        store_pairs(pieces, set, high);
-        store_pairs(pieces + stage.kBytes, set, low);
-        if (lane % split::kLanes == 0) {
-          reinterpret_cast<float*>(pieces + stage.scales())[mine] = split::power_of_two(exponent - unit);
+    const auto walk = [&](auto by_numbers) {
+      for (int step = task.begin + team; step < task.end; step += kTeams) {
+        const char* const tile = tiles + from.stage * S::kBytesW;
+        char* const pieces = tiles_split + to.stage * stage.bytes();
+        const int present = min(kSegment, depth - step * kSegment);
+        float numbers[16];
+        if constexpr (by_numbers()) {
+          const float* const segment = line + int64_t(step) * kSegment * work.source.depth_stride;
+          read_numbers(segment, work.source.depth_stride, exists ? present : 0, numbers);
+        } else {
+          ptx::mbarrier_wait(shared.w.full + from.stage, from.parity);
+          read_line<kRead>(tile, mine, numbers);
         }
-      } else if constexpr (S::kFirst) {
-        extremes.join(split::Extremes::of<split::kLanes>(numbers));
-      }
-      if (stage.by_parts) {
-        uint32_t parts[kParts][8];
-        split::split_all_parts(numbers, split::power_of_two(-unit),
-                               [&](int part, int i, uint32_t pair) { parts[part][i] = pair; });
+        ptx::mbarrier_wait(shared.split_w.empty + to.stage, to.parity ^ 1);
+        if (stage.halves) {
+          uint32_t high[8], low[8];
+          int exponent;
+          unsigned found;
+          extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
+          flags &= found;
+          store_pairs(pieces, set, high);
+          store_pairs(pieces + stage.kBytes, set, low);
+          if (lane % split::kLanes == 0) {
+            reinterpret_cast<float*>(pieces + stage.scales())[mine] = split::power_of_two(exponent - unit);
+          }
+        } else if constexpr (S::kFirst) {
+          extremes.join(split::Extremes::of<split::kLanes>(numbers));
+        }
+        if (stage.by_parts) {
+          uint32_t parts[kParts][8];
+          split::split_all_parts(numbers, split::power_of_two(-unit),
+                                 [&](int part, int i, uint32_t pair) { parts[part][i] = pair; });
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          store_pairs(pieces + stage.parts() + part * stage.kBytes, set, parts[part]);
+          for (int part = 0; part < kParts; ++part) {
+            store_pairs(pieces + stage.parts() + part * stage.kBytes, set, parts[part]);
+          }
         }
+        ptx::fence_async_proxy();
+        __syncwarp();
+        if (lane == 0) {
+          if constexpr (!by_numbers()) ptx::mbarrier_arrive(shared.w.empty + from.stage);
+          ptx::mbarrier_arrive(shared.split_w.full + to.stage);
+        }
+        from.skip(kTeams);
+        to.skip(kTeams, stage.stages());
       }
-      ptx::fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) {
-        if constexpr (kRead != ReadW::numbers) ptx::mbarrier_arrive(shared.w.empty + from.stage);
-        ptx::mbarrier_arrive(shared.split_w.full + to.stage);
-      }
-      from.skip(kTeams);
-      to.skip(kTeams, stage.stages());
+    };
+    if constexpr (S::kFirst || kRead == ReadW::numbers) {
+      walk(std::bool_constant<kRead == ReadW::numbers>());
+    } else if (share.listed) {
+      walk(std::true_type());
+    } else {
+      walk(std::false_type());
     }
     if constexpr (S::kFirst) {
       // What is known of W now: whether the next launch has something to do, and the last one.
@@ -564,9 +667,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         held = held && is_held(known);
         split::add_facts(task.facts_w(w) + mine, with_done(known, by_parts));
       }
-      split::tell_left(w, x, task.matrix_x, task.first + set, done, held);
-    } else if (share.runs > 1) {
-      add_shared();
+      split::tell_left(w, x, task.matrix_x, task.first + mine, done, held);
+    } else {
+      store_left();
     }
     return;
   }
@@ -574,7 +677,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- consumers: multiply a segment, add its sums to the group's ----
   ptx::set_registers<S::kMultiplying, S::kRegisters>();
   const int lane = threadIdx.x % 32;
-  const Task task = own_task();
+  const Task& task = own_task();
   const int mine = warp * 16 + lane / 4;  // this lane has this line of the block, and the one eight further
   const Mode mode = mode_of_x(task);
   const StageOfW<S> stage_w(mode);
@@ -654,7 +757,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (work.group_parts > 1) leave(work.segment_sums + (step * work.tiles() + task.tile) * kQuads);
     }
     if constexpr (!S::kFirst) {
-      if (share.runs > 1) leave(share.sums(work, S::kRows) + step % kGroupSegments * kQuads);
+      if (share.runs > 1 && warp < share.warps) leave(share.sums(work, S::kRows) + step % kGroupSegments * kQuads);
     }
   }
   if constexpr (S::kMayPart) {
@@ -662,18 +765,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 
   // ---- and store them ----
-  const Task now = own_task();  // found out anew: the loop has no registers for it
-  const auto row_of = [&](int i) { return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; };
-  const auto in_units = [&](int i, float unit_x) {
-    return split::from_units(acc[i], split::power_of_two(shared.unit[mine + i / 2 % 2 * 8]), unit_x);
-  };
-  float* const to = c + now.group * work.outputs + now.batch * work.m * work.n;
   if constexpr (!S::kFirst) {
-    // From shared memory, in a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute
-    // them.
-    const float4* const sums = reinterpret_cast<const float4*>(tiles_split) + threadIdx.x;
     if (share.runs > 1) {
-      if (!add_shared()) return;
+      __threadfence();
     } else {
       named_barrier<kWarpGroup>(kMultipliersBarrier);  // all have multiplied
 #pragma unroll
@@ -682,22 +776,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
                                                                                  acc[i * 4 + 2], acc[i * 4 + 3]};
       }
     }
-#pragma unroll 1
-    for (int i = 0; i < S::kRows / 8; ++i) {
-      const float4 four = sums[i * kAddThreads];
-      const float of_quad[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int here = mine + j / 2 * 8, row = row_of(i * 4 + j);
-        const int64_t of_w = now.first + here, of_x = now.first_x + row;
-        const int64_t m = work.of_a ? of_w : of_x, n = work.of_a ? of_x : of_w;
-        if (of_w >= work.w_lines || row >= now.x_lines || !is_left(codes.w[here], codes.x[row])) continue;
-        const float sum = split::from_units(of_quad[j], split::power_of_two(shared.unit[here]), codes.unit_x[row]);
-        to[m * work.n + n] = bias == nullptr ? sum : canonical(sum + __ldg(bias + n));
-      }
-    }
+    named_barrier<kLeavers>(kSumsBarrier);
     return;
   }
+  const Task& now = own_task();  // found out anew: the loop has no registers for it
+  const auto row_of = [&](int i) { return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; };
+  const auto in_units = [&](int i, float unit_x) {
+    return split::from_units(acc[i], split::power_of_two(shared.unit[mine + i / 2 % 2 * 8]), unit_x);
+  };
+  float* const to = c + now.group * work.outputs + now.batch * work.m * work.n;
   const int64_t group_x = now.matrix_x * x.shape.groups() + now.group;
   const float* const x_units = x.unit + group_x * x.shape.lines_padded + now.first_x;
 #pragma unroll

@@ -273,19 +273,12 @@ struct Matrices {
 
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
 
-// Whether a line of code `a` has such an output with a line of `codes`, a set.
-template <class Which>
-TREDUCE_DEVICE bool any_with(unsigned a, uint32_t codes, Which which) {
-  bool found = false;
-  for (; codes != 0; codes &= codes - 1) found |= which(arithmetic_of(a, __ffs(codes) - 1));
-  return found;
-}
-
-// Whether lines with these codes have such an output. Who calls: all lanes of a warp.
-template <class Which>
-TREDUCE_DEVICE bool any_output(uint32_t codes_a, uint32_t codes_b, Which which) {
+// Whether lines with these codes have such an output. with(code): the codes of lines with which one of that code has. Who calls: all lanes
+// of a warp.
+template <class With>
+TREDUCE_DEVICE bool any_output(uint32_t codes_a, uint32_t codes_b, With with) {
   const unsigned lane = threadIdx.x % 32;
-  return __any_sync(~0u, (codes_a >> lane & 1) != 0 && any_with(lane, codes_b, which));
+  return __any_sync(~0u, (codes_a >> lane & 1) != 0 && (with(lane) & codes_b) != 0);
 }
 
 // A store of 16 bytes. A call, because nvcc 13.0 makes four stores of an assignment in these kernels.

@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
         split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
                          with_done(known, by_parts));
       }
-      split::tell_left(w, x, matrix_x, task.first, done, held);
+      split::tell_left(w, x, matrix_x, task.first + lane, done, held);
     }
     // A thread an output: the sums of its segments, in their order.
     if (exists) {

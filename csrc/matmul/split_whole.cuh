@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   __shared__ bool ordered;
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
-  if (!any_output(*a.codes, *b.codes, &by_parts) || few.are_listed()) return;
+  if (!any_output(*a.codes, *b.codes, &codes_by_parts) || few.are_listed()) return;
   const Operand16 &o = blockIdx.x == 0 ? a : b, &other = blockIdx.x == 0 ? b : a;
   const uint32_t lines = static_cast<uint32_t>(o.shape.lines), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x < kCodes) own[lane] = others[lane] = 0;

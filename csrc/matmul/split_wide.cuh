@@ -517,8 +517,8 @@ TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand
 #pragma unroll
     for (int i = 0; i < kFour; ++i) {
       const unsigned code = code_of(known[i]);
-      left[i] = line + i < end && (split::any_with(code, sets[0], &by_parts) ||
-                                   ((known[i] & kDone) == 0 && split::any_with(code, sets[1], &by_parts)));
+      left[i] = line + i < end && ((codes_by_parts(code) & sets[0]) != 0 ||
+                                   ((known[i] & kDone) == 0 && (codes_by_parts(code) & sets[1]) != 0));
       const uint32_t votes = __ballot_sync(~0u, left[i]);
       before += __popc(votes & ((1u << lane) - 1));
       all += __popc(votes);

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   ptx::wait_for_launch_before();
   if (!all) {
     // All blocks alike.
-    if (!split::any_output(*codes_a, *codes_b, &by_parts)) return;
+    if (!split::any_output(*codes_a, *codes_b, &codes_by_parts)) return;
     if (few.are_listed()) {
       if (work.range.first_group == 0) split_few::compute(few, work.outputs, c, bias);
       return;
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           return (of_a ? lines_a : lines_b).code(line_of((of_a ? order_a : order_b).read(), line), place.batch);
         });
         const uint32_t rows = verdicts.sets[n % 2][0], columns = verdicts.sets[n % 2][1];
-        const bool some = split::any_output(rows, columns, &by_parts);
-        const bool others = split::any_output(rows, columns, [](Arithmetic x) { return !by_parts(x); });
+        const bool some = split::any_output(rows, columns, &codes_by_parts);
+        const bool others = split::any_output(rows, columns, [](unsigned a) { return ~codes_by_parts(a); });
         verdicts.tell(n, !some ? split::kNone : others ? split::kSome : split::kAll);
       }
     }

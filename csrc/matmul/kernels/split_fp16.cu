@@ -161,22 +161,23 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       for (int n = 0; task_index(n) < work.tasks; ++n) {
         const auto place = grid.place(work.task(task_index(n)).tile, S::kTileM * S::kCluster, S::kTileN);
         const uint32_t* const sets = verdicts.sets[n % 2];
-        const auto any = [&](auto which) { return split::any_output(sets[0], sets[1], which); };
+        const auto any = [&](auto with) { return split::any_output(sets[0], sets[1], with); };
         if (n == 0) ptx::wait_for_launch_before();
         verdicts.begin(n);
         verdicts.gather_flags(n, facts_a.segments, facts_b.segments, place.row, place.column, place.batch);
         verdicts.gather(n, place.row, place.column, grid.m, grid.n,
                         [&](bool, int64_t, int i) { return code_of(facts_of(verdicts.gathered(n, i), 255, 255)); });
-        verdicts.tell(n, any(&by_pairs) ? split::kSome : split::kNone);
+        verdicts.tell(n, any(&codes_by_pairs) ? split::kSome : split::kNone);
         // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches:
         // who multiplies need not wait for that.
-        if (any([](Arithmetic x) { return !by_pairs(x); })) {
+        if (any([](unsigned a) { return ~codes_by_pairs(a); })) {
           verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
                                 [&](bool of_a, int64_t line, Facts facts) {
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
                                 });
           if (S::kComputesRest && rest.wanted) {
-            const bool parts = any(&by_parts), last = any([](Arithmetic x) { return x == Arithmetic::plain; });
+            const bool parts = any(&codes_by_parts),
+                       last = any([](unsigned a) { return codes_with(a, Arithmetic::plain); });
             if (Verdicts::scout() == 0) {
               if (parts) split_rest::tell_left(rest, work.task(task_index(n)).tile);
               left.by_parts |= uint32_t(parts) << n;
