@@ -180,17 +180,12 @@ struct BlockTask {
     matrix_x = work.x.of(batches.x, batches.y);
   }
   BlockTask() = default;
-  // A group of k of a tile of the only matrix, which has one tile of lines of X; or a run of it.
-  TREDUCE_DEVICE BlockTask(const Work& work, int tile, int group, int run, int runs)
-      : first(tile * kLines),
-        first_x(0),
-        x_lines(work.x_lines),
-        batch(0),
-        group(group),
-        tile(tile),
-        batches{0, 0},
-        matrix_w(0),
-        matrix_x(0) {
+  // A group of k of a tile of the only matrix, or a run of it.
+  TREDUCE_DEVICE BlockTask(const Work& work, int tile, int x_tile, int group, int run, int runs) : BlockTask() {
+    this->tile = tile, this->group = group;
+    first = tile * kLines, first_x = x_tile * S::kRows;
+    x_lines = min(work.x_lines - first_x, S::kRows);
+    batch = 0, batches = {0, 0}, matrix_w = matrix_x = 0;
     const int length = kGroupSegments / runs;
     begin = group * kGroupSegments + run * length;
     end = min(work.steps, begin + length);
@@ -258,18 +253,20 @@ struct Share {
     const int lines_left = all % (1u << kTilesAbove), tiles = all >> kTilesAbove, blocks = static_cast<int>(gridDim.x);
     const int tiles_of_listed = ceil_div(lines_left, kLines);
     // Lines apart are read by threads, not by the copy engine.
-    const bool list = 2 * lines_left <= tiles * kLines && tiles_of_listed * work.groups <= work.shared_groups;
-    const int count = list ? tiles_of_listed : tiles, groups = count * work.groups;
+    const bool list =
+        2 * lines_left <= tiles * kLines && tiles_of_listed * work.x_tiles * work.groups <= work.shared_groups;
+    const int of_k = (list ? tiles_of_listed : tiles) * work.x_tiles, groups = of_k * work.groups;  // of a group of k
     int of_group = groups > work.shared_groups ? 1 : list ? kGroupSegments : kMostRunsOfTile;
     while (of_group > 1 && groups * of_group > blocks) of_group /= 2;
     if (!list && of_group < kLeastRunsOfTile) of_group = 1;
     if (index >= groups * of_group) return false;
-    const int run = index / groups, left = index - run * groups, k_group = left / count, tile = left - k_group * count;
+    const int run = index / groups, left = index - run * groups, k_group = left / of_k, pair = left - k_group * of_k;
+    const int tile = pair / work.x_tiles, x_tile = pair - tile * work.x_tiles;
     if (threadIdx.x == 0) {
       runs = of_group, group = left, listed = list;
       const int present = lines_left - tile * kLines;
       warps = list && present <= 16 ? 1 : list && present <= 32 ? 2 : 4;
-      if (list) task = BlockTask<S>(work, 0, k_group, run, of_group);
+      if (list) task = BlockTask<S>(work, 0, x_tile, k_group, run, of_group);
     }
     if (list) {
       int place = static_cast<int>(before % (1u << kTilesAbove)) - tile * kLines;
@@ -284,7 +281,7 @@ struct Share {
     } else {
       const int place = tile - static_cast<int>(before >> kTilesAbove);
       if (place >= 0 && place < has[0] + has[1]) {
-        task = BlockTask<S>(work, threadIdx.x * 2 + (place == 1 || !has[0] ? 1 : 0), k_group, run, of_group);
+        task = BlockTask<S>(work, threadIdx.x * 2 + (place == 1 || !has[0] ? 1 : 0), x_tile, k_group, run, of_group);
       }
     }
     __syncthreads();

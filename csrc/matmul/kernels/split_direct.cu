@@ -463,22 +463,46 @@ struct Tile {
       }
     }
   }
-  // Stores those that are `wanted`, with the bias.
-  template <class Wanted>
-  TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted) const {
+  // How each of a thread's outputs is computed: an Arithmetic in two bits.
+  static_assert(kItems * 4 * 2 <= 32);
+  struct Ways {
+    static constexpr uint32_t kEach = 0x55555555;
+    uint32_t bits = 0;
+
+    TREDUCE_DEVICE Arithmetic of(int i, int o) const { return static_cast<Arithmetic>(bits >> (i * 4 + o) * 2 & 3); }
+    TREDUCE_DEVICE void set(int i, int o, Arithmetic way) {
+      const int at = (i * 4 + o) * 2;
+      bits = (bits & ~(3u << at)) | static_cast<uint32_t>(way) << at;
+    }
+    TREDUCE_DEVICE bool any_by_parts() const { return ((bits ^ bits >> 1) & kEach) != 0; }
+    TREDUCE_DEVICE bool any_plain() const { return (bits & bits >> 1 & kEach) != 0; }
+  };
+  static_assert(static_cast<int>(Arithmetic::pairs) == 0 && static_cast<int>(Arithmetic::plain) == 3);
+  TREDUCE_DEVICE Ways ways() const {
+    Ways found;
+    for_each_output(nullptr, [&](int i, int o, int f, int s, float*, int) { found.set(i, o, arithmetic(f, s)); });
+    return found;
+  }
+  // Stores those that are `wanted`, with the bias. stored(item, its output, lines of F and of S in the tile, result).
+  template <class Wanted, class Stored>
+  TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted,
+                            Stored stored) const {
     for_each_output(c, [&](int i, int o, int f, int s, float* at, int column) {
-      if (!wanted(f, s, at)) return;
+      if (!wanted(i, o)) return;
       float sum = total[0][o];
 #pragma unroll
       for (int j = 1; j < kItems; ++j) sum = i == j ? total[j][o] : sum;
-      *at = bias == nullptr ? sum : canonical(sum + __ldg(bias + column));
+      const float result = bias == nullptr ? sum : canonical(sum + __ldg(bias + column));
+      *at = result;
+      stored(i, o, f, s, result);
     });
   }
-  // Whether the tile has such outputs. Who calls: all threads of the cluster.
   template <class Wanted>
-  TREDUCE_DEVICE bool any(float* c, Wanted wanted) const {
-    bool found = false;
-    for_each_output(c, [&](int, int, int f, int s, float* at, int) { found = found || wanted(f, s, at); });
+  TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted) const {
+    store(c, bias, total, wanted, [](int, int, int, int, float) {});
+  }
+  // Whether any block of the cluster says so. Who calls: all threads of the cluster.
+  TREDUCE_DEVICE bool any(bool found) const {
     found = __syncthreads_or(found) != 0;
     if constexpr (kCluster) {
       cluster::sync();  // what blocks found before was read
@@ -490,9 +514,10 @@ struct Tile {
     return found;
   }
 
-  TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const {
-    return arithmetic_of(code_of(shared.lines[f]), code_of(shared.lines[s]));
-  }
+  // Once pairs have been multiplied, lines have their codes above what is known of them.
+  static constexpr int kCodeAbove = 24;
+  TREDUCE_DEVICE unsigned code(int line) const { return shared.lines[line] >> kCodeAbove; }
+  TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const { return arithmetic_of(code(f), code(s)); }
 
   // Where a number of a line of the tile lies; those of F come first.
   TREDUCE_DEVICE const float* number(int line, int k) const {
@@ -558,22 +583,23 @@ struct Tile {
   }
 
   // What pairs do not hold: rare.
-  TREDUCE_DEVICE void compute_rest(float* c, const float* bias) {
-    const auto parts = [&](int f, int s, const float*) { return by_parts(arithmetic(f, s)); };
-    if (any(c, parts)) {
+  TREDUCE_DEVICE void compute_rest(float* c, const float* bias, Ways ways) {
+    if (any(ways.any_by_parts())) {
       float total[kItems][4] = {};
       walk<Way::parts>(total);
-      store(c, bias, total, parts);
+      ways = this->ways();  // again: the walk has no register for it
+      store(
+          c, bias, total, [&](int i, int o) { return by_parts(ways.of(i, o)); },
+          [&](int i, int o, int f, int s, float result) {
+            if (ways.of(i, o) != Arithmetic::checked_parts) return;
+            const bool certain = is_certain(__float_as_uint(result), shared.lines[f], shared.lines[s]);
+            ways.set(i, o, certain ? Arithmetic::parts : Arithmetic::plain);
+          });
     }
-    const auto plain = [&](int f, int s, const float* at) {
-      const Arithmetic way = arithmetic(f, s);
-      if (way != Arithmetic::checked_parts) return way == Arithmetic::plain;
-      return !is_certain(__float_as_uint(*at), shared.lines[f], shared.lines[s]);
-    };
-    if (!any(c, plain)) return;
+    if (!any(ways.any_plain())) return;
     // Without checked outputs all are of lines that are not finite.
     const int own = threadIdx.x;
-    const bool checked = own < kLines && code_of(shared.lines[own]) / kCodeRange == kRangeLargest;
+    const bool checked = own < kLines && code(own) / kCodeRange == kRangeLargest;
     if (__syncthreads_or(checked) == 0 && compute_not_finite(*this, c, bias)) return;
     float total[kItems][4] = {};
     walk<Way::plain>(total);
@@ -582,7 +608,7 @@ struct Tile {
 #pragma unroll
       for (int o = 0; o < 4; ++o) total[i][o] = canonical(total[i][o]);
     }
-    store(c, bias, total, plain);
+    store(c, bias, total, [&](int i, int o) { return ways.of(i, o) == Arithmetic::plain; });
   }
 
   TREDUCE_DEVICE void compute(float* c, const float* bias) {
@@ -601,11 +627,14 @@ struct Tile {
     c += batch * work.matrix_outputs;
     float total[kItems][4];
     if (walk<Way::pairs>(total)) {
-      store(c, bias, total, [](int, int, const float*) { return true; });
+      store(c, bias, total, [](int, int) { return true; });
       return;
     }
-    store(c, bias, total, [&](int f, int s, const float*) { return by_pairs(arithmetic(f, s)); });
-    compute_rest(c, bias);
+    if (threadIdx.x < kLines) shared.lines[threadIdx.x] |= code_of(shared.lines[threadIdx.x]) << kCodeAbove;
+    __syncthreads();
+    const Ways ways = this->ways();
+    store(c, bias, total, [&](int i, int o) { return by_pairs(ways.of(i, o)); });
+    compute_rest(c, bias, ways);
   }
 };
 
