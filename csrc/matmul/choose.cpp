@@ -897,9 +897,9 @@ namespace split_bf16 {
 
 Index choose(const Problem& p, bool apart, const Chip& chip) {
   // In shares of what kMedium takes for a segment.
-  constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1}, {0, 0.92}, {0, 0.82}, {0, 0.72}, {0, 0.55}};
-  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow, {kMedium80, kMedium96, kMedium112, kMedium},
-                       {kLarge});
+  constexpr Round kRounds[kShapeCount] = {{0, 0.99}, {0, 1}, {0, 0.92}, {0, 0.82}, {0, 0.72}, {0, 0.55}, {0, 0.38}};
+  return fastest_shape(p, apart, chip, kShapes, kRounds, kNarrow32,
+                       {kNarrow, kMedium80, kMedium96, kMedium112, kMedium}, {kLarge});
 }
 
 }  // namespace split_bf16

@@ -547,7 +547,7 @@ constexpr TileShape kShapes[kShapeCount] = {
 
 namespace split_bf16 {
 
-enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrow32, kShapeCount };
 
 // A stage has three parts of both tiles, and an alignment for the units of their groups.
 constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
@@ -559,7 +559,8 @@ constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
 constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply parts, 128 x 128 tiles", 128, 2, 2), shape("multiply parts, 128 x 128 tiles", 128, 2, 1),
     shape("multiply parts, 128 x 112 tiles", 112, 2, 1), shape("multiply parts, 128 x 96 tiles", 96, 2, 1),
-    shape("multiply parts, 128 x 80 tiles", 80, 2, 1),   shape("multiply parts, 128 x 64 tiles", 64, 3, 1)};
+    shape("multiply parts, 128 x 80 tiles", 80, 2, 1),   shape("multiply parts, 128 x 64 tiles", 64, 3, 1),
+    shape("multiply parts, 128 x 32 tiles", 32, 3, 1)};
 
 }  // namespace split_bf16
 
