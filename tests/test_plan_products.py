@@ -101,7 +101,7 @@ def test_few_rows_are_split_as_they_are_read():
     ]
     assert [r.name for r in p.regions] == [
         *("scales A", "units A", "facts A", "facts of rows", "facts of columns"),
-        *("high and low A", "parts of A", "groups of k"),
+        *("high and low A", "parts of A", "groups of k", "lines left, blocks done", "sums of segments left"),
     ]
     assert p.bound_us == p.memory_us and p.bytes_read == (16 + 28672) * 8192 * 4 + 28672 * 4
     assert "with a bias" in str(p)
@@ -266,12 +266,14 @@ def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
 
 
 def test_blocks_may_share_what_few_rows_leave():
-    """Of one matrix of up to 16384 lines; their sums take a quarter of what the weights do at most."""
-    shared = {"tiles left, blocks done", "sums of segments left"}
+    """Of one matrix of up to 65536 lines; their sums take a quarter of what the weights do at most."""
+    shared = {"lines left, blocks done", "sums of segments left"}
     for m, n, k, batch, shares in (
         (16, 4096, 4096, (), True),
         (128, 4096, 4096, (), True),
-        (16, 20000, 1024, (), False),
+        (16, 65536, 1024, (), True),
+        (16, 65537, 1024, (), False),
+        (100, 3000, 2000, (), True),
         (16, 1024, 1024, (2,), False),
     ):
         p = plan("matmul", (*batch, m, k), (*batch, k, n), variant="split_fp16")

@@ -877,7 +877,7 @@ def lines_of_every_kind(lines, k, g):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("k", [100, 2048, 4200])
-@pytest.mark.parametrize("lines", [260, 16000])  # so many that the chip is full, whatever the blocks
+@pytest.mark.parametrize("lines", [260, 20000])  # so many that the chip is full, whatever the blocks
 def test_few_lines_have_the_bits_of_many(lines, k, poison):
     """Few lines are multiplied by halves, by parts or both, whichever they need; the others are read in any layout."""
     poison()
@@ -886,10 +886,10 @@ def test_few_lines_have_the_bits_of_many(lines, k, poison):
     never = ((kinds == 3) | (kinds == 4) | (kinds >= 8)).nonzero().flatten()
     pad = torch.nn.functional.pad
     normal_lines = torch.randn(lines, k, generator=g, device="cuda")
-    # Some of which meet lines that spread by parts: blocks share these few tiles.
-    far = torch.arange(0, lines, 89, device="cuda")
-    some_far = normal_lines.index_put((far, far % k), torch.tensor(1e-9, device="cuda"))
-    for of_w in (lines_of_every_kind(lines, k, g)[0], normal_lines, some_far):
+    # Some of which meet lines that spread by parts: blocks share these, gathered where they lie apart.
+    apart, together = torch.arange(0, lines, 89, device="cuda"), torch.arange(70, 250, device="cuda")
+    far = [normal_lines.index_put((at, at % k), torch.tensor(1e-9, device="cuda")) for at in (apart, together)]
+    for of_w in (lines_of_every_kind(lines, k, g)[0], normal_lines, *far):
         whole = product(x, of_w.T, SPLIT)
         transposed = product(of_w, x.T, SPLIT)
         layouts = (of_w.T, of_w.T.contiguous(), pad(of_w, (0, 1))[:, :k].T, pad(of_w.T, (0, 1))[:, :lines])
