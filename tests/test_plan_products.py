@@ -266,13 +266,13 @@ def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
 
 
 def test_blocks_may_share_what_few_rows_leave():
-    """Of one matrix of up to 65536 lines; their sums take a quarter of what the weights do at most."""
+    """Of one matrix of up to 32768 lines; their sums take a quarter of what the weights do at most."""
     shared = {"lines left, blocks done", "sums of segments left"}
     for m, n, k, batch, shares in (
         (16, 4096, 4096, (), True),
         (128, 4096, 4096, (), True),
-        (16, 65536, 1024, (), True),
-        (16, 65537, 1024, (), False),
+        (16, 32768, 1024, (), True),
+        (16, 32769, 1024, (), False),
         (100, 3000, 2000, (), True),
         (16, 1024, 1024, (2,), False),
     ):
@@ -280,6 +280,14 @@ def test_blocks_may_share_what_few_rows_leave():
         assert shared.isdisjoint({r.name for r in p.regions}) != shares
         sums = sum(r.bytes for r in p.regions if r.name == "sums of segments left")
         assert sums <= n * k
+
+
+def test_wide_tiles_hold_all_rows():
+    """Their blocks have one tile of these."""
+    for m, n, k in itertools.product((33, 64, 65, 100, 128), (8000, 17000, 20000, 25000), (128, 200, 1000)):
+        p = plan("matmul", (m, k), (k, n), variant="split_fp16")
+        if p.reads[1] == "split as it is read" and p.tile[1] == 128:
+            assert p.tile[0] >= m, (m, n, k)
 
 
 def test_few_rows_are_split_by_as_many_threads_as_they_have_use_for():

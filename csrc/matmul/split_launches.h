@@ -52,7 +52,7 @@ constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 // share out the segments of a group, leave their sums, and the last one adds them. So many groups at most, of so many tiles of one matrix:
 // in the workspace a bit for each line that may be left, of which a thread reads kLineWords words, then a counter for each group. And bytes
 // of a group's sums.
-constexpr int kMostSharedGroups = 64, kMostSharedTiles = 1024, kLineWords = 4;
+constexpr int kMostSharedGroups = 64, kMostSharedTiles = 512, kLineWords = 4;
 TREDUCE_HOST_DEVICE constexpr int64_t line_words(int64_t lines) {
   return round_up(ceil_div(lines, int64_t(32)), int64_t(kLineWords));
 }
