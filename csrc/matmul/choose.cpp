@@ -945,7 +945,8 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
   int best = boxes ? kWide128 : kMostByNumbers;
   for (int index = best - 1; index >= 0; --index) {
     const int rows = kShapes[index].rows;
-    if (is_wide(index) && x_lines > rows) continue;                     // its blocks have one tile of X
+    // A block of wide tiles has one tile of X.
+    if (is_wide(index) && x_lines > rows) continue;
     const bool as_good = rows < kShapes[best].rows && x_lines <= rows;  // with less of X
     if (as_good || time(index, 1) < time(best, 1)) best = index;
   }

@@ -396,8 +396,8 @@ struct LastTile {
 // What a warp finds out about a tile of 64 x 64, before anything is computed for it.
 struct WarpTile {
   static constexpr int kCodeAbove = 24;
-  Facts rows[2],
-      columns[2];  // of the lane's lines, those with its number and 32 further, their codes above; 0: they do not exist
+  // Of the lane's lines, those with its number and 32 further, their codes above; 0: they do not exist.
+  Facts rows[2], columns[2];
   CodeSets found;
 
   TREDUCE_DEVICE WarpTile(const LineFacts& lines_a, const LineFacts& lines_b, int64_t row, int64_t column,
@@ -425,8 +425,7 @@ struct WarpTile {
   // Whether checked outputs of the tile's rows from `first` to `end` are not certain. c: from the tile's first output on, which has so many
   // columns.
   TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count) const {
-    constexpr int kBatch =
-        4;  // rows, of which loads are in flight: more are more instructions, which are hardly ever there
+    constexpr int kBatch = 4;  // rows, whose loads are in flight; of more there are more instructions to fetch
     const int lane = threadIdx.x % 32;
     uint32_t checked[2];
     int own[2];

@@ -207,11 +207,12 @@ template <class S>
 struct Share {
   static constexpr int kMostWarps = 32;
   static constexpr int kLeastRunsOfTile = 4, kMostRunsOfTile = 8;  // where lines are not listed
-  BlockTask<S> task;                                               // of listed lines that of the first tile
-  int runs, group;                                                 // of the groups that may be left
-  bool listed;                                                     // the lines are those that are left
-  int warps;                                                       // of those who multiply, that have lines: 1, 2 or 4
-  int lines[kLines];                                               // of W; -1: none
+
+  BlockTask<S> task;  // of listed lines that of the first tile
+  int runs, group;    // of the groups that may be left
+  bool listed;        // the lines are those that are left
+  int warps;          // of those who multiply, that have lines: 1, 2 or 4
+  int lines[kLines];  // of W; -1: none
   uint32_t found[kMostWarps];
   bool last;
 
