@@ -652,8 +652,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
     multiply.grid = std::min(tiles * out.groups, most);
-    if (p.batches == 1 && w_lines <= split_rows::kMostSharedTiles * split_rows::kLines &&
-        !split_rows::is_wide(choice.index)) {
+    if (p.batches == 1 && w_lines <= split_rows::kMostSharedLines && !split_rows::is_wide(choice.index)) {
       // Their sums take a quarter of what W does, at most.
       const int64_t room = w_shape.values / split_rows::shared_group_bytes(s.rows);
       out.shared_groups = std::min<int64_t>(split_rows::kMostSharedGroups, room);

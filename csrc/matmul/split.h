@@ -101,6 +101,11 @@ TREDUCE_HOST_DEVICE unsigned code_of(Facts line) {
   return kind_of(line) | range * kCodeRange;
 }
 
+// What is known of a line leaves room for its code, so that it is found once.
+constexpr int kCodeAbove = 24;
+TREDUCE_HOST_DEVICE Facts with_code(Facts line, unsigned code) { return line | code << kCodeAbove; }
+TREDUCE_HOST_DEVICE unsigned code_above(Facts line) { return line >> kCodeAbove; }
+
 // How the output of a line of A and a line of B is computed: by pairs where that is as accurate as float32, else by parts; on the
 // plain cores where products of parts could overflow, or are not finite. Where parts lose numbers that are next to nothing, the
 // output is checked: if it is itself next to nothing beside the largest product that there could be, these numbers may be all that

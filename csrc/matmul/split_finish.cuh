@@ -317,7 +317,6 @@ TREDUCE_DEVICE CodeSets codes_of_tile(int64_t rows, int64_t columns, Code code) 
 // What a block knows of a tile of 64 x 64, and finds out about it.
 template <class Team>
 struct LastTile {
-  static constexpr int kCodeAbove = 24;
   Facts facts[2 * kFixTile];  // of the lines of A, then of those of B; their codes above
   bool nothing[2 * kFixTile];
   int of_warp[Team::kThreads / 32];
@@ -325,7 +324,7 @@ struct LastTile {
   Plain plain;
   Scratch scratch;
 
-  TREDUCE_DEVICE unsigned code(int line) const { return facts[line] >> kCodeAbove; }
+  TREDUCE_DEVICE unsigned code(int line) const { return code_above(facts[line]); }
 
   // Reads what is known of the lines of the tile, which ends at these rows and columns or has 64 of each. Who calls: every thread of the
   // team, which synchronises then.
@@ -342,7 +341,7 @@ struct LastTile {
       const bool exists = line < (of_a ? end_row : end_column);
       const Facts known = exists ? *(of_a ? lines_a : lines_b).at(line, batch) : 0;
       const unsigned code = code_of(known);
-      facts[i] = known | code << kCodeAbove;
+      facts[i] = with_code(known, code);
       nothing[i] = exists && code / kCodeRange == kRangeNothing;
     }
   }
@@ -354,8 +353,8 @@ struct LastTile {
     constexpr int kDown = Team::kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
     const int column = Team::thread() % kFixTile;
     const Facts of_column = facts[kFixTile + column];
-    const uint32_t checked = codes_with(of_column >> kCodeAbove, Arithmetic::checked_parts);
-    const uint32_t last = checked | codes_with(of_column >> kCodeAbove, Arithmetic::plain);
+    const uint32_t checked = codes_with(code_above(of_column), Arithmetic::checked_parts);
+    const uint32_t last = checked | codes_with(code_above(of_column), Arithmetic::plain);
     bool some = false;
     int uncertain = 0;
 #pragma unroll 1
@@ -370,7 +369,7 @@ struct LastTile {
       for (int j = 0; j < kBatch; ++j) {
         const int row = first + j * kDown;
         const Facts of_row = facts[row];
-        const uint32_t code = set_of(of_row >> kCodeAbove);
+        const uint32_t code = set_of(code_above(of_row));
         bool mine = row < rows && column < columns && (last & code) != 0;
         mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
         some |= mine;
@@ -395,7 +394,6 @@ struct LastTile {
 
 // What a warp finds out about a tile of 64 x 64, before anything is computed for it.
 struct WarpTile {
-  static constexpr int kCodeAbove = 24;
   // Of the lane's lines, those with its number and 32 further, their codes above; 0: they do not exist.
   Facts rows[2], columns[2];
   CodeSets found;
@@ -414,8 +412,8 @@ struct WarpTile {
       const unsigned code_row = code_of(rows[i]), code_column = code_of(columns[i]);
       if (row + threadIdx.x % 32 + i * 32 < end_row) found.rows |= set_of(code_row);
       if (column + threadIdx.x % 32 + i * 32 < end_column) found.columns |= set_of(code_column);
-      rows[i] |= code_row << kCodeAbove;
-      columns[i] |= code_column << kCodeAbove;
+      rows[i] = with_code(rows[i], code_row);
+      columns[i] = with_code(columns[i], code_column);
     }
     found = {__reduce_or_sync(~0u, found.rows), __reduce_or_sync(~0u, found.columns)};
   }
@@ -431,7 +429,7 @@ struct WarpTile {
     int own[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      checked[i] = lane + i * 32 < count ? codes_with(columns[i] >> kCodeAbove, Arithmetic::checked_parts) : 0;
+      checked[i] = lane + i * 32 < count ? codes_with(code_above(columns[i]), Arithmetic::checked_parts) : 0;
       own[i] = lane + i * 32 < count ? lane + i * 32 : 0;
     }
     bool uncertain = false;
@@ -448,7 +446,7 @@ struct WarpTile {
       for (int j = 0; j < kBatch; ++j) {
         const int line = min(row + j, end - 1);
         const Facts of_row = __shfl_sync(~0u, line < 32 ? rows[0] : rows[1], line % 32);
-        const uint32_t code = set_of(of_row >> kCodeAbove);
+        const uint32_t code = set_of(code_above(of_row));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           uncertain |= (checked[i] & code) != 0 && !is_certain(outputs[j][i], of_row, columns[i]);

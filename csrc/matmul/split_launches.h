@@ -49,12 +49,12 @@ constexpr int kAddThreads = 128;   // of a block that adds: as many as multiplie
 constexpr int quads_of(int rows) { return kLines * rows / 4 / kAddThreads; }
 
 // What the first launch leaves is mostly a few lines of W, and of each a group of k is a long chain. So several blocks of the second launch
-// share out the segments of a group, leave their sums, and the last one adds them. So many groups at most, of so many tiles of one matrix:
-// in the workspace a bit for each line that may be left, of which a thread reads kLineWords words, then a counter for each group. And bytes
-// of a group's sums.
-constexpr int kMostSharedGroups = 64, kMostSharedTiles = 512, kLineWords = 4;
+// share out the segments of a group, leave their sums, and the last one adds them. So many groups at most, of a matrix of so many lines:
+// in the workspace a bit for each line that may be left, of which a thread reads so many words, then a counter for each group. And bytes of
+// a group's sums.
+constexpr int kMostSharedGroups = 64, kMostSharedLines = 32768, kWordsOfThread = 4;
 TREDUCE_HOST_DEVICE constexpr int64_t line_words(int64_t lines) {
-  return round_up(ceil_div(lines, int64_t(32)), int64_t(kLineWords));
+  return round_up(ceil_div(lines, int64_t(32)), int64_t(kWordsOfThread));
 }
 constexpr int64_t shared_group_bytes(int rows) { return int64_t(kGroupSegments) * kLines * rows * 4; }
 

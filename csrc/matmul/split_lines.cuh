@@ -24,6 +24,7 @@ TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64
   const bool left = !done;
   done = __all_sync(~0u, done);
   held = __all_sync(~0u, held);
+  // The vote first, though `left` implies it: all lanes skip this together.
   if (!done && left && many.runs != nullptr) {
     const uint32_t place = static_cast<uint32_t>(line);
     atomicOr(many.runs + place / 32, 1u << place % 32);

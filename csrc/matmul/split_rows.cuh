@@ -152,7 +152,7 @@ struct Work {
 };
 
 // What a block multiplies: lines of W from `first` on by lines of X from `first_x` on, a group of k of one product of the batch. Found
-// out again by each kind of warps: registers are few.
+// out again by each kind of warps, for registers are few; of the second launch it is in shared memory.
 template <class S>
 struct BlockTask {
   int first, first_x, x_lines;
@@ -190,12 +190,9 @@ struct BlockTask {
     begin = group * kGroupSegments + run * length;
     end = min(work.steps, begin + length);
   }
-  TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const {
-    return w.line_facts + matrix_w * w.shape.lines_padded + first;
-  }
-  TREDUCE_DEVICE const Facts* all_facts_w(const Operand16& w) const {
-    return w.line_facts + matrix_w * w.shape.lines_padded;
-  }
+  // Of the matrix, and of the block's lines.
+  TREDUCE_DEVICE Facts* all_facts_w(const Operand16& w) const { return w.line_facts + matrix_w * w.shape.lines_padded; }
+  TREDUCE_DEVICE Facts* facts_w(const Operand16& w) const { return all_facts_w(w) + first; }
   TREDUCE_DEVICE Facts* facts_x(const Operand16& x) const {
     return x.line_facts + matrix_x * x.shape.lines_padded + first_x;
   }
@@ -221,7 +218,7 @@ struct Share {
   TREDUCE_DEVICE bool take(const Work& work, const Operand16& w) {
     const int index = static_cast<int>(blockIdx.x);
     uint4 words = {0, 0, 0, 0};
-    if (work.shared_groups > 0 && threadIdx.x * kLineWords < line_words(work.w_lines)) {
+    if (work.shared_groups > 0 && threadIdx.x * kWordsOfThread < line_words(work.w_lines)) {
       words = __ldcg(reinterpret_cast<const uint4*>(w.runs) + threadIdx.x);
     }
     if (*w.codes == 0) return false;
@@ -271,11 +268,11 @@ struct Share {
     }
     if (list) {
       int place = static_cast<int>(before % (1u << kTilesAbove)) - tile * kLines;
-      const uint32_t each[kLineWords] = {words.x, words.y, words.z, words.w};
+      const uint32_t each[kWordsOfThread] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-      for (int i = 0; i < kLineWords; ++i) {
+      for (int i = 0; i < kWordsOfThread; ++i) {
         for (uint32_t some = each[i]; some != 0; some &= some - 1, ++place) {
-          if (place >= 0 && place < kLines) lines[place] = (threadIdx.x * kLineWords + i) * 32 + __ffs(some) - 1;
+          if (place >= 0 && place < kLines) lines[place] = (threadIdx.x * kWordsOfThread + i) * 32 + __ffs(some) - 1;
         }
       }
       if (threadIdx.x < kLines && tile * kLines + static_cast<int>(threadIdx.x) >= lines_left) lines[threadIdx.x] = -1;
@@ -288,8 +285,8 @@ struct Share {
     __syncthreads();
     return true;
   }
-  TREDUCE_DEVICE float4* sums(const Work& work, int rows) const {
-    return work.shared_sums + int64_t(group) * (kGroupSegments * kLines * rows / 4);
+  TREDUCE_DEVICE float4* sums(const Work& work) const {
+    return work.shared_sums + int64_t(group) * (kGroupSegments * kLines * S::kRows / 4);
   }
 };
 
@@ -476,8 +473,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       named_barrier<kStorers>(kStorersBarrier);
       if (!share.last) return;
     }
-    const float2* const from = add ? reinterpret_cast<const float2*>(share.sums(work, S::kRows))
-                                   : reinterpret_cast<const float2*>(tiles_split);
+    const float2* const from =
+        add ? reinterpret_cast<const float2*>(share.sums(work)) : reinterpret_cast<const float2*>(tiles_split);
     float* const to = c + task.group * work.outputs + task.batch * work.m * work.n;
     const int of_quad = share.warps * kOfWarp, shift = __ffs(of_quad) - 1;
 #pragma unroll 1
@@ -493,7 +490,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       } else {
         sum = from[at];
       }
-      const int here = of_tile / 64 * 16 + of_tile % 64 / 8 + of_tile % 2 * 8,
+      const int here = of_tile / kOfWarp * 16 + of_tile % kOfWarp / 8 + of_tile % 2 * 8,
                 first_row = (i >> shift) * 8 + of_tile / 2 % 4 * 2;
       const int64_t of_w = share.lines[here];
       const float unit_w = split::power_of_two(shared.unit[here]), of_two[2] = {sum.x, sum.y};
@@ -755,7 +752,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (work.group_parts > 1) leave(work.segment_sums + (step * work.tiles() + task.tile) * kQuads);
     }
     if constexpr (!S::kFirst) {
-      if (share.runs > 1 && warp < share.warps) leave(share.sums(work, S::kRows) + step % kGroupSegments * kQuads);
+      if (share.runs > 1 && warp < share.warps) leave(share.sums(work) + step % kGroupSegments * kQuads);
     }
   }
   if constexpr (S::kMayPart) {

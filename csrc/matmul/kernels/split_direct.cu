@@ -515,8 +515,7 @@ struct Tile {
   }
 
   // Once pairs have been multiplied, lines have their codes above what is known of them.
-  static constexpr int kCodeAbove = 24;
-  TREDUCE_DEVICE unsigned code(int line) const { return shared.lines[line] >> kCodeAbove; }
+  TREDUCE_DEVICE unsigned code(int line) const { return code_above(shared.lines[line]); }
   TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const { return arithmetic_of(code(f), code(s)); }
 
   // Where a number of a line of the tile lies; those of F come first.
@@ -630,7 +629,10 @@ struct Tile {
       store(c, bias, total, [](int, int) { return true; });
       return;
     }
-    if (threadIdx.x < kLines) shared.lines[threadIdx.x] |= code_of(shared.lines[threadIdx.x]) << kCodeAbove;
+    if (threadIdx.x < kLines) {
+      const Facts known = shared.lines[threadIdx.x];
+      shared.lines[threadIdx.x] = with_code(known, code_of(known));
+    }
     __syncthreads();
     const Ways ways = this->ways();
     store(c, bias, total, [&](int i, int o) { return by_pairs(ways.of(i, o)); });
