@@ -478,7 +478,7 @@ UNITS, LOWEST_SCALE = (-100, 113), -112
 SAMPLED = 16  # numbers of a group from which its unit is estimated
 PARTS_TOP, PARTS_BOTTOM = 56, -62  # exponents of what parts are taken of
 CERTAIN = 64  # binary orders from the largest product that there could be to an output that is certain
-PAIRS, PARTS, CHECKED, PLAIN = 0, 1, 2, 3
+PAIRS, PARTS, CHECKED, PLAIN, CHECKED_PAIRS = range(5)
 
 
 def magnitude_exponent(x):
@@ -540,8 +540,8 @@ def split_lines(lines):
     clean = least_from(-13)
     present = np.minimum(SEGMENT, k - SEGMENT * np.arange(x.shape[1]))
     large = (np.abs(high) >= 32).sum(axis=2)
-    dense = (2 * large > present) | zero
-    close = (np.abs(high) >= 1 / 256).sum(axis=2) == present
+    close = ((np.abs(high) >= 1 / 256).sum(axis=2) == present) | zero
+    dense = (2 * large > present) | close
     scaled = zero | (wanted == exponent)
     few = (large <= 2) & scaled
     moderate = scaled & least_from(-33) & (exponent >= -93)
@@ -601,23 +601,31 @@ def kinds(lines):
 
 
 def arithmetic(a, b, pairs=True):
-    """How each output of a product is computed: by pairs (if they are allowed), by parts, by parts that are checked, or
-    on the plain cores."""
+    """How each output of a product is computed: by pairs or by pairs that are checked (if they are allowed), by parts
+    or by parts that are checked, or on the plain cores."""
     right = np.ascontiguousarray(b.T)
     of_a, of_b = kinds(a)[:, None], kinds(right)[None, :]
     like_all = CLEAN | DENSE | MODERATE
     alike = (np.where(of_a == CLOSE, like_all, of_a) & np.where(of_b == CLOSE, like_all, of_b)) != 0
     spread = (of_a == MODERATE) & (of_b == MODERATE)
     suffice = alike & ~spread & pairs
+    dense_a, dense_b = ((of & DENSE != 0) & (of != CLOSE) for of in (of_a, of_b))
+    may = (((of_a == MODERATE) & dense_b) | (dense_a & (of_b == MODERATE))) & pairs
     less = np.minimum(ranges(a)[:, None], ranges(right)[None, :])
-    return np.select([suffice, less == 2, less == 1], [PAIRS, PARTS, CHECKED], PLAIN)
+    how = [PAIRS, CHECKED_PAIRS, PARTS, CHECKED]
+    return np.select([suffice, may, less == 2, less == 1], how, PLAIN)
 
 
-def certain(output, a, b):
-    """Whether outputs by parts are more than next to nothing beside the largest product that there could be."""
+def certain(output, a, b, orders=CERTAIN):
+    """Whether checked outputs are no more than so many binary orders below the largest product that there could be."""
     largest_a, largest_b = (magnitude_exponent(np.ascontiguousarray(x)).max(axis=1) for x in (a, b.T))
     exponent = magnitude_exponent(np.ascontiguousarray(output))
-    return (exponent > -127) & (exponent + CERTAIN >= largest_a[:, None] + largest_b[None, :])
+    return (exponent > -127) & (exponent + orders >= largest_a[:, None] + largest_b[None, :])
+
+
+def certain_of_pairs(k):
+    """The binary orders for pairs: 23, less those that the number of segments has."""
+    return 23 - (-(-k // SEGMENT) - 1).bit_length()
 
 
 @np.errstate(all="ignore")
@@ -696,8 +704,11 @@ def split_matmul(a, b, pairs=True):
     left, right = a.detach().cpu().numpy(), np.ascontiguousarray(b.detach().cpu().numpy().T)
     how = arithmetic(left, right.T, pairs)
     result = np.zeros((len(left), len(right)), np.float32)
-    if (how == PAIRS).any():
-        result = np.where(how == PAIRS, pairs_matmul(left, right), result)
+    if ((how == PAIRS) | (how == CHECKED_PAIRS)).any():
+        by_pairs = pairs_matmul(left, right)
+        sure = certain(by_pairs, left, right.T, certain_of_pairs(left.shape[1]))
+        how = np.where((how == CHECKED_PAIRS) & ~sure, PLAIN, how)
+        result = np.where((how == PAIRS) | (how == CHECKED_PAIRS), by_pairs, result)
     if ((how == PARTS) | (how == CHECKED)).any():
         by_parts = parts_matmul(left, right)
         how = np.where((how == CHECKED) & ~certain(by_parts, left, right.T), PLAIN, how)

@@ -326,6 +326,15 @@ def arithmetic(a, b):
     return torch.stack(found).reshape(*a.shape[:-1], b.shape[-1]).to(a.device)
 
 
+def within(c, a, b, orders_below):
+    """Which outputs are at most so many binary orders below the largest product that there could be."""
+    found = [
+        torch.from_numpy(orders.certain(*(x.cpu().numpy() for x in matrices), orders_below))
+        for matrices in zip(*(x.reshape(-1, *x.shape[-2:]) for x in (c, a, b)), strict=True)
+    ]
+    return torch.stack(found).reshape(c.shape).to(c.device)
+
+
 # The model, which needs no GPU.
 
 
@@ -371,10 +380,11 @@ def test_flags_of_segments():
     assert flags(_3=2.0**-27) == CLEAN | DENSE  # 2^14 and 2^-13, scaled
     assert flags(_3=np.nextafter(np.float32(2.0**-27), np.float32(0))) == DENSE
     assert flags(_63=2.0**-60) == DENSE
-    assert flags(_0=2.0**20) == CLEAN | FEW  # the ones are 2^-6, scaled
+    assert flags(_0=2.0**20) == CLEAN | DENSE | FEW  # the ones are 2^-6, scaled: close
+    assert flags(_0=2.0**23) == CLEAN | FEW
     assert flags(_0=2.0**20, _1=2.0**-10) == FEW
-    assert flags(_0=2.0**20, _1=2.0**20) == CLEAN | FEW
-    assert flags(_0=2.0**20, _1=2.0**20, _2=2.0**20) == CLEAN
+    assert flags(_0=2.0**23, _1=2.0**23) == CLEAN | FEW
+    assert flags(_0=2.0**23, _1=2.0**23, _2=2.0**23) == CLEAN
     assert flags(_0=NAN) == flags(_5=INF) == flags(_63=-INF) == 0
     assert of_line(ones * 0) == CLEAN | DENSE | FEW | ZERO
     few = np.zeros((1, SEGMENT), np.float32)
@@ -393,7 +403,8 @@ def test_flags_of_segments():
     # Any scale is as good, as long as numbers and scales are normal.
     for exponent in (-107, -60, 0, 60, 127):
         assert of_line(ones * 2.0**exponent) == CLEAN | DENSE
-    assert of_line(ones * 2.0**-108) == CLEAN  # no number counts as large
+    assert of_line(ones * 2.0**-108) == CLEAN | DENSE  # no number counts as large, but all are close
+    assert of_line(np.where(np.arange(SEGMENT) < 60, ones, 0) * 2.0**-108) == CLEAN
     assert of_line(ones * 2.0**-126) == 0
     # The unit is 2^-11, from the first 16 numbers; or from the first that are not zero.
     for last, expected in ((2.0**43, CLEAN), (2.0**44, 0)):
@@ -401,8 +412,9 @@ def test_flags_of_segments():
     for zeros, expected in ((16, CLEAN), (17, CLEAN), (80, CLEAN), (500, CLEAN), (528, 0)):
         assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
 
-    # A line is close if no number of it is small, and scaled if no segment is too small for its group.
-    assert all_of_line(ones) == CLEAN | DENSE | MODERATE | CLOSE
+    # A line is close if no number of it is small or all of a segment are zero, and scaled if no segment is too small.
+    assert all_of_line(ones) == all_of_line(ones, ones * 0) == CLEAN | DENSE | MODERATE | CLOSE
+    assert all_of_line(ones * 0) == CLEAN | DENSE | FEW | ZERO | MODERATE | CLOSE
     for least, found in ((0, 0), (2.0**-22, CLOSE), (2.0**-22 * (1 - 2.0**-11), 0), (-(2.0**-21), CLOSE)):
         segment = ones.copy()
         segment[0, 40] = least  # of numbers to 2^14
@@ -431,6 +443,7 @@ def test_kinds_of_lines():
     assert [int(orders.kinds(line.astype(np.float32))[0]) for line in lines.values()] == list(expected)
     by_pairs = {"close": "close clean dense both spread", "clean": "close clean both", "dense": "close dense both"}
     by_pairs |= {"both": "close clean dense both", "spread": "close"}
+    checked = {"spread": "dense both", "dense": "spread", "both": "spread"}
     for a, x in lines.items():
         for b, y in lines.items():
             k = min(x.shape[1], y.shape[1])
@@ -438,6 +451,7 @@ def test_kinds_of_lines():
                 continue
             how = orders.arithmetic(x.astype(np.float32)[:, :k], y.astype(np.float32)[:, :k].T)
             assert (how[0, 0] == orders.PAIRS) == (b in by_pairs.get(a, "").split()), (a, b)
+            assert (how[0, 0] == orders.CHECKED_PAIRS) == (b in checked.get(a, "").split()), (a, b)
 
 
 def test_what_parts_can_hold():
@@ -508,13 +522,14 @@ def test_halves_are_the_models(kind):
         g = torch.Generator(device="cuda").manual_seed(k + lines)
         x = DISTRIBUTIONS[kind][0]((lines, k), g)
         values = x.cpu().numpy()
-        said = orders.line_flags(np.pad(values, ((0, 0), (0, SEGMENT))))
-        # The lines of I are clean in all of their segments. Parts are the numbers themselves.
-        used = ((said & CLEAN != 0) & (said & (FEW | ZERO) != FEW))[:, None]
-        expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
         # In a segment more, where the other operand is zero, ones: a line of I alone would go to float32.
         x = torch.cat([x, torch.zeros(lines, SEGMENT, device="cuda")], 1)
         eye = torch.cat([torch.eye(k, device="cuda"), torch.ones(k, SEGMENT, device="cuda")], 1)
+        # The lines of I are clean in all of their segments, and some are dense. Parts are the numbers themselves.
+        how, most = orders.arithmetic(x.cpu().numpy(), eye.T.cpu().numpy()), orders.certain_of_pairs(k + SEGMENT)
+        sure = orders.certain(values, x.cpu().numpy(), eye.T.cpu().numpy(), most)
+        used = (how == orders.PAIRS) | ((how == orders.CHECKED_PAIRS) & sure)
+        expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
         what = f"{kind}, k {k}, {lines} lines, {layout}"
         found = product(in_layout(x, layout[0]), in_layout(eye.mT.contiguous(), layout[1]), SPLIT)
         assert_same_bits(found.cpu(), expected, f"A of {what}")
@@ -683,7 +698,10 @@ def test_each_output_is_computed_as_its_lines_say(kernel, kind):
     plain, parts = in_float32(a, b), product(a, b, PARTS)
     for code, expected in ((orders.PLAIN, plain), (orders.PARTS, parts), (orders.CHECKED, parts)):
         assert_same_bits(c[how == code], expected[how == code], f"{kernel}, {kind}, {code}")
-    pairs = how == orders.PAIRS
+    checked, most = how == orders.CHECKED_PAIRS, orders.certain_of_pairs(a.shape[-1])
+    refused = checked & ~within(plain, a, b, most + 1)
+    assert_same_bits(c[refused], plain[refused], f"{kernel}, {kind}, refused")
+    pairs = (how == orders.PAIRS) | (checked & within(plain, a, b, most - 1))
     if kind in ("normal", "uniform", "positive", "scaled lines", "far scaled lines", "small", "large"):
         assert pairs.all()
     if kind == "one-hot":
@@ -765,6 +783,43 @@ def test_outputs_of_next_to_nothing_are_plain():
     assert not same_bits(product(a, b, SPLIT), in_float32(a, b))
 
 
+def spread_and_dense(m, n, k, batch, layout):
+    """Rows whose few large numbers meet zeros in some columns, but not in the others."""
+    g = torch.Generator(device="cuda").manual_seed(m + n + k)
+    a, b = close((*batch, m, k), g), close((*batch, k, n), g)
+    large, step = torch.arange(k, device="cuda") % 8 == 3, torch.arange(n, device="cuda") % 3 == 1
+    a = torch.where(large, a, a * 2.0**-34)
+    b = torch.where(large[:, None] & step, 0, b)
+    b[..., k // 2, ~step] = 0
+    return in_layout(a, layout[0]), in_layout(b, layout[1]), step
+
+
+@pytest.mark.cuda
+@every_kernel
+def test_pairs_of_a_spread_line_and_a_dense_one_are_checked(kernel, poison):
+    """Outputs of next to nothing are computed on the plain cores, and no others."""
+    poison()
+    m, n, batch, layout = KERNELS[kernel]
+    batch = batch and (2,)
+    for k in (64, 200, 1100, 2500, 4500):
+        a, b, refused = spread_and_dense(m, n, k, batch, layout)
+        assert (arithmetic(a, b) == orders.CHECKED_PAIRS).all()
+        c, plain = product(a, b, SPLIT), in_float32(a, b)
+        where = f"{kernel}, k {k}"
+        assert_same_bits(c[..., refused].contiguous(), plain[..., refused].contiguous(), where)
+        assert n == 1 or not same_bits(c[..., ~refused], plain[..., ~refused]), where
+        assert errors(c, a, b)[1] < 2.0**-20 and errors(c[..., refused], a, b[..., refused])[1] < 2.0**-20, where
+        # The same where they are not all that there is.
+        some_rows = torch.arange(m, device="cuda")[:, None] % 4 == 0
+        mixed = torch.where(some_rows, a, operands("normal", m, n, k, batch)[0])
+        mixed[..., m // 2, k // 3] = NAN if m > 8 else 1.0
+        found = product(in_layout(mixed, layout[0]), b, SPLIT)
+        same = (torch.arange(m, device="cuda") % 4 == 0) & (torch.arange(m, device="cuda") != m // 2)
+        assert_same_bits(found[..., same, :].contiguous(), c[..., same, :].contiguous(), f"{where}, mixed")
+        transposed = product(b.mT, a.mT, SPLIT).mT[..., refused].contiguous()
+        assert_same_bits(transposed, plain[..., refused].contiguous(), f"{where}, transposed")
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("k", [200, 4200])
 def test_exceptional_lines_among_others(k):
@@ -772,7 +827,8 @@ def test_exceptional_lines_among_others(k):
     for m, n in ((700, 900), (3000, 300)):
         for rows, columns in ((0.3, 0.0), (0.0, 0.3), (0.1, 0.1), (0.9, 0.5), (1.0, 0.0)):
             a, b = operands("normal", m, n, k)
-            a[:, 3], b[5] = 0, 0  # no line is close
+            gaps = torch.arange(k, device="cuda") % 5 < 3
+            a[:, gaps], b[gaps] = 0, 0  # no line is close or dense
             g = torch.Generator(device="cuda").manual_seed(k)
             spread = (torch.rand(size, generator=g, device="cuda") < share for size, share in ((m, rows), (n, columns)))
             of_rows, of_columns = spread
@@ -808,13 +864,14 @@ def test_few_lines_by_parts_have_the_bits_of_all(shape, depths, layout, counts, 
         g = torch.Generator(device="cuda").manual_seed(k)
         a, b = operands("normal", m, n, k)
         a, b = a.sign() * (a.abs() + 0.01), b.sign() * (b.abs() + 0.01)  # close
-        if spread:  # what is not close has outputs by parts with rows of softmax
+        if spread:  # what is not close or dense has outputs by parts with rows of softmax
             a = torch.softmax(normal((m, k), g) * 3, dim=-1)
         few_rows, few_columns = (
             torch.randperm(size, generator=g, device="cuda")[:few] for size, few in ((m, rows), (n, columns))
         )
         a[few_rows, :] = one_hot((rows, k), g)
-        b[k // 3, few_columns] = 0
+        gaps = torch.arange(k, device="cuda") % 5 < 3
+        b[:, few_columns] = torch.where(gaps[:, None], 0, b[:, few_columns])
         if not spread:
             b[:, few_columns] = one_hot((columns, k), g).T
         a, b = in_layout(a, layout[0]), in_layout(b, layout[1])

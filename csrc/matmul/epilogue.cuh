@@ -74,11 +74,15 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
                     [&](int i, T* to, int count) { store_pair(to, acc[i], acc[i + 1], pairs, count == 2); });
 }
 
+struct NoLook {
+  TREDUCE_DEVICE void operator()(float) const {}
+};
+
 // Stores the sums, or adds them to C, which the same threads wrote before, and clears them. `bias`: null unless these are the last sums
-// of these outputs.
-template <int kN>
+// of these outputs. look(output): of each that is stored.
+template <int kN, class Look = NoLook>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
-                                    bool add, const float* bias) {
+                                    bool add, const float* bias, Look look = {}) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   row += warp * 16 + lane / 4;
   column += lane % 4 * 2;
@@ -121,6 +125,12 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
         acc[j / 2 + 2 + i] = canonical(acc[j / 2 + 2 + i] + more);
       }
     }
+  }
+  if constexpr (!std::is_same_v<Look, NoLook>) {
+    for_each([&](float* sums, int j, float*, int left) {
+      if (j < left) look(sums[0]);
+      if (j + 1 < left) look(sums[1]);
+    });
   }
   if (aligned) {
     for_each([&](const float* sums, int j, float* to, int left) {

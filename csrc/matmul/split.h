@@ -29,13 +29,14 @@ inline int64_t groups_of(int64_t k) { return k == 0 ? 1 : ceil_div(k, kGroup); }
 // Segment flags; a line has a flag if all its segments do.
 enum SegmentFlag : unsigned char {
   kClean = 1,  // every nonzero number keeps its 22 bits
-  kDense = 2,  // more than half of the numbers are large: their products hide the error of the small ones
-  kFew = 4,    // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
-  kZero = 8,   // all numbers are zero
+  kDense =
+      2,      // more than half of the numbers are large, or it is close: products of these hide the error of small ones
+  kFew = 4,   // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
+  kZero = 8,  // all numbers are zero
   kDone =
       16,  // of lines that are split as they are read: their products with lines that no pairs suit are done, by parts
   kModerate = 32,  // the scale is what the largest number asks for, and all numbers but zeros are within 2^48 of it
-  kClose = 64,  // all numbers are near the largest, and none is zero: their products hide the errors of a moderate line
+  kClose = 64,  // all numbers are near the largest, or all are zero: their products hide the errors of a moderate line
 };
 
 // What is known of a segment or a line, in one word: its flags, and the exponents of its largest magnitude and of its smallest
@@ -69,7 +70,7 @@ TREDUCE_HOST_DEVICE int parts_exponent(Facts line) {
 enum Code : unsigned {
   kCodeClean = 1,
   kCodeDense = 2,
-  kCodeSpread = 4,  // pairs suit it if it meets a close line, and only then
+  kCodeSpread = 4,  // pairs suit it if it meets a close line; if it meets a dense one, they are checked
   kCodeClose = 7,
   kCodeRange = 8,  // how much of the line parts can hold, in the last two bits: see Range
   kCodes = 32,
@@ -109,19 +110,24 @@ TREDUCE_HOST_DEVICE unsigned code_above(Facts line) { return line >> kCodeAbove;
 // How the output of a line of A and a line of B is computed: by pairs where that is as accurate as float32, else by parts; on the
 // plain cores where products of parts could overflow, or are not finite. Where parts lose numbers that are next to nothing, the
 // output is checked: if it is itself next to nothing beside the largest product that there could be, these numbers may be all that
-// it has, and it is computed again on the plain cores.
-enum class Arithmetic { pairs, parts, checked_parts, plain };
+// it has, and it is computed again on the plain cores. So are outputs by pairs of a spread line and a dense one, of which pairs lose more.
+enum class Arithmetic { pairs, parts, checked_parts, plain, checked_pairs };
 
 // The answer depends on the codes of these two lines alone.
 TREDUCE_HOST_DEVICE constexpr Arithmetic arithmetic_of(unsigned a, unsigned b) {
   // A kind in common; being spread does not suffice.
   if ((a & b) % kCodeRange != 0 && (a | b) % kCodeRange != kCodeSpread) return Arithmetic::pairs;
+  const auto checked = [](unsigned x, unsigned y) { return x % kCodeRange == kCodeSpread && (y & kCodeDense) != 0; };
+  if (checked(a, b) || checked(b, a)) return Arithmetic::checked_pairs;
   const unsigned range_a = a / kCodeRange, range_b = b / kCodeRange, less = range_a < range_b ? range_a : range_b;
   return less == kRangeAll ? Arithmetic::parts : less == kRangeLargest ? Arithmetic::checked_parts : Arithmetic::plain;
 }
-TREDUCE_HOST_DEVICE bool by_pairs(Arithmetic x) { return x == Arithmetic::pairs; }
+TREDUCE_HOST_DEVICE bool by_pairs(Arithmetic x) { return x == Arithmetic::pairs || x == Arithmetic::checked_pairs; }
 TREDUCE_HOST_DEVICE bool by_parts(Arithmetic x) { return x == Arithmetic::parts || x == Arithmetic::checked_parts; }
-TREDUCE_HOST_DEVICE bool at_last(Arithmetic x) { return x == Arithmetic::checked_parts || x == Arithmetic::plain; }
+TREDUCE_HOST_DEVICE bool is_checked(Arithmetic x) {
+  return x == Arithmetic::checked_parts || x == Arithmetic::checked_pairs;
+}
+TREDUCE_HOST_DEVICE bool at_last(Arithmetic x) { return is_checked(x) || x == Arithmetic::plain; }
 
 // The codes of lines with which one of code `a` has outputs that are computed so, as a set.
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_with(unsigned a, Arithmetic x) {
@@ -129,11 +135,14 @@ TREDUCE_HOST_DEVICE constexpr uint32_t codes_with(unsigned a, Arithmetic x) {
   constexpr uint32_t kNothing = 0x0000ff, kLargest = 0x00ff00, kAll = 0xff0000;
   uint32_t pairs = 0;
   for (int bit = 0; bit < 3; ++bit) pairs |= (a >> bit & 1) != 0 ? kOfKind[bit] : 0;
-  if (a % kCodeRange == kCodeSpread) pairs &= ~kSpread;
-  const uint32_t others = (kNothing | kLargest | kAll) & ~pairs;
+  const bool spread = a % kCodeRange == kCodeSpread;
+  if (spread) pairs &= ~kSpread;
+  const uint32_t checked = (spread ? kOfKind[1] : (a & kCodeDense) != 0 ? kSpread : 0) & ~pairs;
+  const uint32_t others = (kNothing | kLargest | kAll) & ~pairs & ~checked;
   const unsigned range = a / kCodeRange;
   switch (x) {
     case Arithmetic::pairs: return pairs;
+    case Arithmetic::checked_pairs: return checked;
     case Arithmetic::parts: return range == kRangeAll ? others & kAll : 0;
     case Arithmetic::checked_parts:
       return others & (range == kRangeAll ? kLargest : range == kRangeLargest ? kLargest | kAll : 0);
@@ -144,7 +153,8 @@ constexpr bool codes_agree() {
   constexpr unsigned kUsed = (kRangeAll + 1) * kCodeRange;
   for (unsigned a = 0; a < kUsed; ++a) {
     for (unsigned b = 0; b < kUsed; ++b) {
-      for (const Arithmetic x : {Arithmetic::pairs, Arithmetic::parts, Arithmetic::checked_parts, Arithmetic::plain}) {
+      for (const Arithmetic x : {Arithmetic::pairs, Arithmetic::parts, Arithmetic::checked_parts, Arithmetic::plain,
+                                 Arithmetic::checked_pairs}) {
         if ((codes_with(a, x) >> b & 1) != (arithmetic_of(a, b) == x)) return false;
       }
     }
@@ -152,22 +162,41 @@ constexpr bool codes_agree() {
   return true;
 }
 static_assert(codes_agree());
-TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_pairs(unsigned a) { return codes_with(a, Arithmetic::pairs); }
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_pairs(unsigned a) {
+  return codes_with(a, Arithmetic::pairs) | codes_with(a, Arithmetic::checked_pairs);
+}
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
   return codes_with(a, Arithmetic::parts) | codes_with(a, Arithmetic::checked_parts);
 }
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
-  return codes_with(a, Arithmetic::checked_parts) | codes_with(a, Arithmetic::plain);
+  return codes_with(a, Arithmetic::checked_parts) | codes_with(a, Arithmetic::plain) |
+         codes_with(a, Arithmetic::checked_pairs);
+}
+// Codes of lines with which one line has checked outputs.
+struct CheckedCodes {
+  uint32_t pairs, parts;
+  TREDUCE_HOST_DEVICE uint32_t any() const { return pairs | parts; }
+};
+TREDUCE_HOST_DEVICE constexpr CheckedCodes checked_codes(unsigned a) {
+  return {codes_with(a, Arithmetic::checked_pairs), codes_with(a, Arithmetic::checked_parts)};
 }
 
-// Whether a checked output, as bits, is large enough.
-constexpr int kCertain = 64;  // binary orders
-TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b) {
+// By how many binary orders a checked output may be smaller than the largest product that there could be: of parts; and of pairs, whose
+// errors, of all segments, are then below 2^-18 of the output (see docs/numerics.md).
+constexpr int kCertain = 64, kCertainPairs = 23;
+TREDUCE_HOST_DEVICE int certain_of_pairs(int64_t k) {
+  int orders = kCertainPairs;
+  for (int64_t most = kSegment; most < k; most *= 2) --orders;
+  return orders;
+}
+// Whether an output, as bits, is no smaller than that.
+TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b, int orders) {
   const int exponent = static_cast<int>(output >> 23 & 0xff);
   const int largest = static_cast<int>(a >> 8 & 0xff) - 127 + static_cast<int>(b >> 8 & 0xff) - 127;
-  return exponent > 0 && exponent - 127 + kCertain >= largest;
+  return exponent > 0 && exponent - 127 + orders >= largest;
 }
-// The same if of its lines no more is known than the sum of their parts_exponent; false of some that are large enough, where that is limited.
+// The same of one by parts, if of its lines no more is known than the sum of their parts_exponent; false of some that are large enough,
+// where that is limited.
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, int parts_exponents) {
   const int exponent = static_cast<int>(output >> 23 & 0xff), largest = 2 * (kPartsTop - 1) - parts_exponents;
   return exponent > 0 && exponent - 127 + kCertain >= largest;
@@ -180,9 +209,9 @@ TREDUCE_HOST_DEVICE int ordinary_most(Facts line) {
   return most >= kLeastTopped && most < 255 ? most : 1 << 16;
 }
 // Whether an output stays as it is, however it was computed. Of nearly all that do this is true. a, b: ordinary_most of its lines.
-TREDUCE_HOST_DEVICE bool is_sure(uint32_t output, int a, int b) {
+TREDUCE_HOST_DEVICE bool is_sure(uint32_t output, int a, int b, int orders) {
   const int exponent = static_cast<int>(output >> 23 & 0xff);
-  return exponent > 0 && exponent + 127 + kCertain >= a + b;
+  return exponent > 0 && exponent + 127 + orders >= a + b;
 }
 
 // Lines for which pairs suffice whatever such line they meet: nearly all lines of most data. A line is one if all its parts are.
@@ -190,12 +219,30 @@ TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
   return (line & (kClean | kDense)) == (kClean | kDense) && !selects(line);
 }
 
-// Whether pairs suffice for a line's outputs with others that pairs suit, of which is known whether all are close, and whether none is
-// spread. All parts of the line may be asked for themselves: what suffices for each of them does for the line.
-TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line, bool all_close, bool none_spread) {
-  if (selects(line)) return false;
-  return all_close ? (line & kModerate) != 0 : none_spread ? suits_pairs(line) : (line & kClose) != 0;
-}
+// Lines that a line of the other operand meets, of those that pairs may suit. Each part of that line may be asked for itself: what suffices
+// for each of them does for the line, and of one with checked outputs some part says so.
+struct Others {
+  bool all_suited;  // clean and dense, or close
+  bool none_spread;
+  bool none_dense;  // but such as are close
+
+  TREDUCE_HOST_DEVICE static Others none() { return {true, true, true}; }
+  TREDUCE_HOST_DEVICE void add(unsigned kind) {
+    constexpr unsigned kSuited = kCodeClean | kCodeDense;
+    all_suited = all_suited && (kind & kSuited) == kSuited;
+    none_spread = none_spread && kind != kCodeSpread;
+    none_dense = none_dense && ((kind & kCodeDense) == 0 || kind == kCodeClose);
+  }
+  // Whether pairs suffice for all outputs of a line with these, unless they are checked and found wanting.
+  TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line) const {
+    return all_suited ? (line & kModerate) != 0 && !selects(line) : suits_pairs(line);
+  }
+  // Whether some of these may be checked.
+  TREDUCE_HOST_DEVICE bool checks(Facts line) const {
+    const bool spread = (line & kModerate) != 0 && !suits_pairs(line);
+    return (spread && !none_dense) || ((line & (kDense | kClose)) == kDense && !none_spread);
+  }
+};
 
 // Lines that have no output by pairs, whatever line they meet.
 TREDUCE_HOST_DEVICE bool never_pairs(Facts line) { return kind_of(line) == 0; }

@@ -244,21 +244,27 @@ TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bia
   }
 }
 
-// Whether all outputs that this thread has added of so many rows of a tile are sure.
+// Whether all outputs that this thread has added of so many rows of a tile are sure. of_pairs: certain_of_pairs.
 TREDUCE_DEVICE bool all_sure(const float* c, const Facts* rows, const Facts* columns, int64_t row, int64_t end_row,
-                             int64_t column, int64_t n) {
+                             int64_t column, int64_t n, int of_pairs) {
   constexpr int kAcross = kFixTile / 4;
   column += threadIdx.x % kAcross * 4;
-  int of_columns[4];
+  int of_columns[4], orders_of_columns[4];
+  const auto orders_of = [&](Facts line) { return never_pairs(line) ? kCertain : of_pairs; };
 #pragma unroll
-  for (int j = 0; j < 4; ++j) of_columns[j] = ordinary_most(columns[min(column + j, n - 1)]);
+  for (int j = 0; j < 4; ++j) {
+    const Facts known = columns[min(column + j, n - 1)];
+    of_columns[j] = ordinary_most(known), orders_of_columns[j] = orders_of(known);
+  }
   bool sure = true;
 #pragma unroll 1
   for (row += threadIdx.x / kAcross; row < end_row; row += kFinishRows) {
-    const int of_row = ordinary_most(rows[row]);
+    const int of_row = ordinary_most(rows[row]), orders_of_row = orders_of(rows[row]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      sure = sure && (column + j >= n || is_sure(__float_as_uint(c[row * n + column + j]), of_row, of_columns[j]));
+      const uint32_t output = __float_as_uint(c[row * n + column + j]);
+      const int orders = max(orders_of_row, orders_of_columns[j]);
+      sure = sure && (column + j >= n || is_sure(output, of_row, of_columns[j], orders));
     }
   }
   return sure;
@@ -353,8 +359,9 @@ struct LastTile {
     constexpr int kDown = Team::kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
     const int column = Team::thread() % kFixTile;
     const Facts of_column = facts[kFixTile + column];
-    const uint32_t checked = codes_with(code_above(of_column), Arithmetic::checked_parts);
-    const uint32_t last = checked | codes_with(code_above(of_column), Arithmetic::plain);
+    const CheckedCodes checked = checked_codes(code_above(of_column));
+    const uint32_t last = checked.any() | codes_with(code_above(of_column), Arithmetic::plain);
+    const int of_pairs = certain_of_pairs(p.k);
     bool some = false;
     int uncertain = 0;
 #pragma unroll 1
@@ -371,7 +378,9 @@ struct LastTile {
         const Facts of_row = facts[row];
         const uint32_t code = set_of(code_above(of_row));
         bool mine = row < rows && column < columns && (last & code) != 0;
-        mine = mine && ((checked & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column));
+        const int orders = (checked.pairs & code) != 0 ? of_pairs : kCertain;
+        mine = mine &&
+               ((checked.any() & code) == 0 || !is_certain(__float_as_uint(outputs[j]), of_row, of_column, orders));
         some |= mine;
         uncertain += mine && !nothing[row] && !nothing[kFixTile + column];
         const uint32_t votes = __ballot_sync(~0u, mine);
@@ -420,16 +429,19 @@ struct WarpTile {
   TREDUCE_DEVICE bool any(Arithmetic way) const {
     return any_output(found.rows, found.columns, [way](unsigned a) { return codes_with(a, way); });
   }
+  TREDUCE_DEVICE bool any_checked() const {
+    return any_output(found.rows, found.columns, [](unsigned a) { return checked_codes(a).any(); });
+  }
   // Whether checked outputs of the tile's rows from `first` to `end` are not certain. c: from the tile's first output on, which has so many
-  // columns.
-  TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count) const {
+  // columns; of_pairs: certain_of_pairs.
+  TREDUCE_DEVICE bool any_uncertain(const float* c, int64_t n, int first, int end, int64_t count, int of_pairs) const {
     constexpr int kBatch = 4;  // rows, whose loads are in flight; of more there are more instructions to fetch
     const int lane = threadIdx.x % 32;
-    uint32_t checked[2];
+    CheckedCodes checked[2];
     int own[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      checked[i] = lane + i * 32 < count ? codes_with(code_above(columns[i]), Arithmetic::checked_parts) : 0;
+      checked[i] = lane + i * 32 < count ? checked_codes(code_above(columns[i])) : CheckedCodes{};
       own[i] = lane + i * 32 < count ? lane + i * 32 : 0;
     }
     bool uncertain = false;
@@ -449,7 +461,8 @@ struct WarpTile {
         const uint32_t code = set_of(code_above(of_row));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          uncertain |= (checked[i] & code) != 0 && !is_certain(outputs[j][i], of_row, columns[i]);
+          const int orders = (checked[i].pairs & code) != 0 ? of_pairs : kCertain;
+          uncertain |= (checked[i].any() & code) != 0 && !is_certain(outputs[j][i], of_row, columns[i], orders);
         }
       }
     }
@@ -472,6 +485,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   const auto is_all = [&] { return known && !any_output(set_a, set_b, &codes_at_last); };  // of any tile
   if (groups == 1 && is_all()) return;
   const int64_t outputs = p.batches * p.m * p.n;
+  const int of_pairs = certain_of_pairs(p.k);
   const auto batch_of = [&](int64_t batch) {
     return int2{static_cast<int>(batch / inner_batches), static_cast<int>(batch % inner_batches)};
   };
@@ -505,14 +519,15 @@ static __global__ void __launch_bounds__(kThreads, 2)
       if (is_all() || row >= p.m) continue;
       float* const matrix = c + at.batch * p.m * p.n;
       const int2 batch = batch_of(at.batch);
-      if (__syncthreads_and(all_sure(matrix, lines_a.at(0, batch), lines_b.at(0, batch), row, end_row, at.column, p.n)))
+      if (__syncthreads_and(
+              all_sure(matrix, lines_a.at(0, batch), lines_b.at(0, batch), row, end_row, at.column, p.n, of_pairs)))
         continue;
       const WarpTile own(lines_a, lines_b, row, at.column, end_row, p.n, batch);
       bool some = own.any(Arithmetic::plain);
-      if (!some && own.any(Arithmetic::checked_parts)) {
+      if (!some && own.any_checked()) {
         const int count = static_cast<int>(end_row - row);
         some = own.any_uncertain(matrix + row * p.n + at.column, p.n, warp * count / kWarps,
-                                 (warp + 1) * count / kWarps, p.n - at.column);
+                                 (warp + 1) * count / kWarps, p.n - at.column, of_pairs);
       }
       if (__syncthreads_or(some) != 0) compute(at, row, end_row);
     }
@@ -526,10 +541,10 @@ static __global__ void __launch_bounds__(kThreads, 2)
     const auto at = tiles.place(tile);
     const WarpTile own(lines_a, lines_b, at.row, at.column, p.m, p.n, batch_of(at.batch));
     if (own.any(Arithmetic::plain)) return true;
-    if (!own.any(Arithmetic::checked_parts)) return false;
+    if (!own.any_checked()) return false;
     const int rows = static_cast<int>(min(p.m - at.row, int64_t(kFixTile))), share = warp % warps;
     return own.any_uncertain(c + (at.batch * p.m + at.row) * p.n + at.column, p.n, share * rows / warps,
-                             (share + 1) * rows / warps, p.n - at.column);
+                             (share + 1) * rows / warps, p.n - at.column, of_pairs);
   };
   const int64_t step = gridDim.x;
   for (int64_t first = blockIdx.x; first < tiles.count; first += at_once * step) {

@@ -25,13 +25,15 @@ struct Work {
   Side w, x;
   int64_t n, matrix_outputs;
   int depth, steps, tiles_w, tiles_x, shares, inner_batches;
-  int held;  // lines of X in shared memory, those past the last included
+  int held;      // lines of X in shared memory, those past the last included
+  int of_pairs;  // certain_of_pairs
 };
 
 struct Shared {
-  Facts lines[kRows];              // of X
-  alignas(16) float units[kRows];  // in which its sums are
-  bool all_close, none_spread, none_never;
+  Facts lines[kRows];                         // of X
+  alignas(16) float units[kRows];             // in which its sums are
+  Others others;                              // lines of X that pairs may suit
+  bool none_never;                            // all are such
   unsigned char code[kRows];                  // of each line
   uint32_t codes[kRows / kOctet], all_codes;  // as sets: of each octet, and of all
   // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
@@ -147,7 +149,8 @@ struct Block {
     __syncthreads();
     if (threadIdx.x < 32) {
       // What decides for most lines of W.
-      bool all_close = true, none_spread = true, none_never = true;
+      Others others = Others::none();
+      bool none_never = true;
       uint32_t codes = 0;
       for (int i = threadIdx.x; i < octets * kOctet; i += 32) {
         Facts known = kNoFacts;
@@ -155,8 +158,7 @@ struct Block {
         if (i >= x_lines) known = kPlainestFacts;
         shared.lines[i] = known;
         const unsigned kind = kind_of(known);
-        all_close = all_close && kind == kCodeClose;
-        none_spread = none_spread && kind != kCodeSpread;
+        others.add(kind);
         none_never = none_never && kind != 0;
         const unsigned code = code_of(known);
         shared.code[i] = static_cast<unsigned char>(code);
@@ -164,13 +166,11 @@ struct Block {
         shared.codes[i / kOctet] = of_octet;
         codes |= of_octet;
       }
-      all_close = __all_sync(~0u, all_close);
-      none_spread = __all_sync(~0u, none_spread);
+      others = split::of_all_lanes(others);
       none_never = __all_sync(~0u, none_never);
       codes = __reduce_or_sync(~0u, codes);
       if (threadIdx.x == 0) {
-        shared.all_close = all_close;
-        shared.none_spread = none_spread;
+        shared.others = others;
         shared.none_never = none_never;
         shared.all_codes = codes;
       }
@@ -297,18 +297,40 @@ struct Block {
 
   // ---- what pairs do not suit ----
 
+  // Whether checked pairs of a line of W are not all certain, which have been stored. Who calls: all lanes of a warp, of which four have the
+  // same line.
+  TREDUCE_DEVICE bool any_refused(int line, Facts known, uint32_t checked) const {
+    bool refused = false;
+#pragma unroll 1
+    for (int octet = 0; octet < octets; ++octet) {
+      if ((shared.codes[octet] & checked) == 0) continue;
+#pragma unroll
+      for (int o = 0; o < 2; ++o) {
+        const int of_x = column(octet, o);
+        if (line >= work.w.lines || of_x >= x_lines || (checked >> shared.code[of_x] & 1) == 0) continue;
+        const uint32_t output = __float_as_uint(*place_of(line, of_x));
+        refused |= !is_certain(output, known, shared.lines[of_x], work.of_pairs);
+      }
+    }
+    const uint32_t votes = __ballot_sync(~0u, refused);
+    return (votes >> threadIdx.x % 32 / 4 * 4 & 15) != 0;
+  }
+
   // Lists lines of a tile that have such outputs. All outputs have been stored; those are stored again. Who calls: all lanes of a warp.
   TREDUCE_DEVICE void list(const Lines& lines, int begin) const {
-    if (threadIdx.x % 4 != 0) return;
+    __syncwarp();  // lanes read what others have stored
 #pragma unroll 1
     for (int l = 0; l < 2; ++l) {
       const unsigned code = code_of(lines.known[l]);
-      if (lines.line[l] >= work.w.lines || (shared.all_codes & ~codes_with(code, Arithmetic::pairs)) == 0) continue;
+      const bool refused =
+          any_refused(lines.line[l], lines.known[l], shared.all_codes & codes_with(code, Arithmetic::checked_pairs));
+      const bool by_pairs = (shared.all_codes & ~codes_by_pairs(code)) == 0 && !refused;
+      if (threadIdx.x % 4 != 0 || lines.line[l] >= work.w.lines || by_pairs) continue;
       const int at = atomicAdd(&shared.left, 1);
       shared.facts_w[at] = lines.known[l];
       const bool plain = (shared.all_codes & codes_with(code, Arithmetic::plain)) != 0;
       if (plain) shared.some_plain = true;
-      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain ? 1 : 0));
+      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain || refused ? 1 : 0));
     }
   }
 
@@ -367,7 +389,7 @@ struct Block {
         if (line >= work.w.lines || of_x >= x_lines || (wanted[o / 2] >> shared.code[of_x] & 1) == 0) continue;
         const float output = set_output(
             line, of_x, split::from_units(sum, -parts_exponent(lines.of(o)), -parts_exponent(shared.lines[of_x])));
-        if (is_certain(__float_as_uint(output), lines.of(o), shared.lines[of_x])) continue;
+        if (is_certain(__float_as_uint(output), lines.of(o), shared.lines[of_x], kCertain)) continue;
         if ((codes_with(code_of(lines.of(o)), Arithmetic::checked_parts) >> shared.code[of_x] & 1) != 0) {
           shared.lines_w[listed + o / 2 * 8] |= 1;  // all who do write the same
         }
@@ -474,7 +496,8 @@ struct Block {
         if (finite || of_x >= x_lines || !all_finite(shared.lines[of_x])) continue;
         set_output(line, of_x, canonical(split::sum_of(found[l])));
       }
-      if (lane == 0 && (finite ? shared.all_listed : x_finite)) shared.lines_w[i] &= ~1;
+      const bool checked = (shared.all_codes & codes_with(code_of(shared.facts_w[i]), Arithmetic::checked_pairs)) != 0;
+      if (lane == 0 && !checked && (finite ? shared.all_listed : x_finite)) shared.lines_w[i] &= ~1;
     }
     __syncthreads();
   }
@@ -494,10 +517,11 @@ struct Block {
         const int lane = threadIdx.x % 32, first = octet * kOctet, own = first + lane % kOctet;
         const Facts of_x = shared.lines[own];
         const Arithmetic way = arithmetic_of(code_of(known), shared.code[own]);
+        const int orders = way == Arithmetic::checked_pairs ? work.of_pairs : kCertain;
         const bool mine =
             lane < kOctet && own < x_lines &&
             (way == Arithmetic::plain ||
-             (way == Arithmetic::checked_parts && !is_certain(__float_as_uint(*place_of(line, own)), known, of_x)));
+             (is_checked(way) && !is_certain(__float_as_uint(*place_of(line, own)), known, of_x, orders)));
         const bool finite = all_finite(known) && all_finite(of_x);
         for (uint32_t some = __ballot_sync(~0u, mine); some != 0; some &= some - 1) {
           const int next = __ffs(some) - 1;
@@ -565,7 +589,7 @@ struct Block {
       if (!mine) continue;
       const int64_t line[2] = {lines.line[0], lines.line[1]};
       split::store<kOfA, true>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
-      const auto suffice = [&](Facts line) { return pairs_suffice(line, shared.all_close, shared.none_spread); };
+      const auto suffice = [&](Facts line) { return shared.others.pairs_suffice(line) && !shared.others.checks(line); };
       if (__any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]))) {
         list(lines, begin);
       }
@@ -607,6 +631,7 @@ cudaError_t run(const Call& call) {
   work.shares = static_cast<int>(launched.grid / x_tiles_of(p));
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.held = held_of(work.x.lines);
+  work.of_pairs = certain_of_pairs(p.k);
   const auto run = [&](auto kernel) {
     return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
   };

@@ -18,7 +18,7 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
 // What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
-// numbers that they meet. If not, the next launches have something to do. Who calls: all lanes of a warp.
+// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
                               bool done, bool held) {
   const bool left = !done;

@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
       if (lane < kLines && first + lane < work.w_lines) {
         const bool hold = !mode.parts || parts_hold(of_line, units[place][mine]);
         done = hold && mode.suffices(of_line);
-        held = held && is_held(of_line);
+        held = held && mode.is_held(of_line);
         Facts* const to = w.line_facts + first + lane;
         if (groups == 1) {
           *to = with_done(of_line, hold);

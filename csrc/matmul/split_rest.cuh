@@ -36,6 +36,7 @@ struct Work {
   float* c;
   Problem problem;
   split::IntoParts sides[2];  // A, B
+  int of_pairs;               // certain_of_pairs
   // How many tiles have outputs by parts, and which: one more than their numbers, as they are found.
   uint32_t* left_tiles;
 };
@@ -49,13 +50,45 @@ inline Work work_of(const Call& call, const Operand& a, const Operand& b, const 
           call.problem,
           {{split::task_of(a, call.prepared.split_a.splitting, split_a, all), nullptr},
            {split::task_of(b, call.prepared.split_b.splitting, split_b, all), nullptr}},
+          certain_of_pairs(call.problem.k),
           call.region<uint32_t>(call.prepared.left_tiles)};
 }
 
-// Which tasks of a block have outputs left: a bit for each, of 32 at most. at_last: on the plain cores, those by parts that turned out not
-// to be certain, too.
+// Which tasks of a block have outputs left: a bit for each. at_last: on the plain cores, those by parts that turned out not to be certain,
+// too; checked: by pairs that are to be checked.
 struct Left {
-  uint32_t by_parts, at_last;
+  static constexpr int kMostTasks = 32;
+  uint32_t by_parts, at_last, checked;
+  // Of a task, the exponent of the largest number of each operand's lines; and the least of its outputs, as bits twice.
+  uint32_t most[kMostTasks][2], least[kMostTasks];
+
+  // Who calls: all threads of a block, before a barrier.
+  TREDUCE_DEVICE void begin() {
+    if (threadIdx.x == 0) by_parts = at_last = checked = 0;
+    if (threadIdx.x < kMostTasks) most[threadIdx.x][0] = most[threadIdx.x][1] = 0, least[threadIdx.x] = ~0u;
+  }
+  // Who calls: all lanes of a warp; with the largest exponents that a lane has seen, or its least output.
+  TREDUCE_DEVICE void tell_most(int n, const uint32_t (&of_lane)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t of_warp = __reduce_max_sync(~0u, of_lane[i]);
+      if (threadIdx.x % 32 == 0) atomicMax(&most[n][i], of_warp);
+    }
+  }
+  TREDUCE_DEVICE void tell_least(int n, uint32_t of_lane) {
+    const uint32_t of_warp = __reduce_min_sync(~0u, of_lane);
+    if (threadIdx.x % 32 == 0) atomicMin(&least[n], of_warp);
+  }
+  // The tasks with checked pairs of which some may not be certain.
+  TREDUCE_DEVICE uint32_t uncertain(int of_pairs) const {
+    uint32_t found = 0;
+    for (uint32_t tasks = checked; tasks != 0; tasks &= tasks - 1) {
+      const int n = __ffs(tasks) - 1;
+      const bool sure = is_sure(least[n] >> 1, static_cast<int>(most[n][0]), static_cast<int>(most[n][1]), of_pairs);
+      if (!sure) found |= 1u << n;
+    }
+    return found;
+  }
 };
 
 constexpr int kConsumersBarrier = 6;
@@ -310,7 +343,8 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
   using Rest = split_rest::Rest<S>;
   __shared__ hopper::Ring<Rest::kStages> ring;
   const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
-  if ((own | helped | left.at_last) == 0) return;
+  if ((own | helped | left.at_last | left.checked) == 0) return;
+  const uint32_t uncertain = left.uncertain(work.of_pairs);
   const auto rest_of = [&](int64_t tile) { return Rest{work, ring, stages, place_of(tile)}; };
   const uint32_t warp = blockIdx.x * (S::kThreads / 32) + threadIdx.x / 32;
   for (uint32_t i = 0, tasks = own;; ++i) {
@@ -327,7 +361,7 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
     }
     rest_of(tile).split_lines();
   }
-  if ((own | left.at_last) == 0) return;
+  if ((own | left.at_last | uncertain) == 0) return;
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&parts_a);
     ptx::prefetch_tensor_map(&parts_b);
@@ -335,7 +369,7 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
   }
   typename Rest::Position position;
   // Those whose outputs by parts turn out not to be certain are among them.
-  for (uint32_t tasks = own | left.at_last; tasks != 0; tasks &= tasks - 1) {
+  for (uint32_t tasks = own | left.at_last | uncertain; tasks != 0; tasks &= tasks - 1) {
     const int n = __ffs(tasks) - 1;
     const Rest tile = rest_of(tile_of(n));
     if ((own >> n & 1) != 0) {
@@ -356,7 +390,7 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
       __syncwarp();
       __syncthreads();
     }
-    if ((left.at_last >> n & 1) == 0) continue;
+    if (((left.at_last | uncertain) >> n & 1) == 0) continue;
     if (S::kThreads == kThreads || threadIdx.x >= S::kThreads - kThreads) tile.compute_last(lines_a, lines_b);
     __syncthreads();
   }

@@ -308,7 +308,7 @@ template <int kRows>
 struct Mode {
   bool halves, parts;
   bool all_held;                         // parts hold all numbers of X
-  bool all_close, none_spread;           // of lines that are multiplied by halves
+  Others others;                         // lines that are multiplied by halves
   uint32_t by_parts[(kRows + 31) / 32];  // lines that no pairs suit, a bit each
 
   // Who calls: all lanes of a warp.
@@ -319,7 +319,8 @@ struct Mode {
   TREDUCE_DEVICE static Mode of_each(Known facts_at, int lines) {
     Mode mode;
     mode.halves = mode.parts = false;
-    mode.all_held = mode.all_close = mode.none_spread = true;
+    mode.all_held = true;
+    Others others = Others::none();
 #pragma unroll
     for (int i = 0; i < (kRows + 31) / 32; ++i) {
       const int line = i * 32 + static_cast<int>(threadIdx.x % 32);
@@ -327,22 +328,24 @@ struct Mode {
       const bool finite = line < lines && all_finite(known);
       mode.all_held = mode.all_held && __all_sync(~0u, code_of(known) / kCodeRange == kRangeAll);
       const unsigned kind = kind_of(known);
-      mode.all_close = mode.all_close && __all_sync(~0u, kind == 0 || kind == kCodeClose);
-      mode.none_spread = mode.none_spread && __all_sync(~0u, kind != kCodeSpread);
+      if (kind != 0) others.add(kind);
       mode.by_parts[i] = __ballot_sync(~0u, finite && never_pairs(known));
       mode.parts = mode.parts || mode.by_parts[i] != 0;
       mode.halves = mode.halves || __any_sync(~0u, finite && !never_pairs(known));
     }
     mode.halves = mode.halves || !mode.parts;
+    mode.others = split::of_all_lanes(others);
     return mode;
   }
-  // Whether that multiplies all outputs of such a line of W, of which a part is known.
-  TREDUCE_DEVICE bool suffices(Facts w) const { return !halves || pairs_suffice(w, all_close, none_spread); }
+  // Whether that multiplies all outputs of such a line of W, of which a part is known; and whether the last launch has none to check.
+  TREDUCE_DEVICE bool suffices(Facts w) const { return !halves || others.pairs_suffice(w); }
+  TREDUCE_DEVICE bool is_held(Facts w) const { return matmul::is_held(w) && !(halves && others.checks(w)); }
   // In the second launch all are.
   TREDUCE_DEVICE static Mode all_by_parts() {
     Mode mode;
     mode.halves = false;
-    mode.parts = mode.all_held = mode.all_close = mode.none_spread = true;
+    mode.parts = mode.all_held = true;
+    mode.others = Others::none();
 #pragma unroll
     for (uint32_t& lines : mode.by_parts) lines = ~0u;
     return mode;
@@ -659,7 +662,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const Facts known = extremes.facts(flags);
         const bool by_parts = !mode.parts || parts_hold(known, unit);
         done = by_parts && mode.suffices(known);
-        held = held && is_held(known);
+        held = held && mode.is_held(known);
         split::add_facts(task.facts_w(w) + mine, with_done(known, by_parts));
       }
       split::tell_left(w, x, task.matrix_x, task.first + mine, done, held);
@@ -771,7 +774,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
                                                                                  acc[i * 4 + 2], acc[i * 4 + 3]};
       }
     }
-    named_barrier<kLeavers>(kSumsBarrier);
+    named_arrive<kLeavers>(kSumsBarrier);
     return;
   }
   const Task& now = own_task();  // found out anew: the loop has no registers for it

@@ -99,9 +99,10 @@ TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
 }
 
 // The flags that it has. `dense`: whether more than half of the numbers that there are are large; `close`: whether all are near the
-// largest; `few`: whether at most two are large.
+// largest; `few`: whether at most two are large. Where all are zero, it is close as well; and what is close is dense.
 TREDUCE_DEVICE unsigned flags_of(const SegmentScale& s, bool dense, bool close, bool few) {
-  dense = dense || (s.flags & kZero) != 0;
+  close = close || (s.flags & kZero) != 0;
+  dense = dense || close;
   return s.flags & ~((dense ? 0u : kDense) | (close ? 0u : kClose) | (few ? 0u : kFew));
 }
 
@@ -272,6 +273,12 @@ struct Matrices {
 };
 
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
+
+// What holds of the lines of all lanes. Who calls: all lanes of a warp.
+TREDUCE_DEVICE Others of_all_lanes(const Others& o) {
+  const auto all = [](bool x) { return __all_sync(~0u, x) != 0; };
+  return {all(o.all_suited), all(o.none_spread), all(o.none_dense)};
+}
 
 // Whether lines with these codes have such an output. with(code): the codes of lines with which one of that code has. Who calls: all lanes
 // of a warp.

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
       if (lane < kLines && task.first + lane < work.w_lines) {
         const bool by_parts = !mode.parts || parts_hold(known, units[buffer][mine]);
         done = by_parts && mode.suffices(known);
-        held = held && is_held(known);
+        held = held && mode.is_held(known);
         split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
                          with_done(known, by_parts));
       }

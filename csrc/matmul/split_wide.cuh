@@ -441,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Facts known = extremes[l].facts(flags[l]);
       const bool by_parts = !mode.parts || parts_hold(known, unit[l]);
       done = done && by_parts && mode.suffices(known);
-      held = held && is_held(known);
+      held = held && mode.is_held(known);
       const Facts more = with_done(known, by_parts);
       Facts* const to = w.line_facts + now.matrix_w * w.shape.lines_padded + line;
       if (work.one_each) {

@@ -36,6 +36,7 @@ struct Work {
   int64_t n, matrix_outputs;
   int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
   int cluster_bits;  // of its number of blocks
+  int of_pairs;      // certain_of_pairs
 };
 
 // Where a block's tile lies, and its shared memory: of two chunks, one after another, what was split, [segment][octet][16 bytes of a
@@ -463,11 +464,12 @@ struct Tile {
       }
     }
   }
-  // How each of a thread's outputs is computed: an Arithmetic in two bits.
+  // How each of a thread's outputs is computed: an Arithmetic in two bits, once it is known which checked pairs are certain.
   static_assert(kItems * 4 * 2 <= 32);
   struct Ways {
     static constexpr uint32_t kEach = 0x55555555;
     uint32_t bits = 0;
+    bool refused = false;  // checked outputs are not certain
 
     TREDUCE_DEVICE Arithmetic of(int i, int o) const { return static_cast<Arithmetic>(bits >> (i * 4 + o) * 2 & 3); }
     TREDUCE_DEVICE void set(int i, int o, Arithmetic way) {
@@ -478,9 +480,19 @@ struct Tile {
     TREDUCE_DEVICE bool any_plain() const { return (bits & bits >> 1 & kEach) != 0; }
   };
   static_assert(static_cast<int>(Arithmetic::pairs) == 0 && static_cast<int>(Arithmetic::plain) == 3);
-  TREDUCE_DEVICE Ways ways() const {
+  // Whether an output, whose pairs have been stored, is not certain.
+  TREDUCE_DEVICE bool is_refused(Arithmetic way, int f, int s, float result) const {
+    return way == Arithmetic::checked_pairs &&
+           !is_certain(__float_as_uint(result), shared.lines[f], shared.lines[s], work.of_pairs);
+  }
+  TREDUCE_DEVICE Ways ways(float* c) const {
     Ways found;
-    for_each_output(nullptr, [&](int i, int o, int f, int s, float*, int) { found.set(i, o, arithmetic(f, s)); });
+    for_each_output(c, [&](int i, int o, int f, int s, float* at, int) {
+      const Arithmetic way = arithmetic(f, s);
+      const bool refused = is_refused(way, f, s, *at);
+      found.set(i, o, refused ? Arithmetic::plain : way == Arithmetic::checked_pairs ? Arithmetic::pairs : way);
+      found.refused |= refused;
+    });
     return found;
   }
   // Stores those that are `wanted`, with the bias. stored(item, its output, lines of F and of S in the tile, result).
@@ -586,20 +598,19 @@ struct Tile {
     if (any(ways.any_by_parts())) {
       float total[kItems][4] = {};
       walk<Way::parts>(total);
-      ways = this->ways();  // again: the walk has no register for it
+      ways = this->ways(c);  // again: the walk has no register for it
       store(
           c, bias, total, [&](int i, int o) { return by_parts(ways.of(i, o)); },
           [&](int i, int o, int f, int s, float result) {
             if (ways.of(i, o) != Arithmetic::checked_parts) return;
-            const bool certain = is_certain(__float_as_uint(result), shared.lines[f], shared.lines[s]);
+            const bool certain = is_certain(__float_as_uint(result), shared.lines[f], shared.lines[s], kCertain);
             ways.set(i, o, certain ? Arithmetic::parts : Arithmetic::plain);
+            ways.refused |= !certain;
           });
     }
     if (!any(ways.any_plain())) return;
-    // Without checked outputs all are of lines that are not finite.
-    const int own = threadIdx.x;
-    const bool checked = own < kLines && code(own) / kCodeRange == kRangeLargest;
-    if (__syncthreads_or(checked) == 0 && compute_not_finite(*this, c, bias)) return;
+    // Without these all are of lines that are not finite.
+    if (!any(ways.refused) && compute_not_finite(*this, c, bias)) return;
     float total[kItems][4] = {};
     walk<Way::plain>(total);
 #pragma unroll
@@ -634,9 +645,8 @@ struct Tile {
       shared.lines[threadIdx.x] = with_code(known, code_of(known));
     }
     __syncthreads();
-    const Ways ways = this->ways();
-    store(c, bias, total, [&](int i, int o) { return by_pairs(ways.of(i, o)); });
-    compute_rest(c, bias, ways);
+    store(c, bias, total, [](int, int) { return true; });  // others are stored again
+    compute_rest(c, bias, ways(c));
   }
 };
 
@@ -677,6 +687,7 @@ cudaError_t launch_one(const Call& call) {
   work.chunk = chunk(kPairBytes);
   work.parts_chunk = chunk(kPartBytes);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
+  work.of_pairs = certain_of_pairs(p.k);
   return with_shape<kShapeCount>(call, [&](auto index) {
     const auto run = [&](auto kernel) {
       return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));

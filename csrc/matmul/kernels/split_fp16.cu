@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   if (threadIdx.x == 0) {
     verdicts.init(1 + S::kConsumers * 4);
-    left = {};
     told = 0;
   }
+  left.begin();
   begin<S::kCluster, S::kConsumers>(ring, map_a, map_b);
 
   // Consumers, too: threads that wait here take no issue slots from the launch before. The others first find their task.
@@ -170,15 +170,21 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         verdicts.tell(n, any(&codes_by_pairs) ? split::kSome : split::kNone);
         // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches:
         // who multiplies need not wait for that.
-        if (any([](unsigned a) { return ~codes_by_pairs(a); })) {
+        if (any([](unsigned a) { return ~codes_with(a, Arithmetic::pairs); })) {
+          uint32_t most[2] = {0, 0};
           verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
                                 [&](bool of_a, int64_t line, Facts facts) {
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
+                                  uint32_t& own = most[of_a ? 0 : 1];
+                                  own = max(own, facts >> 8 & 0xff);
                                 });
           if (S::kComputesRest && rest.wanted) {
             const bool parts = any(&codes_by_parts),
-                       last = any([](unsigned a) { return codes_with(a, Arithmetic::plain); });
+                       last = any([](unsigned a) { return codes_with(a, Arithmetic::plain); }),
+                       checked = any([](unsigned a) { return codes_with(a, Arithmetic::checked_pairs); });
+            if (checked) left.tell_most(n, most);
             if (Verdicts::scout() == 0) {
+              left.checked |= uint32_t(checked) << n;
               if (parts) split_rest::tell_left(rest, work.task(task_index(n)).tile);
               left.by_parts |= uint32_t(parts) << n;
               left.at_last |= uint32_t(last) << n;
@@ -232,9 +238,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       float* const matrix = c + place.index * grid.m * grid.n;
       // Stores a group's sums: to the group's own place, or added to those of the groups before it. Meanwhile the tensor cores
       // multiply the next group's first segment.
-      const auto flush = [&](float (&acc)[S::kColumns / 2], int group_of_k, const float* bias) {
+      const auto flush = [&](float (&acc)[S::kColumns / 2], int group_of_k, const float* bias, auto look) {
         flush_registers<S::kColumns>(acc, matrix + group_of_k * work.outputs, row, column, grid.m, grid.n,
-                                     work.outputs == 0 && group_of_k > 0, bias);
+                                     work.outputs == 0 && group_of_k > 0, bias, look);
       };
       const auto has_none = [&] {
         const bool none = verdicts.wait(n) == split::kNone;
@@ -284,7 +290,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       };
       // Adds the sums of the segment that was started last; calls start_next() once they lie in registers of their own.
       const auto add = [&](int step, auto start_next) {
-        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
+        if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr, NoLook{});
         const char* const scales = scales_of(adding);
         const bool in_units = held.are_one();
         ptx::wgmma_wait<0>();
@@ -333,7 +339,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if (none || step == task.end) break;
       }
       const uint32_t told_now = look();  // arrives while sums are stored
-      if (!none) flush(acc, (task.end - 1) / kGroupSegments, bias);
+      if (!none) {
+        const int last = (task.end - 1) / kGroupSegments;
+        if constexpr (S::kComputesRest) {
+          uint32_t least = ~0u;
+          flush(acc, last, bias, [&](float output) { least = min(least, __float_as_uint(output) << 1); });
+          left.tell_least(n, least);
+        } else {
+          flush(acc, last, bias, NoLook{});
+        }
+      }
       if (S::kComputesRest && threadIdx.x == kWarpGroup) told = told_now;
     }
     if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
