@@ -74,12 +74,10 @@ TREDUCE_DEVICE void store_registers(const Sum (&acc)[kN / 2], T* c, int64_t row,
                     [&](int i, T* to, int count) { store_pair(to, acc[i], acc[i + 1], pairs, count == 2); });
 }
 
-struct NoLook {
-  TREDUCE_DEVICE void operator()(float) const {}
-};
+struct NoLook {};
 
 // Stores the sums, or adds them to C, which the same threads wrote before, and clears them. `bias`: null unless these are the last sums
-// of these outputs. look(output): of each that is stored.
+// of these outputs. look(which of the lane's two rows, output): at each that is stored.
 template <int kN, class Look = NoLook>
 TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row, int64_t column, int64_t m, int64_t n,
                                     bool add, const float* bias, Look look = {}) {
@@ -127,10 +125,13 @@ TREDUCE_DEVICE void flush_registers(float (&acc)[kN / 2], float* c, int64_t row,
     }
   }
   if constexpr (!std::is_same_v<Look, NoLook>) {
-    for_each([&](float* sums, int j, float*, int left) {
-      if (j < left) look(sums[0]);
-      if (j + 1 < left) look(sums[1]);
-    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < kN / 4; ++i) {
+        if (i / 2 * 8 + i % 2 < columns_left[half]) look(half, acc[i / 2 * 4 + half * 2 + i % 2]);
+      }
+    }
   }
   if (aligned) {
     for_each([&](const float* sums, int j, float* to, int left) {

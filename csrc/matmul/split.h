@@ -29,10 +29,9 @@ inline int64_t groups_of(int64_t k) { return k == 0 ? 1 : ceil_div(k, kGroup); }
 // Segment flags; a line has a flag if all its segments do.
 enum SegmentFlag : unsigned char {
   kClean = 1,  // every nonzero number keeps its 22 bits
-  kDense =
-      2,      // more than half of the numbers are large, or it is close: products of these hide the error of small ones
-  kFew = 4,   // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
-  kZero = 8,  // all numbers are zero
+  kDense = 2,  // most of the numbers are large, or it is close: products of these hide the error of small ones
+  kFew = 4,    // at most two numbers are large: too few products for the errors of pairs to vanish in the sum
+  kZero = 8,   // all numbers are zero
   kDone =
       16,  // of lines that are split as they are read: their products with lines that no pairs suit are done, by parts
   kModerate = 32,  // the scale is what the largest number asks for, and all numbers but zeros are within 2^48 of it
@@ -222,25 +221,29 @@ TREDUCE_HOST_DEVICE bool suits_pairs(Facts line) {
 // Lines that a line of the other operand meets, of those that pairs may suit. Each part of that line may be asked for itself: what suffices
 // for each of them does for the line, and of one with checked outputs some part says so.
 struct Others {
-  bool all_suited;  // clean and dense, or close
-  bool none_spread;
-  bool none_dense;  // but such as are close
+  enum Flag : uint32_t {
+    kAllSuited = 1,  // clean and dense, or close
+    kNoneSpread = 2,
+    kNoneDense = 4,  // but such as are close
+  };
+  uint32_t flags;
 
-  TREDUCE_HOST_DEVICE static Others none() { return {true, true, true}; }
+  TREDUCE_HOST_DEVICE static Others none() { return {~0u}; }
   TREDUCE_HOST_DEVICE void add(unsigned kind) {
     constexpr unsigned kSuited = kCodeClean | kCodeDense;
-    all_suited = all_suited && (kind & kSuited) == kSuited;
-    none_spread = none_spread && kind != kCodeSpread;
-    none_dense = none_dense && ((kind & kCodeDense) == 0 || kind == kCodeClose);
+    if ((kind & kSuited) != kSuited) flags &= ~kAllSuited;
+    if (kind == kCodeSpread) flags &= ~kNoneSpread;
+    if ((kind & kCodeDense) != 0 && kind != kCodeClose) flags &= ~kNoneDense;
   }
   // Whether pairs suffice for all outputs of a line with these, unless they are checked and found wanting.
   TREDUCE_HOST_DEVICE bool pairs_suffice(Facts line) const {
-    return all_suited ? (line & kModerate) != 0 && !selects(line) : suits_pairs(line);
+    return (flags & kAllSuited) != 0 ? (line & kModerate) != 0 && !selects(line) : suits_pairs(line);
   }
   // Whether some of these may be checked.
   TREDUCE_HOST_DEVICE bool checks(Facts line) const {
     const bool spread = (line & kModerate) != 0 && !suits_pairs(line);
-    return (spread && !none_dense) || ((line & (kDense | kClose)) == kDense && !none_spread);
+    const bool dense = (line & (kDense | kClose)) == kDense;
+    return (spread && (flags & kNoneDense) == 0) || (dense && (flags & kNoneSpread) == 0);
   }
 };
 

@@ -250,7 +250,11 @@ TREDUCE_DEVICE bool all_sure(const float* c, const Facts* rows, const Facts* col
   constexpr int kAcross = kFixTile / 4;
   column += threadIdx.x % kAcross * 4;
   int of_columns[4], orders_of_columns[4];
-  const auto orders_of = [&](Facts line) { return never_pairs(line) ? kCertain : of_pairs; };
+  // Pairs of a line that is close are not checked, and of others there are none.
+  const auto orders_of = [&](Facts line) {
+    const unsigned kind = kind_of(line);
+    return kind == 0 || kind == kCodeClose ? kCertain : of_pairs;
+  };
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const Facts known = columns[min(column + j, n - 1)];
@@ -519,17 +523,9 @@ static __global__ void __launch_bounds__(kThreads, 2)
       if (is_all() || row >= p.m) continue;
       float* const matrix = c + at.batch * p.m * p.n;
       const int2 batch = batch_of(at.batch);
-      if (__syncthreads_and(
-              all_sure(matrix, lines_a.at(0, batch), lines_b.at(0, batch), row, end_row, at.column, p.n, of_pairs)))
-        continue;
-      const WarpTile own(lines_a, lines_b, row, at.column, end_row, p.n, batch);
-      bool some = own.any(Arithmetic::plain);
-      if (!some && own.any_checked()) {
-        const int count = static_cast<int>(end_row - row);
-        some = own.any_uncertain(matrix + row * p.n + at.column, p.n, warp * count / kWarps,
-                                 (warp + 1) * count / kWarps, p.n - at.column, of_pairs);
-      }
-      if (__syncthreads_or(some) != 0) compute(at, row, end_row);
+      const Facts *const rows_at = lines_a.at(0, batch), *const columns_at = lines_b.at(0, batch);
+      if (__syncthreads_and(all_sure(matrix, rows_at, columns_at, row, end_row, at.column, p.n, of_pairs))) continue;
+      compute(at, row, end_row);
     }
     return;
   }

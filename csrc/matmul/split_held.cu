@@ -39,9 +39,9 @@ struct Shared {
   // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
   // whether some of the outputs are the plain cores'.
   int left;
-  uint32_t wanted;              // codes of lines of X that some listed lines have outputs by parts with, as a set
-  bool some_plain, all_listed;  // whether some of these outputs are; and see compute_not_finite
-  Facts facts_w[kMostTiles * kTile];
+  uint32_t wanted;                    // codes of lines of X that some listed lines have outputs by parts with, as a set
+  bool some_plain, all_listed;        // whether some of these outputs are; and see compute_not_finite
+  Facts facts_w[kMostTiles * kTile];  // kDone: none of its checked pairs has been refused
   uint16_t lines_w[kMostTiles * kTile];
 };
 static_assert(sizeof(Shared) <= kSharedBytes && kSharedBytes % 16 == 0);
@@ -297,8 +297,8 @@ struct Block {
 
   // ---- what pairs do not suit ----
 
-  // Whether checked pairs of a line of W are not all certain, which have been stored. Who calls: all lanes of a warp, of which four have the
-  // same line.
+  // Whether some of the pairs of a line of W that are checked, which have been stored, are not certain. checked: codes of lines of X.
+  // Who calls: all lanes of a warp, of which four have the same line.
   TREDUCE_DEVICE bool any_refused(int line, Facts known, uint32_t checked) const {
     bool refused = false;
 #pragma unroll 1
@@ -322,12 +322,12 @@ struct Block {
 #pragma unroll 1
     for (int l = 0; l < 2; ++l) {
       const unsigned code = code_of(lines.known[l]);
-      const bool refused =
-          any_refused(lines.line[l], lines.known[l], shared.all_codes & codes_with(code, Arithmetic::checked_pairs));
+      const uint32_t checked = shared.all_codes & codes_with(code, Arithmetic::checked_pairs);
+      const bool refused = __any_sync(~0u, checked != 0) && any_refused(lines.line[l], lines.known[l], checked);
       const bool by_pairs = (shared.all_codes & ~codes_by_pairs(code)) == 0 && !refused;
       if (threadIdx.x % 4 != 0 || lines.line[l] >= work.w.lines || by_pairs) continue;
       const int at = atomicAdd(&shared.left, 1);
-      shared.facts_w[at] = lines.known[l];
+      shared.facts_w[at] = with_done(lines.known[l], !refused);
       const bool plain = (shared.all_codes & codes_with(code, Arithmetic::plain)) != 0;
       if (plain) shared.some_plain = true;
       shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain || refused ? 1 : 0));
@@ -496,8 +496,8 @@ struct Block {
         if (finite || of_x >= x_lines || !all_finite(shared.lines[of_x])) continue;
         set_output(line, of_x, canonical(split::sum_of(found[l])));
       }
-      const bool checked = (shared.all_codes & codes_with(code_of(shared.facts_w[i]), Arithmetic::checked_pairs)) != 0;
-      if (lane == 0 && !checked && (finite ? shared.all_listed : x_finite)) shared.lines_w[i] &= ~1;
+      const bool refused = (shared.facts_w[i] & kDone) == 0;
+      if (lane == 0 && !refused && (finite ? shared.all_listed : x_finite)) shared.lines_w[i] &= ~1;
     }
     __syncthreads();
   }

@@ -57,37 +57,30 @@ inline Work work_of(const Call& call, const Operand& a, const Operand& b, const 
 // Which tasks of a block have outputs left: a bit for each. at_last: on the plain cores, those by parts that turned out not to be certain,
 // too; checked: by pairs that are to be checked.
 struct Left {
-  static constexpr int kMostTasks = 32;
+  static constexpr int kMostChecked = 4, kMostRows = 128;
   uint32_t by_parts, at_last, checked;
-  // Of a task, the exponent of the largest number of each operand's lines; and the least of its outputs, as bits twice.
-  uint32_t most[kMostTasks][2], least[kMostTasks];
+  // Of the first tasks: the least output of each row, as bits twice; and the exponent of the largest number of the columns.
+  uint32_t least[kMostChecked][kMostRows], most[kMostChecked];
 
   // Who calls: all threads of a block, before a barrier.
   TREDUCE_DEVICE void begin() {
     if (threadIdx.x == 0) by_parts = at_last = checked = 0;
-    if (threadIdx.x < kMostTasks) most[threadIdx.x][0] = most[threadIdx.x][1] = 0, least[threadIdx.x] = ~0u;
+    if (threadIdx.x < kMostChecked) most[threadIdx.x] = 0;
+    for (int i = threadIdx.x; i < kMostChecked * kMostRows; i += blockDim.x) least[i / kMostRows][i % kMostRows] = ~0u;
   }
-  // Who calls: all lanes of a warp; with the largest exponents that a lane has seen, or its least output.
-  TREDUCE_DEVICE void tell_most(int n, const uint32_t (&of_lane)[2]) {
+  // Who calls: all lanes of a warp, of which each has seen such a number.
+  TREDUCE_DEVICE void tell_most(int n, uint32_t of_lane) {
+    const uint32_t of_warp = __reduce_max_sync(~0u, of_lane);
+    if (n < kMostChecked && threadIdx.x % 32 == 0) atomicMax(&most[n], of_warp);
+  }
+  // Who calls: all lanes of a warp, of which four have this row and the one eight further.
+  TREDUCE_DEVICE void tell_least(int n, int row, const uint32_t (&of_lane)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t of_warp = __reduce_max_sync(~0u, of_lane[i]);
-      if (threadIdx.x % 32 == 0) atomicMax(&most[n][i], of_warp);
+      uint32_t of_row = min(of_lane[i], __shfl_xor_sync(~0u, of_lane[i], 1));
+      of_row = min(of_row, __shfl_xor_sync(~0u, of_row, 2));
+      if (n < kMostChecked && threadIdx.x % 4 == 0) atomicMin(&least[n][row + i * 8], of_row);
     }
-  }
-  TREDUCE_DEVICE void tell_least(int n, uint32_t of_lane) {
-    const uint32_t of_warp = __reduce_min_sync(~0u, of_lane);
-    if (threadIdx.x % 32 == 0) atomicMin(&least[n], of_warp);
-  }
-  // The tasks with checked pairs of which some may not be certain.
-  TREDUCE_DEVICE uint32_t uncertain(int of_pairs) const {
-    uint32_t found = 0;
-    for (uint32_t tasks = checked; tasks != 0; tasks &= tasks - 1) {
-      const int n = __ffs(tasks) - 1;
-      const bool sure = is_sure(least[n] >> 1, static_cast<int>(most[n][0]), static_cast<int>(most[n][1]), of_pairs);
-      if (!sure) found |= 1u << n;
-    }
-    return found;
   }
 };
 
@@ -254,6 +247,17 @@ struct Rest {
     }
   }
 
+  // Whether all outputs by pairs of a task, whose tile this is, are large enough. Who calls: all threads of the block. Synchronises.
+  TREDUCE_DEVICE bool is_sure(const Left& left, int n, const LineFacts& lines_a) const {
+    bool sure = true;
+    for (int row = threadIdx.x; row < kM && at.row + row < work.problem.m; row += S::kThreads) {
+      const Facts of_row = *lines_a.at(at.row + row, at.batch);
+      const int most = static_cast<int>(of_row >> 8 & 0xff) + static_cast<int>(left.most[n]);
+      sure = sure && (never_pairs(of_row) || matmul::is_sure(left.least[n][row] >> 1, most, 0, work.of_pairs));
+    }
+    return __syncthreads_and(sure) != 0;
+  }
+
   // Returns whether a checked output of the thread may not be certain. Who calls: a warp group, of which each consumer is one.
   TREDUCE_DEVICE bool multiply(int consumer, Position& position) const {
     const int first_row = S::first_row(consumer), first_column = S::first_column(consumer);
@@ -344,8 +348,12 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
   __shared__ hopper::Ring<Rest::kStages> ring;
   const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
   if ((own | helped | left.at_last | left.checked) == 0) return;
-  const uint32_t uncertain = left.uncertain(work.of_pairs);
   const auto rest_of = [&](int64_t tile) { return Rest{work, ring, stages, place_of(tile)}; };
+  uint32_t uncertain = 0;  // tasks with checked pairs
+  for (uint32_t tasks = left.checked; tasks != 0; tasks &= tasks - 1) {
+    const int n = __ffs(tasks) - 1;
+    if (n >= Left::kMostChecked || !rest_of(tile_of(n)).is_sure(left, n, lines_a)) uncertain |= 1u << n;
+  }
   const uint32_t warp = blockIdx.x * (S::kThreads / 32) + threadIdx.x / 32;
   for (uint32_t i = 0, tasks = own;; ++i) {
     int64_t tile;

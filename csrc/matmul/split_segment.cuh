@@ -275,10 +275,7 @@ struct Matrices {
 inline Matrices matrices_of(const Operand& o) { return {o.batch_size[1], o.batch_size[0] > 1}; }
 
 // What holds of the lines of all lanes. Who calls: all lanes of a warp.
-TREDUCE_DEVICE Others of_all_lanes(const Others& o) {
-  const auto all = [](bool x) { return __all_sync(~0u, x) != 0; };
-  return {all(o.all_suited), all(o.none_spread), all(o.none_dense)};
-}
+TREDUCE_DEVICE Others of_all_lanes(const Others& o) { return {__reduce_and_sync(~0u, o.flags)}; }
 
 // Whether lines with these codes have such an output. with(code): the codes of lines with which one of that code has. Who calls: all lanes
 // of a warp.

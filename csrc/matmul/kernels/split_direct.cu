@@ -480,18 +480,17 @@ struct Tile {
     TREDUCE_DEVICE bool any_plain() const { return (bits & bits >> 1 & kEach) != 0; }
   };
   static_assert(static_cast<int>(Arithmetic::pairs) == 0 && static_cast<int>(Arithmetic::plain) == 3);
-  // Whether an output, whose pairs have been stored, is not certain.
-  TREDUCE_DEVICE bool is_refused(Arithmetic way, int f, int s, float result) const {
-    return way == Arithmetic::checked_pairs &&
-           !is_certain(__float_as_uint(result), shared.lines[f], shared.lines[s], work.of_pairs);
-  }
+  // Pairs have been stored: of these some are checked.
   TREDUCE_DEVICE Ways ways(float* c) const {
     Ways found;
-    for_each_output(c, [&](int i, int o, int f, int s, float* at, int) {
-      const Arithmetic way = arithmetic(f, s);
-      const bool refused = is_refused(way, f, s, *at);
-      found.set(i, o, refused ? Arithmetic::plain : way == Arithmetic::checked_pairs ? Arithmetic::pairs : way);
-      found.refused |= refused;
+    for_each_output(c, [&](int i, int o, int f, int s, const float* at, int) {
+      Arithmetic way = arithmetic(f, s);
+      if (way == Arithmetic::checked_pairs) {
+        const bool certain = is_certain(__float_as_uint(*at), shared.lines[f], shared.lines[s], work.of_pairs);
+        found.refused |= !certain;
+        way = certain ? Arithmetic::pairs : Arithmetic::plain;
+      }
+      found.set(i, o, way);
     });
     return found;
   }
@@ -594,7 +593,8 @@ struct Tile {
   }
 
   // What pairs do not hold: rare.
-  TREDUCE_DEVICE void compute_rest(float* c, const float* bias, Ways ways) {
+  TREDUCE_DEVICE void compute_rest(float* c, const float* bias) {
+    Ways ways = this->ways(c);
     if (any(ways.any_by_parts())) {
       float total[kItems][4] = {};
       walk<Way::parts>(total);
@@ -646,7 +646,7 @@ struct Tile {
     }
     __syncthreads();
     store(c, bias, total, [](int, int) { return true; });  // others are stored again
-    compute_rest(c, bias, ways(c));
+    compute_rest(c, bias);
   }
 };
 

@@ -171,12 +171,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         // Nearly always all outputs are the pairs'. If not, more has to be known of the lines, and to be left to other launches:
         // who multiplies need not wait for that.
         if (any([](unsigned a) { return ~codes_with(a, Arithmetic::pairs); })) {
-          uint32_t most[2] = {0, 0};
+          uint32_t most = 0;  // of columns
           verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
                                 [&](bool of_a, int64_t line, Facts facts) {
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
-                                  uint32_t& own = most[of_a ? 0 : 1];
-                                  own = max(own, facts >> 8 & 0xff);
+                                  if (!of_a) most = max(most, facts >> 8 & 0xff);
                                 });
           if (S::kComputesRest && rest.wanted) {
             const bool parts = any(&codes_by_parts),
@@ -342,9 +341,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       if (!none) {
         const int last = (task.end - 1) / kGroupSegments;
         if constexpr (S::kComputesRest) {
-          uint32_t least = ~0u;
-          flush(acc, last, bias, [&](float output) { least = min(least, __float_as_uint(output) << 1); });
-          left.tell_least(n, least);
+          uint32_t least[2] = {~0u, ~0u};
+          flush(acc, last, bias, [&](int i, float output) { least[i] = min(least[i], __float_as_uint(output) << 1); });
+          left.tell_least(n, first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, least);
         } else {
           flush(acc, last, bias, NoLook{});
         }
