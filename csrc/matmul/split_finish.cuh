@@ -356,6 +356,13 @@ struct LastTile {
     }
   }
 
+  // Whether there may be such outputs. Each warp finds the codes of all lines, so all agree. Who calls: every thread of the team.
+  TREDUCE_DEVICE bool any_last() const {
+    const CodeSets found =
+        codes_of_tile(rows, columns, [&](bool of_a, int i) { return code(of_a ? i : kFixTile + i); });
+    return any_output(found.rows, found.columns, &codes_at_last);
+  }
+
   // Computes the outputs that are to be computed at last: all others are there. `c`: of the matrix; index: of the matrix, in the batch.
   // Who calls: every thread of the team. Synchronises within.
   TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
@@ -497,7 +504,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   const auto compute = [&](const auto& at, int64_t row, int64_t end_row) {
     last.read(lines_a, lines_b, row, at.column, end_row, p.n, batch_of(at.batch));
     __syncthreads();
-    last.compute(a, b, c + at.batch * p.m * p.n, bias, p, row, at.column, at.batch);
+    if (last.any_last()) last.compute(a, b, c + at.batch * p.m * p.n, bias, p, row, at.column, at.batch);
     __syncthreads();  // the next tile's facts take the place of these
   };
   constexpr int kWarps = kThreads / 32;

@@ -325,10 +325,7 @@ struct Rest {
       for (int column = at.column; column < end_column; column += kFinishTile) {
         tile.read(lines_a, lines_b, row, column, end_row, end_column, at.batch);
         Team::sync();
-        // Each warp finds the codes of all lines, so all agree.
-        const auto [rows, columns] = split::codes_of_tile(
-            tile.rows, tile.columns, [&](bool of_a, int i) { return tile.code(of_a ? i : kFinishTile + i); });
-        if (split::any_output(rows, columns, &codes_at_last)) {
+        if (tile.any_last()) {
           tile.compute(work.sides[0].from.data, work.sides[1].from.data, work.c + at.index * p.m * p.n, work.bias, p,
                        row, column, at.index);
         }
