@@ -54,8 +54,8 @@ inline Work work_of(const Call& call, const Operand& a, const Operand& b, const 
           call.region<uint32_t>(call.prepared.left_tiles)};
 }
 
-// Which tasks of a block have outputs left: a bit for each. at_last: on the plain cores, those by parts that turned out not to be certain,
-// too; checked: by pairs that are to be checked.
+// Which tasks of a block have outputs left: a bit for each, of 32 at most. at_last: on the plain cores, those by parts that turned out not to
+// be certain, too; checked: by pairs that are to be checked.
 struct Left {
   static constexpr int kMostChecked = 4, kMostRows = 128;
   uint32_t by_parts, at_last, checked;
