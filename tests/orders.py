@@ -609,11 +609,10 @@ def arithmetic(a, b, pairs=True):
     alike = (np.where(of_a == CLOSE, like_all, of_a) & np.where(of_b == CLOSE, like_all, of_b)) != 0
     spread = (of_a == MODERATE) & (of_b == MODERATE)
     suffice = alike & ~spread & pairs
-    dense_a, dense_b = ((of & DENSE != 0) & (of != CLOSE) for of in (of_a, of_b))
-    may = (((of_a == MODERATE) & dense_b) | (dense_a & (of_b == MODERATE))) & pairs
+    one_spread = ((of_a == MODERATE) & (of_b & DENSE != 0)) | ((of_a & DENSE != 0) & (of_b == MODERATE))
     less = np.minimum(ranges(a)[:, None], ranges(right)[None, :])
     how = [PAIRS, CHECKED_PAIRS, PARTS, CHECKED]
-    return np.select([suffice, may, less == 2, less == 1], how, PLAIN)
+    return np.select([suffice, one_spread & pairs, less == 2, less == 1], how, PLAIN)
 
 
 def certain(output, a, b, orders=CERTAIN):

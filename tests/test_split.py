@@ -317,22 +317,20 @@ def some(rows, columns, shape, device="cuda"):
     return mask
 
 
+def of_matrices(model, *operands):
+    """What the model says of each product of a batch."""
+    batches = zip(*(x.reshape(-1, *x.shape[-2:]).cpu().numpy() for x in operands), strict=True)
+    return torch.stack([torch.from_numpy(model(*matrices)) for matrices in batches]).to(operands[0].device)
+
+
 def arithmetic(a, b):
     """How each output is computed, as the model has it."""
-    found = [
-        torch.from_numpy(orders.arithmetic(*(x.cpu().numpy() for x in matrices)))
-        for matrices in zip(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), strict=True)
-    ]
-    return torch.stack(found).reshape(*a.shape[:-1], b.shape[-1]).to(a.device)
+    return of_matrices(orders.arithmetic, a, b).reshape(*a.shape[:-1], b.shape[-1])
 
 
 def within(c, a, b, orders_below):
     """Which outputs are at most so many binary orders below the largest product that there could be."""
-    found = [
-        torch.from_numpy(orders.certain(*(x.cpu().numpy() for x in matrices), orders_below))
-        for matrices in zip(*(x.reshape(-1, *x.shape[-2:]) for x in (c, a, b)), strict=True)
-    ]
-    return torch.stack(found).reshape(c.shape).to(c.device)
+    return of_matrices(lambda *matrices: orders.certain(*matrices, orders_below), c, a, b).reshape(c.shape)
 
 
 # The model, which needs no GPU.
@@ -526,8 +524,9 @@ def test_halves_are_the_models(kind):
         x = torch.cat([x, torch.zeros(lines, SEGMENT, device="cuda")], 1)
         eye = torch.cat([torch.eye(k, device="cuda"), torch.ones(k, SEGMENT, device="cuda")], 1)
         # The lines of I are clean in all of their segments, and some are dense. Parts are the numbers themselves.
-        how, most = orders.arithmetic(x.cpu().numpy(), eye.T.cpu().numpy()), orders.certain_of_pairs(k + SEGMENT)
-        sure = orders.certain(values, x.cpu().numpy(), eye.T.cpu().numpy(), most)
+        left, right = x.cpu().numpy(), eye.T.cpu().numpy()
+        sure = orders.certain(values, left, right, orders.certain_of_pairs(k + SEGMENT))
+        how = orders.arithmetic(left, right)
         used = (how == orders.PAIRS) | ((how == orders.CHECKED_PAIRS) & sure)
         expected = torch.from_numpy(np.where(used, orders.joined(values), values)) + 0.0
         what = f"{kind}, k {k}, {lines} lines, {layout}"

@@ -2,6 +2,8 @@
 // memory, or added to C. ptx/wgmma.cuh says which sums a thread holds.
 #pragma once
 
+#include <type_traits>
+
 #include "../primitives/ptx/matrix.cuh"
 #include "../primitives/ptx/opaque.cuh"
 #include "hopper.cuh"
