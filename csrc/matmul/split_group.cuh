@@ -7,7 +7,19 @@
 
 namespace treduce::matmul::split {
 
-// Starts the multiplications of a segment: multiply(to, piece of W, piece of X, which of four steps, accumulate). of_a: W is A.
+// One of the products that `rest` adds: multiply(to, piece of W, piece of X, which of four steps, accumulate), then beside(step). of_a: W is A.
+template <int kPieces, int kSums, class Multiply, class Beside>
+TREDUCE_DEVICE void multiply_rest(float (&rest)[kSums], bool of_a, int product, Multiply multiply, Beside beside) {
+  const PieceProduct pieces = rest_product<kPieces>(product);
+  const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    multiply(rest, of_w, of_x, i, product + i > 0);
+    beside(i);
+  }
+}
+
+// Starts the multiplications of a segment.
 template <int kPieces, int kSums, class Multiply>
 TREDUCE_DEVICE void start_products(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
   ptx::wgmma_touch(high);
@@ -17,17 +29,34 @@ TREDUCE_DEVICE void start_products(float (&high)[kSums], float (&rest)[kSums], b
   // same accumulator.
 #pragma unroll
   for (int product = 0; product < kRestProducts<kPieces>; ++product) {
-    const PieceProduct pieces = rest_product<kPieces>(product);
-    const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      multiply(rest, of_w, of_x, i, product + i > 0);
+    multiply_rest<kPieces>(rest, of_a, product, multiply, [&](int i) {
       if (product == 0) multiply(high, 0, 0, i, i > 0);
-    }
+    });
   }
   ptx::wgmma_commit();
   ptx::wgmma_touch(high);
   ptx::wgmma_touch(rest);
+}
+
+// The same in two steps: the first one leaves `high` alone, which may hold what is not yet added. multiply as above.
+template <int kPieces, int kSums, class Multiply>
+TREDUCE_DEVICE void start_first_products(float (&rest)[kSums], bool of_a, Multiply multiply) {
+  ptx::wgmma_touch(rest);
+  ptx::wgmma_fence();
+  multiply_rest<kPieces>(rest, of_a, 0, multiply, [](int) {});
+  ptx::wgmma_commit();
+}
+template <int kPieces, int kSums, class Multiply>
+TREDUCE_DEVICE void start_other_products(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
+  ptx::wgmma_touch(high);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int product = 1; product < kRestProducts<kPieces>; ++product) {
+    multiply_rest<kPieces>(rest, of_a, product, multiply, [&](int i) {
+      if (product == 1) multiply(high, 0, 0, i, i > 0);
+    });
+  }
+  ptx::wgmma_commit();
 }
 
 // Starts the multiplications of a segment of a warp group's lines of W, in registers, by 2 kSums lines of X from `first` on, in shared

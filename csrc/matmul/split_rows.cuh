@@ -33,6 +33,7 @@ struct Tiling {
   static constexpr int kRows = kShape.rows, kTeams = kShape.teams, kStages = kShape.stages;
   static constexpr int kThreads = kShape.threads(), kBlocks = kShape.blocks();
   static constexpr int kPart = kRows <= 64 ? kRows : 64;  // lines of X that are multiplied together
+  static constexpr bool kOverlaps = kRows <= 32;          // adds a segment's sums while it multiplies the next one
   static constexpr int kBytesW = kShape.bytes_w(kSegment);
   // Of a thread: all at first, then those who copy, split and multiply. Those who multiply take what the others leave.
   static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8, kCopying = kRows == 64 ? 32 : 24;
@@ -51,6 +52,8 @@ struct SplitStage {
   static constexpr int kScaleBytes = kCount * 4;
   static_assert((2 + kParts) * kBytes + kTileAlignment <= kRing && kScaleBytes <= kTileAlignment);
   static constexpr int kLeastStages = kRing / ((2 + kParts) * kBytes + kTileAlignment);
+  // Of parts alone; halves alone take less.
+  static constexpr int kLoneStages = kRing / (kParts * kBytes);
   bool halves, by_parts;
 
   template <class Mode>
@@ -82,6 +85,13 @@ struct Shared {
 // This lane's numbers of a line: for i = 0 to 7, steps of k 8 i + 2 (lane % 4), and one more.
 TREDUCE_DEVICE int step_of(int i) { return i / 2 * 8 + threadIdx.x % split::kLanes * 2 + i % 2; }
 
+// Which line of a set lanes 4 i to 4 i + 3 have: lanes that read or write shared memory together touch every bank once. Of runs (see
+// read_runs) neighbours differ in the last bit, by which their loads go to other banks, and in the third, by which their stores do.
+template <ReadW kRead>
+TREDUCE_DEVICE int line_in_set(int i) {
+  return kRead == ReadW::along_k ? i / 2 ^ i % 2 * 5 : split::line_in_set(i);
+}
+
 // Reads them from the float32 tile, which is boxes of swizzled 128-byte rows: along_k two boxes, each of 32 steps of k of all lines;
 // along_lines boxes of 32 lines and 64 steps of k. kBoxLines: of a box along_k.
 template <ReadW kRead, int kBoxLines = kLines>
@@ -99,12 +109,12 @@ TREDUCE_DEVICE void read_line(const char* tile, int line, float (&numbers)[16]) 
       numbers[i * 2 + 1] = pair.y;
     }
   } else {
-    const char* const slab = tile + line / 32 * (64 * kRowBytes) + line % 4 * 4;
+    // k % 8 is q * 2 or one more, and so is what the exclusive or takes of it: two addresses, and constants.
+    const char* const slab = tile + line / 32 * (64 * kRowBytes) + line % 4 * 4 + q * 2 * kRowBytes;
+    const int first = (line % 32 / 4 ^ q * 2) * 16;
+    const char* const at[2] = {slab + first, slab + kRowBytes + (first ^ 16)};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int k = step_of(i);
-      numbers[i] = *reinterpret_cast<const float*>(slab + k * kRowBytes + ((line % 32 / 4) ^ k % 8) * 16);
-    }
+    for (int i = 0; i < 16; ++i) numbers[i] = *reinterpret_cast<const float*>(at[i % 2] + i / 2 * 8 * kRowBytes);
   }
 }
 // Reads them from a line with any stride; there are `present` steps of k.
@@ -120,14 +130,37 @@ TREDUCE_DEVICE void read_numbers(const float* line, int64_t stride, int present,
 
 // Stores the pairs that a warp's lanes have of a set of lines, in a tile of swizzled 128-byte rows, a row a line: eight lines and
 // eight steps of k are a matrix. `half`: of the 64 steps.
+template <ReadW kRead = ReadW::numbers>
 TREDUCE_DEVICE void store_half(char* tile, int first_line, int half, const uint32_t* pairs) {
-  const int lane = threadIdx.x % 32, line = split::line_in_set(lane % 8), chunk = (lane / 8 ^ line) * 16;
+  const int lane = threadIdx.x % 32, line = line_in_set<kRead>(lane % 8), chunk = (lane / 8 ^ line) * 16;
   char* const row = tile + (first_line + line) * kRowBytes;
   ptx::store_matrices(row + (chunk ^ half * 64), {pairs[0], pairs[1], pairs[2], pairs[3]});
 }
+template <ReadW kRead = ReadW::numbers>
 TREDUCE_DEVICE void store_pairs(char* tile, int first_line, const uint32_t (&pairs)[8]) {
-  store_half(tile, first_line, 0, pairs);
-  store_half(tile, first_line, 1, pairs + 4);
+  store_half<kRead>(tile, first_line, 0, pairs);
+  store_half<kRead>(tile, first_line, 1, pairs + 4);
+}
+
+// Where k is contiguous, a lane may have two runs of eight steps of k instead, the second 32 steps on: it loads and stores 16 bytes at a
+// time. Shared memory takes half as long to store them as the matrices above.
+TREDUCE_DEVICE void read_runs(const char* tile, int line, float (&numbers)[16]) {
+  const char* const row = tile + line * kRowBytes;
+  const int first = (threadIdx.x % 4 * 2 ^ line % 8) * 16;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = *reinterpret_cast<const float4*>(row + i / 2 * (kLines * kRowBytes) + (first ^ i % 2 * 16));
+    numbers[i * 4] = four.x, numbers[i * 4 + 1] = four.y, numbers[i * 4 + 2] = four.z, numbers[i * 4 + 3] = four.w;
+  }
+}
+TREDUCE_DEVICE void store_runs(char* tile, int line, const uint32_t (&pairs)[8]) {
+  char* const row = tile + line * kRowBytes;
+  const int first = (threadIdx.x % 4 ^ line % 8) * 16;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    *reinterpret_cast<uint4*>(row + (first ^ i * 64)) =
+        make_uint4(pairs[i * 4], pairs[i * 4 + 1], pairs[i * 4 + 2], pairs[i * 4 + 3]);
+  }
 }
 
 struct Work {
@@ -570,10 +603,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::set_registers<S::kSplitting, S::kRegisters>();
     const int lane = threadIdx.x % 32;
     const Task& task = own_task();
-    constexpr int kTeams = S::kTeams;
     const int team = (warp - kFirstSplitter) / S::kShape.kTeamWarps;
     const int set = (warp - kFirstSplitter) % S::kShape.kTeamWarps * kSetLines;  // its first line of the block
-    const int mine = set + split::line_in_set(lane / split::kLanes);
+    const int mine = set + line_in_set<kRead>(lane / split::kLanes);
     const int index = S::kFirst ? task.first + mine : share.lines[mine];  // in the matrix
     const bool exists = S::kFirst ? index < work.w_lines : index >= 0;
     const float* const line = work.source.line(static_cast<uint32_t>(task.matrix_w), exists ? index : 0);
@@ -594,6 +626,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const Mode mode = mode_of_x(task);
     const StageOfW<S> stage(mode);
     // A stage of W is always the same team's: a team that waited for one whose last tile is another's could miss a phase.
+    constexpr int kTeams = S::kTeams;
     static_assert(S::kStages % kTeams == 0 && stage.kLeastStages >= kTeams);
     unsigned flags = 0xff;     // of the line, in the segments of this block
     split::Extremes extremes;  // and of its numbers there
@@ -601,6 +634,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     RingPosition<kMostStages> to;
     from.skip(team);
     to.skip(team, stage.stages());
+    const uint32_t rings = ptx::kept_shared_address(&shared);
     const auto walk = [&](auto by_numbers) {
       for (int step = task.begin + team; step < task.end; step += kTeams) {
         const char* const tile = tiles + from.stage * S::kBytesW;
@@ -611,18 +645,29 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           const float* const segment = line + int64_t(step) * kSegment * work.source.depth_stride;
           read_numbers(segment, work.source.depth_stride, exists ? present : 0, numbers);
         } else {
-          ptx::mbarrier_wait(shared.w.full + from.stage, from.parity);
-          read_line<kRead>(tile, mine, numbers);
+          ptx::mbarrier_wait(rings + offsetof(Shared<S>, w.full) + from.stage * 8, from.parity);
+          if constexpr (kRead == ReadW::along_k) {
+            read_runs(tile, mine, numbers);
+          } else {
+            read_line<kRead>(tile, mine, numbers);
+          }
         }
-        ptx::mbarrier_wait(shared.split_w.empty + to.stage, to.parity ^ 1);
+        const auto store_pieces = [&](char* to, const uint32_t (&pairs)[8]) {
+          if constexpr (kRead == ReadW::along_k && !by_numbers()) {
+            store_runs(to, mine, pairs);
+          } else {
+            store_pairs<kRead>(to, set, pairs);
+          }
+        };
+        ptx::mbarrier_wait(rings + offsetof(Shared<S>, split_w.empty) + to.stage * 8, to.parity ^ 1);
         if (stage.halves) {
           uint32_t high[8], low[8];
           int exponent;
           unsigned found;
           extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
           flags &= found;
-          store_pairs(pieces, set, high);
-          store_pairs(pieces + stage.kBytes, set, low);
+          store_pieces(pieces, high);
+          store_pieces(pieces + stage.kBytes, low);
           if (lane % split::kLanes == 0) {
             reinterpret_cast<float*>(pieces + stage.scales())[mine] = split::power_of_two(exponent - unit);
           }
@@ -635,14 +680,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
                                  [&](int part, int i, uint32_t pair) { parts[part][i] = pair; });
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
-            store_pairs(pieces + stage.parts() + part * stage.kBytes, set, parts[part]);
+            store_pieces(pieces + stage.parts() + part * stage.kBytes, parts[part]);
           }
         }
         ptx::fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
-          if constexpr (!by_numbers()) ptx::mbarrier_arrive(shared.w.empty + from.stage);
-          ptx::mbarrier_arrive(shared.split_w.full + to.stage);
+          if constexpr (!by_numbers()) ptx::mbarrier_arrive(rings + offsetof(Shared<S>, w.empty) + from.stage * 8);
+          ptx::mbarrier_arrive(rings + offsetof(Shared<S>, split_w.full) + to.stage * 8);
         }
         from.skip(kTeams);
         to.skip(kTeams, stage.stages());
@@ -689,67 +734,26 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const auto is_by_parts = [&](int i) { return (by_parts_here >> (i / 4 * 2 + i % 2) & 1) != 0; };
   float acc[S::kRows / 2] = {};
   RingPosition<kMostStages> at_w, at_x;
-  for (int step = task.begin; step < task.end; ++step, at_w.next(stage_w.stages()), at_x.next(stage_x.stages())) {
+  const auto wait = [&] {
     ptx::mbarrier_wait(shared.x.full + at_x.stage, at_x.parity);
     ptx::mbarrier_wait(shared.split_w.full + at_w.stage, at_w.parity);
-    const char* const pieces_w = tiles_split + at_w.stage * stage_w.bytes();
-    const char* const pieces_x = tiles_x + at_x.stage * stage_x.bytes();
-    if (stage_w.halves) {
-      const float* const scales = reinterpret_cast<const float*>(pieces_w + stage_w.scales()) + mine;
-      const float scale[2] = {scales[0], scales[8]};
-      const float2* const x_scales = reinterpret_cast<const float2*>(pieces_x + stage_x.scales());
-      const auto add = [&](int first, const auto& high, const auto& rest) {
-        const auto add_wanted = [&](auto wanted) {
-#pragma unroll
-          for (int i = 0; i < S::kPart / 8; ++i) {
-            const float2 of_rows = x_scales[first / 2 + i * 4 + lane % 4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const int at = first / 2 + i * 4 + j;
-              float sum = acc[at];
-              split::add_segment(sum, high[i * 4 + j], rest[i * 4 + j],
-                                 scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
-              if (wanted(at)) acc[at] = sum;
-            }
-          }
-        };
-        if (stage_w.by_parts) {
-          add_wanted([&](int at) { return !is_by_parts(at); });
-        } else {
-          add_wanted([](int) { return true; });
-        }
-      };
-      multiply_segment<float16, 2, S>(pieces_w, stage_w.kBytes, pieces_x, stage_x.kBytes, work.of_a, add);
-    }
-    if (stage_w.by_parts) {
-      const auto add = [&](int first, const auto& high, const auto& rest) {
-        const auto add_wanted = [&](auto wanted) {
-#pragma unroll
-          for (int i = 0; i < S::kPart / 2; ++i) {
-            if (wanted(first / 2 + i)) split::add_parts(acc[first / 2 + i], high[i], rest[i]);
-          }
-        };
-        if (stage_w.halves) {
-          add_wanted(is_by_parts);
-        } else {
-          add_wanted([](int) { return true; });
-        }
-      };
-      multiply_segment<bfloat16, kParts, S>(pieces_w + stage_w.parts(), stage_w.kBytes, pieces_x + stage_x.parts(),
-                                            stage_x.kBytes, work.of_a, add);
-    }
+  };
+  const auto release = [&](int of_w, int of_x) {
     __syncwarp();  // every lane has read its scales
     if (lane == 0) {
-      ptx::mbarrier_arrive(shared.split_w.empty + at_w.stage);
-      ptx::mbarrier_arrive(shared.x.empty + at_x.stage);
+      ptx::mbarrier_arrive(shared.split_w.empty + of_w);
+      ptx::mbarrier_arrive(shared.x.empty + of_x);
     }
-    const auto leave = [&](float4* to) {
+  };
+  const auto leave = [&](float4* to) {
 #pragma unroll
-      for (int i = 0; i < S::kRows / 8; ++i) {
-        to[threadIdx.x + i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
-        acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
-      }
-    };
+    for (int i = 0; i < S::kRows / 8; ++i) {
+      to[threadIdx.x + i * kAddThreads] = {acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]};
+      acc[i * 4] = acc[i * 4 + 1] = acc[i * 4 + 2] = acc[i * 4 + 3] = 0;
+    }
+  };
+  // Once a segment's sums are added: where several blocks share a group, they are added later.
+  const auto leave_segment = [&](int step) {
     constexpr int kQuads = kLines * S::kRows / 4;
     if constexpr (S::kMayPart) {
       if (work.group_parts > 1) leave(work.segment_sums + (step * work.tiles() + task.tile) * kQuads);
@@ -757,6 +761,133 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if constexpr (!S::kFirst) {
       if (share.runs > 1 && warp < share.warps) leave(share.sums(work) + step % kGroupSegments * kQuads);
     }
+  };
+  // Halves alone, or parts alone: the next segment is multiplied while this one's sums are added.
+  [[maybe_unused]] const auto multiply_lone = [&](auto piece, auto count) {
+    using Piece = decltype(piece);
+    constexpr int kPieces = count();
+    using Lines = Tile<Piece, 8, true>;
+    float high[S::kRows / 2], rest[S::kRows / 2];
+    // A segment is held until its sums are added.
+    static_assert(!S::kOverlaps || (stage_w.kLoneStages >= 2 && stage_x.kLoneStages >= 2));
+    const auto multiply = [&](float (&to)[S::kRows / 2], int of_w, int of_x, int i, int accumulate) {
+      const char* const w = tiles_split + at_w.stage * stage_w.bytes() + of_w * stage_w.kBytes;
+      const char* const x = tiles_x + at_x.stage * stage_x.bytes() + of_x * stage_x.kBytes;
+      ptx::Wgmma<Piece, S::kRows, false, false>::multiply(to, Lines::lone_descriptor(w, 0, i),
+                                                          Lines::lone_descriptor(x, 0, i), accumulate);
+    };
+    const auto join = [&] {
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_touch(high);
+      ptx::wgmma_touch(rest);
+#pragma unroll
+      for (int i = 0; i < S::kRows / 2; ++i) {
+        high[i] = kPieces == kParts ? high[i] + rest[i] : split::segment_sum(high[i], rest[i]);
+      }
+    };
+    const auto add = [&](int step, int of_w, int of_x) {  // stages
+      if constexpr (kPieces == kParts) {
+#pragma unroll
+        for (int i = 0; i < S::kRows / 2; ++i) acc[i] += high[i];
+      } else {
+        const char* const pieces_w = tiles_split + of_w * stage_w.bytes();
+        const char* const pieces_x = tiles_x + of_x * stage_x.bytes();
+        const float* const scales = reinterpret_cast<const float*>(pieces_w + stage_w.scales()) + mine;
+        const float2* const x_scales = reinterpret_cast<const float2*>(pieces_x + stage_x.scales());
+        const float scale[2] = {scales[0], scales[8]};
+#pragma unroll
+        for (int i = 0; i < S::kRows / 8; ++i) {
+          const float2 of_rows = x_scales[i * 4 + lane % 4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            split::add_sum(acc[i * 4 + j], high[i * 4 + j], scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+          }
+        }
+      }
+      release(of_w, of_x);
+      leave_segment(step);
+    };
+    wait();
+    split::start_first_products<kPieces>(rest, work.of_a, multiply);
+    split::start_other_products<kPieces>(high, rest, work.of_a, multiply);
+    int step = task.begin;
+    for (; step + 1 < task.end; ++step) {
+      const int of_w = at_w.stage, of_x = at_x.stage;
+      join();
+      at_w.next(stage_w.stages()), at_x.next(stage_x.stages());
+      wait();
+      split::start_first_products<kPieces>(rest, work.of_a, multiply);
+      add(step, of_w, of_x);
+      split::start_other_products<kPieces>(high, rest, work.of_a, multiply);
+    }
+    join();
+    add(step, at_w.stage, at_x.stage);
+  };
+  const auto multiply_any = [&] {
+    for (int step = task.begin; step < task.end; ++step, at_w.next(stage_w.stages()), at_x.next(stage_x.stages())) {
+      wait();
+      const char* const pieces_w = tiles_split + at_w.stage * stage_w.bytes();
+      const char* const pieces_x = tiles_x + at_x.stage * stage_x.bytes();
+      if (stage_w.halves) {
+        const float* const scales = reinterpret_cast<const float*>(pieces_w + stage_w.scales()) + mine;
+        const float scale[2] = {scales[0], scales[8]};
+        const float2* const x_scales = reinterpret_cast<const float2*>(pieces_x + stage_x.scales());
+        const auto add = [&](int first, const auto& high, const auto& rest) {
+          const auto add_wanted = [&](auto wanted) {
+#pragma unroll
+            for (int i = 0; i < S::kPart / 8; ++i) {
+              const float2 of_rows = x_scales[first / 2 + i * 4 + lane % 4];
+#pragma unroll
+              for (int j = 0; j < 4; ++j) {
+                const int at = first / 2 + i * 4 + j;
+                float sum = acc[at];
+                split::add_segment(sum, high[i * 4 + j], rest[i * 4 + j],
+                                   scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
+                if (wanted(at)) acc[at] = sum;
+              }
+            }
+          };
+          if (stage_w.by_parts) {
+            add_wanted([&](int at) { return !is_by_parts(at); });
+          } else {
+            add_wanted([](int) { return true; });
+          }
+        };
+        multiply_segment<float16, 2, S>(pieces_w, stage_w.kBytes, pieces_x, stage_x.kBytes, work.of_a, add);
+      }
+      if (stage_w.by_parts) {
+        const auto add = [&](int first, const auto& high, const auto& rest) {
+          const auto add_wanted = [&](auto wanted) {
+#pragma unroll
+            for (int i = 0; i < S::kPart / 2; ++i) {
+              if (wanted(first / 2 + i)) split::add_parts(acc[first / 2 + i], high[i], rest[i]);
+            }
+          };
+          if (stage_w.halves) {
+            add_wanted(is_by_parts);
+          } else {
+            add_wanted([](int) { return true; });
+          }
+        };
+        multiply_segment<bfloat16, kParts, S>(pieces_w + stage_w.parts(), stage_w.kBytes, pieces_x + stage_x.parts(),
+                                              stage_x.kBytes, work.of_a, add);
+      }
+      release(at_w.stage, at_x.stage);
+      leave_segment(step);
+    }
+  };
+  if constexpr (S::kOverlaps) {
+    if constexpr (!S::kFirst) {
+      multiply_lone(bfloat16(), std::integral_constant<int, kParts>());
+    } else if (!stage_w.by_parts) {
+      multiply_lone(float16(), std::integral_constant<int, 2>());
+    } else if (!stage_w.halves) {
+      multiply_lone(bfloat16(), std::integral_constant<int, kParts>());
+    } else {
+      multiply_any();
+    }
+  } else {
+    multiply_any();
   }
   if constexpr (S::kMayPart) {
     if (work.group_parts > 1) return;
