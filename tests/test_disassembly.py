@@ -455,7 +455,7 @@ def test_first_tasks_are_found_before_the_wait(rung):
             assert len(between) <= (rung == "persistent"), f"{symbol} divides {len(between)} times behind its wait"
 
 
-RINGS = {"few_rows", "register_operand", "specialized_f64", "split_wide"}  # that loads read
+RINGS = {"few_rows", "register_operand", "specialized_f64", "split_rows", "split_wide"}  # that loads read
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 
 

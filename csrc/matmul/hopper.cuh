@@ -85,8 +85,9 @@ TREDUCE_DEVICE void release(Address empty) {
 // Waits until a stage that ordinary loads read may be overwritten by the copy engine. An arrival does not wait for loads of its
 // warp that are under way, and copies overtake them: without the fence they overwrite what was not read yet (docs/details.md).
 // Who calls: the producer's thread.
+template <int kPause = 0>
 TREDUCE_DEVICE void wait_to_overwrite(uint64_t* empty, unsigned parity) {
-  ptx::mbarrier_wait(empty, parity);
+  ptx::mbarrier_wait<kPause>(empty, parity);
   ptx::fence_async_proxy();
 }
 

@@ -37,7 +37,7 @@ struct Tiling {
   static constexpr int kBytesW = kShape.bytes_w(kSegment);
   // Of a thread: all at first, then those who copy, split and multiply. Those who multiply take what the others leave.
   static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8, kCopying = kRows == 64 ? 32 : 24;
-  static constexpr int kSplitting = kRows > 64 ? 64 : kTeams == 1 && !kFirst ? 72 : 80;
+  static constexpr int kSplitting = kRows > 64 ? 64 : kTeams == 1 ? 72 : 80;
   static constexpr int kMultiplying =
       kRegisters * (kThreads / kWarpGroup) - kCopying - kTeams * kShape.kTeamWarps / 4 * kSplitting;
   static_assert(kMultiplying <= 256);
@@ -551,7 +551,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const int2 batch_w = work.box_w.of(task.batches);
       RingPosition<S::kStages> position;
       for (int step = task.begin; step < task.end; ++step, position.next()) {
-        ptx::mbarrier_wait_long(shared.w.empty + position.stage, position.parity ^ 1);
+        wait_to_overwrite<ptx::kLongPause>(shared.w.empty + position.stage, position.parity ^ 1);
         uint64_t* const full = shared.w.full + position.stage;
         char* const to = tiles + position.stage * S::kBytesW;
         ptx::mbarrier_arrive_expect(full, S::kBytesW);
@@ -572,7 +572,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const int matrix = static_cast<int>(task.matrix_x);
       RingPosition<kMostStages> position;
       for (int step = task.begin; step < task.end; ++step, position.next(stage.stages())) {
-        ptx::mbarrier_wait_long(shared.x.empty + position.stage, position.parity ^ 1);
+        wait_to_overwrite<ptx::kLongPause>(shared.x.empty + position.stage, position.parity ^ 1);
         uint64_t* const full = shared.x.full + position.stage;
         char* const to = tiles_x + position.stage * stage.bytes();
         ptx::mbarrier_arrive_expect(full, copied);

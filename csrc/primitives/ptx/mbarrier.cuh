@@ -97,6 +97,9 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
 }
 
 // For a thread that waits long while others work: it leaves the issue slots to them.
-TREDUCE_DEVICE void mbarrier_wait_long(uint64_t* barrier, unsigned parity) { mbarrier_wait<64>(barrier, parity); }
+constexpr int kLongPause = 64;
+TREDUCE_DEVICE void mbarrier_wait_long(uint64_t* barrier, unsigned parity) {
+  mbarrier_wait<kLongPause>(barrier, parity);
+}
 
 }  // namespace treduce::ptx
