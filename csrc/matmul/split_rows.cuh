@@ -635,6 +635,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     from.skip(team);
     to.skip(team, stage.stages());
     const uint32_t rings = ptx::kept_shared_address(&shared);
+    const auto barrier = [&](uint32_t ring, int stage) { return rings + ring + stage * 8; };
     const auto walk = [&](auto by_numbers) {
       for (int step = task.begin + team; step < task.end; step += kTeams) {
         const char* const tile = tiles + from.stage * S::kBytesW;
@@ -645,7 +646,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           const float* const segment = line + int64_t(step) * kSegment * work.source.depth_stride;
           read_numbers(segment, work.source.depth_stride, exists ? present : 0, numbers);
         } else {
-          ptx::mbarrier_wait(rings + offsetof(Shared<S>, w.full) + from.stage * 8, from.parity);
+          ptx::mbarrier_wait(barrier(offsetof(Shared<S>, w.full), from.stage), from.parity);
           if constexpr (kRead == ReadW::along_k) {
             read_runs(tile, mine, numbers);
           } else {
@@ -659,7 +660,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
             store_pairs<kRead>(to, set, pairs);
           }
         };
-        ptx::mbarrier_wait(rings + offsetof(Shared<S>, split_w.empty) + to.stage * 8, to.parity ^ 1);
+        ptx::mbarrier_wait(barrier(offsetof(Shared<S>, split_w.empty), to.stage), to.parity ^ 1);
         if (stage.halves) {
           uint32_t high[8], low[8];
           int exponent;
@@ -686,8 +687,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         ptx::fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
-          if constexpr (!by_numbers()) ptx::mbarrier_arrive(rings + offsetof(Shared<S>, w.empty) + from.stage * 8);
-          ptx::mbarrier_arrive(rings + offsetof(Shared<S>, split_w.full) + to.stage * 8);
+          if constexpr (!by_numbers()) ptx::mbarrier_arrive(barrier(offsetof(Shared<S>, w.empty), from.stage));
+          ptx::mbarrier_arrive(barrier(offsetof(Shared<S>, split_w.full), to.stage));
         }
         from.skip(kTeams);
         to.skip(kTeams, stage.stages());
