@@ -7,16 +7,27 @@
 
 namespace treduce::matmul::split {
 
-// One of the products that `rest` adds: multiply(to, piece of W, piece of X, which of four steps, accumulate), then beside(step). of_a: W is A.
-template <int kPieces, int kSums, class Multiply, class Beside>
-TREDUCE_DEVICE void multiply_rest(float (&rest)[kSums], bool of_a, int product, Multiply multiply, Beside beside) {
-  const PieceProduct pieces = rest_product<kPieces>(product);
-  const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
+// The products of a segment that `rest` adds, from kFirst to before kEnd: multiply(to, piece of W, piece of X, which of four steps,
+// accumulate), and beside each of the first product's steps beside(step). of_a: W is A.
+template <int kPieces, int kFirst, int kEnd, int kSums, class Multiply, class Beside>
+TREDUCE_DEVICE void multiply_rest(float (&rest)[kSums], bool of_a, Multiply multiply, Beside beside) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    multiply(rest, of_w, of_x, i, product + i > 0);
-    beside(i);
+  for (int product = kFirst; product < kEnd; ++product) {
+    const PieceProduct pieces = rest_product<kPieces>(product);
+    const int of_w = of_a ? pieces.a : pieces.b, of_x = of_a ? pieces.b : pieces.a;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      multiply(rest, of_w, of_x, i, product + i > 0);
+      if (product == kFirst) beside(i);
+    }
   }
+}
+// The same to the end, and those of the largest pieces, which alternate with the first of these: a multiplication waits for the one before
+// it in the same accumulator.
+template <int kPieces, int kFirst, int kSums, class Multiply>
+TREDUCE_DEVICE void multiply_both(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
+  multiply_rest<kPieces, kFirst, kRestProducts<kPieces>>(rest, of_a, multiply,
+                                                         [&](int i) { multiply(high, 0, 0, i, i > 0); });
 }
 
 // Starts the multiplications of a segment.
@@ -25,37 +36,25 @@ TREDUCE_DEVICE void start_products(float (&high)[kSums], float (&rest)[kSums], b
   ptx::wgmma_touch(high);
   ptx::wgmma_touch(rest);
   ptx::wgmma_fence();
-  // Products of the largest pieces alternate with the first of the others: a multiplication waits for the one before it in the
-  // same accumulator.
-#pragma unroll
-  for (int product = 0; product < kRestProducts<kPieces>; ++product) {
-    multiply_rest<kPieces>(rest, of_a, product, multiply, [&](int i) {
-      if (product == 0) multiply(high, 0, 0, i, i > 0);
-    });
-  }
+  multiply_both<kPieces, 0>(high, rest, of_a, multiply);
   ptx::wgmma_commit();
   ptx::wgmma_touch(high);
   ptx::wgmma_touch(rest);
 }
 
-// The same in two steps: the first one leaves `high` alone, which may hold what is not yet added. multiply as above.
+// The same in two steps: the first one leaves `high` alone, which may hold what is not yet added.
 template <int kPieces, int kSums, class Multiply>
 TREDUCE_DEVICE void start_first_products(float (&rest)[kSums], bool of_a, Multiply multiply) {
   ptx::wgmma_touch(rest);
   ptx::wgmma_fence();
-  multiply_rest<kPieces>(rest, of_a, 0, multiply, [](int) {});
+  multiply_rest<kPieces, 0, 1>(rest, of_a, multiply, [](int) {});
   ptx::wgmma_commit();
 }
 template <int kPieces, int kSums, class Multiply>
 TREDUCE_DEVICE void start_other_products(float (&high)[kSums], float (&rest)[kSums], bool of_a, Multiply multiply) {
   ptx::wgmma_touch(high);
   ptx::wgmma_fence();
-#pragma unroll
-  for (int product = 1; product < kRestProducts<kPieces>; ++product) {
-    multiply_rest<kPieces>(rest, of_a, product, multiply, [&](int i) {
-      if (product == 1) multiply(high, 0, 0, i, i > 0);
-    });
-  }
+  multiply_both<kPieces, 1>(high, rest, of_a, multiply);
   ptx::wgmma_commit();
 }
 

@@ -128,8 +128,8 @@ TREDUCE_DEVICE void read_numbers(const float* line, int64_t stride, int present,
   }
 }
 
-// Stores the pairs that a warp's lanes have of a set of lines, in a tile of swizzled 128-byte rows, a row a line: eight lines and
-// eight steps of k are a matrix. `half`: of the 64 steps.
+// Stores the pairs that a warp's lanes have of a set of lines, in the order of kRead (see line_in_set), in a tile of swizzled 128-byte rows, a
+// row a line: eight lines and eight steps of k are a matrix. `half`: of the 64 steps.
 template <ReadW kRead = ReadW::numbers>
 TREDUCE_DEVICE void store_half(char* tile, int first_line, int half, const uint32_t* pairs) {
   const int lane = threadIdx.x % 32, line = line_in_set<kRead>(lane % 8), chunk = (lane / 8 ^ line) * 16;

@@ -111,8 +111,7 @@ struct RingOfX {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i, position.next()) {
       uint64_t* const full = shared.x.full + position.stage;
-      ptx::mbarrier_wait_long(shared.x.empty + position.stage, position.parity ^ 1);
-      ptx::fence_async_proxy();  // copies overtake loads that are under way
+      wait_to_overwrite<ptx::kLongPause>(shared.x.empty + position.stage, position.parity ^ 1);
       const bool scaled = i == 0 && scale != nullptr, with_units = i == 0 && unit != nullptr;
       ptx::mbarrier_arrive_expect(full,
                                   S::kPieceBytes + (scaled ? S::kScaleBytes : 0) + (with_units ? S::kScaleBytes : 0));
@@ -238,8 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         const auto task = Task::of(work, index);
         const int2 batch_w = work.box_w.of(task.batches);
         for (int step = task.begin; step < task.end; ++step, position.next()) {
-          ptx::mbarrier_wait_long(shared.w.empty + position.stage, position.parity ^ 1);
-          ptx::fence_async_proxy();  // copies overtake loads that are under way
+          wait_to_overwrite<ptx::kLongPause>(shared.w.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = shared.w.full + position.stage;
           char* const to = tiles + position.stage * kBytesW;
           ptx::mbarrier_arrive_expect(full, kBytesW);

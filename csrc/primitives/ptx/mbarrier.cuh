@@ -73,7 +73,9 @@ TREDUCE_DEVICE void mbarrier_arrive_when_copied(uint32_t barrier) {
 }
 
 // Waits until the phase of that parity has ended, and acquires what was written before it ended, copies included. Every thread
-// that reads what the barrier guards waits for itself. kPause: nanoseconds between two polls.
+// that reads what the barrier guards waits for itself. kPause: nanoseconds between two polls; kLongPause is for a thread that waits long
+// while others work, and leaves the issue slots to them.
+constexpr int kLongPause = 64;
 template <int kPause = 0>
 TREDUCE_DEVICE void mbarrier_wait(uint32_t barrier, unsigned parity) {
   unsigned done;
@@ -94,12 +96,6 @@ TREDUCE_DEVICE void mbarrier_wait(uint32_t barrier, unsigned parity) {
 template <int kPause = 0>
 TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   mbarrier_wait<kPause>(shared_address(barrier), parity);
-}
-
-// For a thread that waits long while others work: it leaves the issue slots to them.
-constexpr int kLongPause = 64;
-TREDUCE_DEVICE void mbarrier_wait_long(uint64_t* barrier, unsigned parity) {
-  mbarrier_wait<kLongPause>(barrier, parity);
 }
 
 }  // namespace treduce::ptx
