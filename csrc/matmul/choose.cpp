@@ -871,9 +871,9 @@ AsRead split_as_read(const Problem& p, const Chip& chip) {
   constexpr int64_t kMostXTiles = kFewLines / split_rows::kShapes[0].rows;
   if (blocks > INT32_MAX / kMostXTiles) return AsRead::neither;
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
-  // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Batches
-  // were not measured.
-  constexpr double kFaster = 0.95;
+  // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
+  // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Batches were not measured.
+  constexpr double kFaster = 0.9;
   const bool measured = fewer > split_warps::kRows && p.k <= 8192 && p.batches == 1;
   if (measured && time_split_first(p, chip) < kFaster * time_as_read(p, chip)) return AsRead::neither;
   return of_a ? AsRead::a : AsRead::b;
@@ -1116,8 +1116,9 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
-  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean.
-  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.8, kMeasured = 0.95;
+  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; those of 33
+  // to 128 lines beside splitting first on 108 more (2026-11-28).
+  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.85, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;

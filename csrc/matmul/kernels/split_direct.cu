@@ -554,18 +554,25 @@ struct Tile {
     __syncthreads();  // who reads pieces has done so
     if (threadIdx.x == 0) list.count = 0;
     __syncthreads();
-#pragma unroll 1
-    for (int line = threadIdx.x / 32; line < kLines; line += kWarps) {
+    // A line is searched by all warps, for one alone waits for its loads.
+    const auto to_search = [&](int line) {
       const bool of_s = line >= kOctetsF * kOctet;
       const int at = (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
-      if (all_finite(shared.lines[line]) || at >= work.sides[of_s].lines) continue;
-      const float* from = number(line, threadIdx.x % 32);
-      const int64_t step = work.sides[of_s].source.depth_stride * 32;
+      return line < kLines && at < work.sides[of_s].lines && !all_finite(shared.lines[line]);
+    };
+#pragma unroll 1
+    for (int first = 0; first < kLines; first += 32) {
+#pragma unroll 1
+      for (uint32_t some = __ballot_sync(~0u, to_search(first + threadIdx.x % 32)); some != 0; some &= some - 1) {
+        const int line = first + __ffs(some) - 1;
+        const float* from = number(line, threadIdx.x);
+        const int64_t step = work.sides[line >= kOctetsF * kOctet].source.depth_stride * kShape.threads();
 #pragma unroll 4
-      for (int k = threadIdx.x % 32; k < work.depth; k += 32, from += step) {
-        if (split::is_finite(__ldg(from))) continue;
-        const uint32_t place = atomicAdd(&list.count, 1u);
-        if (place < kMost) list.places[place] = {static_cast<uint32_t>(line), static_cast<uint32_t>(k)};
+        for (int k = threadIdx.x; k < work.depth; k += kShape.threads(), from += step) {
+          if (split::is_finite(__ldg(from))) continue;
+          const uint32_t place = atomicAdd(&list.count, 1u);
+          if (place < kMost) list.places[place] = {static_cast<uint32_t>(line), static_cast<uint32_t>(k)};
+        }
       }
     }
     __syncthreads();
