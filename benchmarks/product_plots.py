@@ -7,7 +7,7 @@ from torch_reduce import _plot
 
 _COLORS = {"float32": "#1b4f8a", "tf32": "#c9485b", "float16": "#9467bd", "bfloat16": "#e8601c", "float64": "#4c9f70"}
 _MARKERS = {"float32": "o", "tf32": "s", "float16": "^", "bfloat16": "v", "float64": "D"}
-_GROUPS = (("#1b4f8a", "o"), ("#e8601c", "s"), ("#4c9f70", "v"), ("#9467bd", "^"), ("#c9485b", "D"))  # of dots
+_STYLES = tuple(zip(_COLORS.values(), _MARKERS.values(), strict=True))  # of groups of dots
 _INK, _GRID = "#222222", "#dddddd"
 
 
@@ -107,7 +107,7 @@ def dots(
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.axvline(1, color=_INK, linewidth=1.2, zorder=1)
         axes.grid(axis="both", color=_GRID, linewidth=0.8)
-        for (label, found), (color, marker) in zip(groups.items(), _GROUPS[: len(groups)], strict=True):
+        for (label, found), (color, marker) in zip(groups.items(), _STYLES[: len(groups)], strict=True):
             axes.scatter(
                 [x for _, x in found], [names.index(name) for name, _ in found], s=30, linewidths=0, color=color,
                 marker=marker, label=label, zorder=3,

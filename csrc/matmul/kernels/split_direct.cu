@@ -529,11 +529,15 @@ struct Tile {
   TREDUCE_DEVICE unsigned code(int line) const { return code_above(shared.lines[line]); }
   TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const { return arithmetic_of(code(f), code(s)); }
 
-  // Where a number of a line of the tile lies; those of F come first.
+  // Which of its operand's a line of the tile is; those of F come first.
+  TREDUCE_DEVICE int line_of_operand(int line, bool of_s) const {
+    return (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
+  }
+  // Where a number of a line of the tile lies.
   TREDUCE_DEVICE const float* number(int line, int k) const {
     const bool of_s = line >= kOctetsF * kOctet;
     const split::Source& source = work.sides[of_s].source;
-    const int64_t at = (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
+    const int64_t at = line_of_operand(line, of_s);
     return (of_s ? block.data[1] : block.data[0]) + at * source.line_stride + k * source.depth_stride;
   }
 
@@ -557,7 +561,7 @@ struct Tile {
     // A line is searched by all warps, for one alone waits for its loads.
     const auto to_search = [&](int line) {
       const bool of_s = line >= kOctetsF * kOctet;
-      const int at = (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
+      const int at = line_of_operand(line, of_s);
       return line < kLines && at < work.sides[of_s].lines && !all_finite(shared.lines[line]);
     };
 #pragma unroll 1
