@@ -475,7 +475,7 @@ SEGMENT, GROUP = (
 CLEAN, DENSE, FEW, ZERO, MODERATE, CLOSE = 1, 2, 4, 8, 32, 64
 LOWEST, HIGHEST = -45, 40  # exponents of scales, from that of the unit
 UNITS, LOWEST_SCALE = (-100, 113), -112
-SAMPLED = 16  # numbers of a group from which its unit is estimated
+SAMPLED, SAMPLE_STEP = 16, 33  # numbers of a group from which its unit is estimated
 PARTS_TOP, PARTS_BOTTOM = 56, -62  # exponents of what parts are taken of
 CERTAIN = 64  # binary orders from the largest product that there could be to an output that is certain
 PAIRS, PARTS, CHECKED, PLAIN, CHECKED_PAIRS = range(5)
@@ -497,13 +497,13 @@ def in_segments(lines):
 
 def line_units(lines):
     """The exponent of the unit of each group of each line, (L, G): three above what brings the largest of the first 16
-    numbers to 2^14; if these are zero, of the next 64 that are not all zero, up to the 528th; if all are, 0."""
+    numbers to 2^14; if these are zero, of every 33rd that follows; if all are, 0."""
     found = []
     for begin in range(0, lines.shape[1], GROUP):
         group = lines[:, begin : begin + GROUP]
         exponent = np.zeros(len(lines), np.int64)
-        for first in reversed((0, *range(SAMPLED, SAMPLED + 8 * SEGMENT, SEGMENT))):
-            sample = np.ascontiguousarray(group[:, first : first + SEGMENT if first > 0 else SAMPLED])
+        for places in (slice(SAMPLED, None, SAMPLE_STEP), slice(SAMPLED)):
+            sample = np.ascontiguousarray(group[:, places])
             if sample.shape[1] > 0:
                 guess = np.clip(magnitude_exponent(sample).max(axis=1) - 14 + 3, *UNITS)
                 exponent = np.where((sample == 0).all(axis=1), exponent, guess)

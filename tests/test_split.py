@@ -184,6 +184,13 @@ def from_nothing(shape, g):
     return normal(shape, g).triu(1) * 2.0**40
 
 
+def late(shape, g):
+    """Lines that begin with up to as many zeros as they have numbers, which lie far from one."""
+    begins = torch.rand(shape[0], 1, generator=g, device=g.device) * shape[1]
+    scale = torch.tensor([1e-18, 1.0, 1e12], device=g.device)[torch.arange(shape[0], device=g.device) % 3, None]
+    return normal(shape, g) * scale * (torch.arange(shape[1], device=g.device) >= begins)
+
+
 def one_hot(shape, g):
     x = torch.zeros(shape, device=g.device)
     return x.scatter_(-1, torch.randint(0, shape[-1], (*shape[:-1], 1), generator=g, device=g.device), 3.0)
@@ -225,6 +232,7 @@ DISTRIBUTIONS = {
     "sharp softmax": (sharp_softmax, normal),
     "causal": (causal, normal),
     "from nothing": (normal, from_nothing),
+    "late": (late, normal),
     "one-hot": (one_hot, skewed),
     "small": (lambda shape, g: normal(shape, g) * 1e-20, normal),
     "large": (lambda shape, g: normal(shape, g) * 1e10, lambda shape, g: normal(shape, g) * 1.7e9),
@@ -404,10 +412,11 @@ def test_flags_of_segments():
     assert of_line(ones * 2.0**-108) == CLEAN | DENSE  # no number counts as large, but all are close
     assert of_line(np.where(np.arange(SEGMENT) < 60, ones, 0) * 2.0**-108) == CLEAN
     assert of_line(ones * 2.0**-126) == 0
-    # The unit is 2^-11, from the first 16 numbers; or from the first that are not zero.
+    # The unit is 2^-11, from the first 16 numbers; or, if these are zero, from every 33rd that follows.
     for last, expected in ((2.0**43, CLEAN), (2.0**44, 0)):
         assert of_line(ones, 0 * ones[:, :-1], np.full((1, 1), last)) & CLEAN == expected
-    for zeros, expected in ((16, CLEAN), (17, CLEAN), (80, CLEAN), (500, CLEAN), (528, 0)):
+    last = range(orders.SAMPLED, orders.GROUP, orders.SAMPLE_STEP)[-1]
+    for zeros, expected in ((16, CLEAN), (17, CLEAN), (500, CLEAN), (last, CLEAN), (last + 1, 0)):
         assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
 
     # A line is close if no number of it is small or all of a segment are zero, and scaled if no segment is too small.

@@ -76,7 +76,7 @@ TREDUCE_DEVICE void split_line(const Work& work, Share (&shares)[kMostGroups], c
   for (int other = 0; other < static_cast<int>(work.groups.divisor); ++other, shares[0] = shares[1]) {
     const int segment = other * kGroupSegments + team;
     const bool exists = segment < work.steps;
-    const int unit = work.x.unit<true>(exists, work.x.data, segment, shares[0].first);
+    const int unit = work.x.unit(exists, work.x.data, segment, shares[0].first);
     const int present = static_cast<int>(min(work.x.depth - int64_t(segment) * kSegment, int64_t(kSegment)));
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     int exponent;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
       if (__any_sync(~0u, most == 0)) {
         const int line = index * kLines + own + l * 8;
         const bool exists = line < work.w_lines;
-        unit = work.w.unit(exists, work.w.line(0, exists ? line : 0), begin);
+        unit = work.w.late_unit(exists, work.w.line(0, exists ? line : 0), begin, most);
       }
       if (lane % kQuad == 0) to[own + l * 8] = unit;
     }

@@ -64,7 +64,7 @@ struct IntoHalves : Task {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
     int exponent;
     unsigned flags;
-    const int unit = from.unit<true>(there, first, segment, sampled);
+    const int unit = from.unit(there, first, segment, sampled);
     const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
     const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
     const Facts facts = extremes.facts(flags);

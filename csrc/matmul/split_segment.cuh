@@ -32,10 +32,10 @@ TREDUCE_DEVICE float power_of_two(int exponent) { return __uint_as_float(static_
 // The exponent of the scale that brings a magnitude to 2^kTop. `most`: its bits without the sign.
 TREDUCE_DEVICE int exponent_for(uint32_t most) { return static_cast<int>(most >> 24) - 127 - kTop; }
 
-// A group's unit is estimated from its first kSampled values, to avoid a full scan, or if these are zero from the next kSegment that
-// are not all zero; from none beyond kMostSampled. It lies kAbove binary orders above them, so that nearly every segment's scale is
-// at most the unit. It decides which numbers are too far from it to be split, and changes no bit of a sum.
-constexpr int kSampled = 16, kMostSampled = kSampled + 8 * kSegment, kAbove = 3;
+// A group's unit is estimated from its first kSampled values, to avoid a full scan, or if these are zero from every kSampleStep-th that
+// follows: an odd step, lest zeros that recur hide the others. It lies kAbove binary orders above them, so that nearly every segment's
+// scale is at most the unit. It decides which numbers are too far from it to be split, and changes no bit of a sum.
+constexpr int kSampled = 16, kSampleStep = 33, kAbove = 3;
 
 // `most`: the largest sampled magnitude, as bits without the sign.
 TREDUCE_DEVICE int unit_exponent(uint32_t most) {

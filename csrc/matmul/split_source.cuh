@@ -11,14 +11,7 @@ struct Sampled {
   float numbers[kSampled / kLanes];
 
   // The largest of a line's magnitudes, as bits without the sign. Who calls: all lanes of a warp.
-  TREDUCE_DEVICE uint32_t most() const {
-    uint32_t most = 0;
-#pragma unroll
-    for (const float number : numbers) most = max(most, __float_as_uint(number) << 1);
-#pragma unroll
-    for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
-    return most;
-  }
+  TREDUCE_DEVICE uint32_t most() const { return Extremes::of<kLanes>(numbers).most; }
 };
 
 // What is read: an operand's lines.
@@ -33,9 +26,8 @@ struct Source {
     const uint32_t inner = static_cast<uint32_t>(batch_size1);
     return from + matrix / inner * batch_stride[0] + matrix % inner * batch_stride[1];
   }
-  // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the
-  // first numbers of the group, `sampled` if they have been loaded; where these are zero, from the next ones, by vectors if kVectors
-  // and they are aligned. Who calls: all lanes of a warp.
+  // The exponent of the unit that the group of `segment` has in a line, each of kLanes neighbouring lanes of which calls: from the first
+  // numbers of the group, `sampled` if they have been loaded; where these are zero, from others. Who calls: all lanes of a warp.
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment) const {
     return unit(there, line, segment, first_of_group(there, line, segment));
   }
@@ -49,46 +41,32 @@ struct Source {
     }
     return sampled;
   }
-  template <bool kVectors = false>
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment, const Sampled& sampled) const {
-    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
-    uint32_t most = sampled.most();
-    bool vectors = false;
-    if constexpr (kVectors) {
-      vectors = __all_sync(~0u, depth_stride == 1 && depth % 4 == 0 && reinterpret_cast<uint64_t>(line) % 16 == 0);
-    }
-#pragma unroll 1
-    for (int first = kSampled; first < kMostSampled && __any_sync(~0u, there && most == 0); first += kSegment) {
-      const bool wanted = there && most == 0;
-      const uint32_t next =
-          vectors ? sample<true>(wanted, line, begin + first) : sample<false>(wanted, line, begin + first);
-      if (most == 0) most = next;
-    }
-    return unit_exponent(most);
+    const uint32_t most = sampled.most();
+    return __any_sync(~0u, there && most == 0) ? late_unit(there, line, segment, most) : unit_exponent(most);
   }
-
- private:
-  // The largest of kSegment magnitudes, as bits without the sign. kVectors: four steps of k are one aligned load.
-  template <bool kVectors>
-  TREDUCE_DEVICE uint32_t sample(bool wanted, const float* line, int64_t begin) const {
-    uint32_t most = 0;
-    const auto add = [&](float number) { most = max(most, __float_as_uint(number) << 1); };
-    constexpr int kEach = kVectors ? 4 : 1;
-    const int64_t first = begin + threadIdx.x % kLanes * kEach;
-    const int left = wanted ? static_cast<int>(min(depth - first, int64_t(kSegment))) : 0;
-    const float* at = line + first * depth_stride;
-#pragma unroll 4
-    for (int i = 0; i < kSegment; i += kLanes * kEach, at += kLanes * kEach * depth_stride) {
-      if constexpr (kVectors) {
-        const float4 four = i < left ? __ldg(reinterpret_cast<const float4*>(at)) : float4{};
-        add(four.x), add(four.y), add(four.z), add(four.w);
-      } else {
-        add(i < left ? __ldg(at) : 0.0f);
+  // Where `most` of the first numbers is zero, from others.
+  TREDUCE_DEVICE int late_unit(bool there, const float* line, uint32_t segment, uint32_t most) const {
+    constexpr int kAtOnce = 4;  // loads, of which none waits for another
+    const int64_t begin = int64_t(segment / kGroupSegments) * kGroup;
+    const int left = static_cast<int>(min(depth - begin, int64_t(kGroup)));
+    const float* const from = line + begin * depth_stride;
+    if (there && most == 0) {
+#pragma unroll 1
+      for (int k = kSampled + threadIdx.x % kLanes * kSampleStep; k < left; k += kAtOnce * kLanes * kSampleStep) {
+        float numbers[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int other = k + i * kLanes * kSampleStep;
+          numbers[i] = __ldg(from + (other < left ? other : k) * depth_stride);
+        }
+#pragma unroll
+        for (const float number : numbers) most = max(most, __float_as_uint(number) << 1);
       }
     }
 #pragma unroll
     for (int d = kLanes / 2; d > 0; d /= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
-    return most;
+    return unit_exponent(most);
   }
 };
 
@@ -110,15 +88,15 @@ inline Side side_of(const Operand& o) {
 }
 
 // The unit of a line whose group begins with zeros. A call, for it is rare. Who calls: all lanes of a warp.
-static __device__ __noinline__ int late_unit(const Source& source, const float* line, int segment) {
-  return source.unit(true, line, segment);
+static __device__ __noinline__ int late_unit(const Source& source, const float* line, int segment, uint32_t most) {
+  return source.late_unit(true, line, segment, most);
 }
 
 // The exponent of a group's unit, from a lane's share of its first numbers. Who calls: all lanes of a warp.
 TREDUCE_DEVICE int unit_of(const Source& source, const float* line, int group,
                            const float (&first)[kSampled / kLanes]) {
   const uint32_t most = Extremes::of<kLanes>(first).most;
-  return __any_sync(~0u, most == 0) ? late_unit(source, line, group * kGroupSegments) : unit_exponent(most);
+  return __any_sync(~0u, most == 0) ? late_unit(source, line, group * kGroupSegments, most) : unit_exponent(most);
 }
 
 // Which four of every 16 steps of k a lane has of a line, of which a team of four lanes has all: neighbours, or every fourth. A load of

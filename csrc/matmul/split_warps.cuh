@@ -134,9 +134,9 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
         int unit = split::unit_exponent(most);
         if (__any_sync(~0u, most == 0)) {
           const bool exists = line < work.w_lines;
-          unit = work.source.unit(
+          unit = work.source.late_unit(
               exists, work.source.line(static_cast<uint32_t>(matrix_w), static_cast<uint32_t>(exists ? line : 0)),
-              task.begin);
+              task.begin, most);
         }
         if (lane % kQuad == 0) units[buffer][own + l * 8] = unit;
       }

@@ -302,9 +302,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (__any_sync(~0u, most == 0)) {
         const int64_t line = task.first + own + l * 8;
         const bool exists = line < work.w_lines;
-        unit[l] = work.source.unit(
+        unit[l] = work.source.late_unit(
             exists, work.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
-            task.begin);
+            task.begin, most);
       }
     }
     float acc[S::kOutputs] = {};
