@@ -835,7 +835,13 @@ double time_split_first(const Problem& p, const Chip& chip) {
          3.6 * numbers(p, p.m + p.n) + 0.9 * outputs;
 }
 
-// If one is split as it is read: fitted to 140 (NVIDIA H200, 2026-11-27), met within 12 %.
+// Whether the copy engine reads an operand, if it is aligned.
+bool has_boxes(const Problem& p, bool of_a) {
+  const int64_t row = of_a ? p.a_row : p.b_row, column = of_a ? p.a_column : p.b_column;
+  return row == 1 ? column % 4 == 0 : column == 1 && row % 4 == 0;
+}
+
+// If one is split as it is read.
 double time_as_read(const Problem& p, const Chip& chip) {
   const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), steps = ceil_div(p.k, int64_t(kSegment));
   const auto rounds = [&](int64_t tile_m, int64_t tile_n) {
@@ -844,16 +850,22 @@ double time_as_read(const Problem& p, const Chip& chip) {
   if (are_few_and_short(p)) {
     // Whether W is read as boxes. Fitted to 650 products, many of them batches (2026-11-26): half are met within 15 %, and among these
     // kernels what is so chosen takes 1.01 of the fastest's time in the mean.
-    const int64_t row = p.m >= p.n ? p.a_row : p.b_row, column = p.m >= p.n ? p.a_column : p.b_column;
-    const bool boxes = row == 1 ? column % 4 == 0 : column == 1 && row % 4 == 0;
+    const bool boxes = has_boxes(p, p.m >= p.n);
     const double depth = static_cast<double>(steps), outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
     const double rows = rounds(128, 128) * (boxes ? 4.5 + 0.24 * depth : 2.2 + 0.75 * depth);
     const double other = boxes ? 1.45 * numbers(p, more) + 6.5 * outputs : 2.35 * numbers(p, more) + 15 * outputs;
     return 6.9 + 6 * numbers(p, fewer) + std::sqrt(std::hypot(rows * rows, other * other));
   }
+  if (fewer > split_warps::kRows) {
+    // Fitted to 147 of 9 to 128 lines (NVIDIA H200, 2026-11-28), of which half are met within 4 %.
+    const bool of_a = p.m > kFewLines, boxes = has_boxes(p, of_a);
+    const split_rows::Choice rows = split_rows::choose(p, of_a ? p.m : p.n, of_a ? p.n : p.m, boxes, chip);
+    return 6.6 + (boxes ? 0.57 : 0.85) * rows.time + (rows.group_parts > 1 ? 5.6 : 0) + 10.7 * numbers(p, fewer) +
+           1.1 * numbers(p, more);
+  }
+  // Fitted to few products. The kernel for so few reads the other operand along k.
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
-  // The kernel for so few reads the other operand along k.
-  if (fewer > split_warps::kRows || (p.m <= p.n ? p.b_row : p.a_column) != 1) {
+  if ((p.m <= p.n ? p.b_row : p.a_column) != 1) {
     return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(p, fewer) + 0.7 * numbers(p, more);
   }
   // Of few columns what bounds it is the latency of its steps.
@@ -861,34 +873,44 @@ double time_as_read(const Problem& p, const Chip& chip) {
   return std::max(latency, 10.6 + 0.09 * segments * rounds(64, 64) + 36 * numbers(p, fewer) + 1.26 * numbers(p, more));
 }
 
-}  // namespace
-
-AsRead split_as_read(const Problem& p, const Chip& chip) {
-  const int64_t fewer = std::min(p.m, p.n);
-  if (fewer > kFewLines) return AsRead::neither;
+// Which operand may be split as it is read.
+AsRead readable(const Problem& p) {
+  if (std::min(p.m, p.n) > kFewLines) return AsRead::neither;
   const bool of_a = p.m > kFewLines;
   const int64_t blocks = ceil_div(of_a ? p.m : p.n, 64) * p.batches * groups_of(p.k);
   constexpr int64_t kMostXTiles = kFewLines / split_rows::kShapes[0].rows;
   if (blocks > INT32_MAX / kMostXTiles) return AsRead::neither;
+  return of_a ? AsRead::a : AsRead::b;
+}
+
+// Whether it is, and what the product takes.
+struct Timed {
+  AsRead as_read;
+  double time;
+};
+Timed one_as_read(const Problem& p, const Chip& chip) {
+  const AsRead one = readable(p);
+  if (one == AsRead::neither) return {one, time_split_first(p, chip)};
+  const double as_read = time_as_read(p, chip);
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
   // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Batches were not measured.
   constexpr double kFaster = 0.9;
-  const bool measured = fewer > split_warps::kRows && p.k <= 8192 && p.batches == 1;
-  if (measured && time_split_first(p, chip) < kFaster * time_as_read(p, chip)) return AsRead::neither;
-  return of_a ? AsRead::a : AsRead::b;
-}
-
-AsRead read_boxes(const Problem& p, const Chip& chip) {
-  return split_both::choose(p, true, chip) ? AsRead::both : split_as_read(p, chip);
-}
-
-double time_of(const Problem& p, AsRead as_read, const Chip& chip) {
-  switch (as_read) {
-    case AsRead::both: return 17 + 2.2 * numbers(p, p.m + p.n);
-    case AsRead::neither: return time_split_first(p, chip);
-    default: return time_as_read(p, chip);
+  if (std::min(p.m, p.n) > split_warps::kRows && p.k <= 8192 && p.batches == 1) {
+    const double first = time_split_first(p, chip);
+    if (first < kFaster * as_read) return {AsRead::neither, first};
   }
+  return {one, as_read};
+}
+
+}  // namespace
+
+AsRead split_as_read(const Problem& p, const Chip& chip) {
+  return readable(p) == AsRead::neither ? AsRead::neither : one_as_read(p, chip).as_read;
+}
+
+double time_of(const Problem& p, const Chip& chip) {
+  return split_both::choose(p, true, chip) ? 17 + 2.2 * numbers(p, p.m + p.n) : one_as_read(p, chip).time;
 }
 
 }  // namespace split_fp16
@@ -950,7 +972,7 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
     const bool as_good = rows < kShapes[best].rows && x_lines <= rows;  // with less of X
     if (as_good || time(index, 1) < time(best, 1)) best = index;
   }
-  Choice choice = {static_cast<Index>(best), 1};
+  Choice choice = {static_cast<Index>(best), 1, time(best, 1)};
   // What the launch that adds segments takes, in segments; and how much faster that has to be, for it was measured little.
   constexpr double kAdding = 4, kFaster = 1.5;
   constexpr int kMostParts = 4;
@@ -961,7 +983,7 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
       const double other = time(index, parts) + kAdding;
       if (other < least) {
         least = other;
-        choice = {static_cast<Index>(index), parts};
+        choice = {static_cast<Index>(index), parts, other};
       }
     }
   }
@@ -1110,25 +1132,29 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   return best;
 }
 
+// Few long lines by many, which have to be read, and not always along k: 147 products are met within 8 % in the mean (NVIDIA H200, 2026-11-28).
+double time_of_long(const Problem& p, double time) {
+  const bool of_a = p.m > p.n, along_k = (of_a ? p.a_column : p.b_row) == 1 && p.k % 4 == 0;
+  return (along_k ? 1.22 : 1.39) * time + 0.29e-6 * static_cast<double>(p.batches * std::max(p.m, p.n) * p.k) - 3.6;
+}
+
 }  // namespace
 
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
-  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; those of 33
-  // to 128 lines beside splitting first on 108 more (2026-11-28).
-  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kFasterOfFewSplit = 0.85, kMeasured = 0.95;
+  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines
+  // on 168 more (2026-11-28).
+  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
-  const AsRead others = split_fp16::read_boxes(p, chip);
-  const auto faster = [&] {
-    if (few && others == AsRead::neither) return kFasterOfFewSplit;
-    if (split_fp16::are_few_and_short(p) || best.choice.shares > 0) return kMeasured;
-    return few ? kFasterOfFew : kFaster;
-  };
-  return p.k <= kMostDepth && best.time < faster() * split_fp16::time_of(p, others, chip);
+  const bool short_lines = split_fp16::are_few_and_short(p) || best.choice.shares > 0;
+  const bool long_lines = few && !short_lines && std::min(p.m, p.n) > kOctet;
+  const double faster = short_lines || long_lines ? kMeasured : few ? kFasterOfFew : kFaster;
+  const double time = long_lines ? time_of_long(p, best.time) : best.time;
+  return p.k <= kMostDepth && time < faster * split_fp16::time_of(p, chip);
 }
 
 }  // namespace split_direct

@@ -107,8 +107,8 @@ namespace split_fp16 {
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once. Neither if
 // there is so little of it that it is faster to split both before.
 AsRead split_as_read(const Problem& p, const Chip& chip);
-// The same of operands that the copy engine reads, where both may be.
-AsRead read_boxes(const Problem& p, const Chip& chip);
+// Microseconds that a product takes, if the copy engine reads the operands.
+double time_of(const Problem& p, const Chip& chip);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
 // Whether blocks compute what pairs leave of their tiles, in place of three launches, which take 4 us even if nothing is left.
@@ -116,8 +116,6 @@ bool rest_in_one(const Problem& p, const Chip& chip);
 Index choose(const Problem& p, bool apart, const Chip& chip);
 // Up to 128 rows or columns, and so short a k as split_held takes.
 bool are_few_and_short(const Problem& p);
-// Microseconds that a product takes, of which so much is split as it is read.
-double time_of(const Problem& p, AsRead as_read, const Chip& chip);
 }  // namespace split_fp16
 
 namespace split_bf16 {
@@ -133,6 +131,7 @@ namespace split_rows {
 struct Choice {
   Index index;
   int group_parts;  // blocks that share a group of k: see split_launches.h
+  double time;      // in what blocks of 64 x 64 tiles take for a segment
 };
 // w_lines, x_lines: of the operand with many lines and of that with few. boxes: the copy engine reads the former.
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip);
