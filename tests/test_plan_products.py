@@ -202,9 +202,12 @@ def test_lines_are_held_where_the_others_are_many():
         assert launch.grid[0] % (batch * -(-few // 64)) == 0 and launch.shared_bytes <= 227 << 10
         # A block holds what is known of so many lines.
         assert max(m, n) <= launch.grid[0] // (batch * -(-few // 64)) * 64 * 16
-    for m, n, k, batch in ((197, 64, 197, 384), (257, 80, 257, 64), (300, 300, 128, 32), (128, 64, 127, 192)):
-        rung = plan("matmul", (batch, m, k), (batch, k, n)).rung
-        assert rung == ("split_direct" if k > 127 else "pipelined")
+    # Where splitting both operands first takes longer.
+    for m, n, k, batch, rung in (
+        *((197, 64, 197, 384, "split_direct"), (128, 64, 128, 192, "split_direct"), (128, 64, 127, 192, "pipelined")),
+        *((577, 64, 577, 8, "split_fp16"), (539, 128, 539, 39, "split_fp16")),
+    ):
+        assert plan("matmul", (batch, m, k), (batch, k, n)).rung == rung
     for m, n, k, batch in (
         (197, 64, 197, 12),
         (40, 30, 199, 50),

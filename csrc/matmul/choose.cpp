@@ -848,13 +848,19 @@ double time_as_read(const Problem& p, const Chip& chip) {
     return static_cast<double>(ceil_div(tiles_of(p, tile_m, tile_n), int64_t(chip.multiprocessors)));
   };
   if (are_few_and_short(p)) {
-    // Whether W is read as boxes. Fitted to 650 products, many of them batches (2026-11-26): half are met within 15 %, and among these
-    // kernels what is so chosen takes 1.01 of the fastest's time in the mean.
+    // Whether W is read as boxes decides between two constants. Fitted to 650 products, many of them batches (2026-11-26); of more lines than
+    // split_warps takes anew to 88 larger ones, met within 10 % (2026-11-28).
+    struct Times {
+      double begin, x, tile[2], segment[2], w[2], output[2];
+    };
+    constexpr Times kOfFew = {6.9, 6, {2.2, 4.5}, {0.75, 0.24}, {2.35, 1.45}, {15, 6.5}},
+                    kOfMore = {9.4, 9, {1.9, 3.5}, {0.73, 0.26}, {2.7, 1.4}, {17.5, 15}};
+    const Times& t = fewer <= split_warps::kRows ? kOfFew : kOfMore;
     const bool boxes = has_boxes(p, p.m >= p.n);
-    const double depth = static_cast<double>(steps), outputs = 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    const double rows = rounds(128, 128) * (boxes ? 4.5 + 0.24 * depth : 2.2 + 0.75 * depth);
-    const double other = boxes ? 1.45 * numbers(p, more) + 6.5 * outputs : 2.35 * numbers(p, more) + 15 * outputs;
-    return 6.9 + 6 * numbers(p, fewer) + std::sqrt(std::hypot(rows * rows, other * other));
+    const double tiles = rounds(128, 128) * (t.tile[boxes] + t.segment[boxes] * static_cast<double>(steps));
+    const double other =
+        t.w[boxes] * numbers(p, more) + t.output[boxes] * 1e-6 * static_cast<double>(p.batches * p.m * p.n);
+    return t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other));
   }
   if (fewer > split_warps::kRows) {
     // Fitted to 147 of 9 to 128 lines (NVIDIA H200, 2026-11-28), of which half are met within 4 %.
@@ -896,7 +902,7 @@ Timed one_as_read(const Problem& p, const Chip& chip) {
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
   // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Batches were not measured.
   constexpr double kFaster = 0.9;
-  if (std::min(p.m, p.n) > split_warps::kRows && p.k <= 8192 && p.batches == 1) {
+  if (std::min(p.m, p.n) > split_warps::kRows && p.k <= 8192 && (p.batches == 1 || are_few_and_short(p))) {
     const double first = time_split_first(p, chip);
     if (first < kFaster * as_read) return {AsRead::neither, first};
   }
@@ -1021,8 +1027,9 @@ int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64
 
 // Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
 // alone, or as all their instructions. For a block, a warp's octet of X, a segment of a tile of W, a tile; the last two and for eight octets
-// of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): 9 of 10 are met within
-// 15 %, and the number of blocks so chosen takes 1.003 of the fastest's time in the mean. Up to 8 lines and k of 2048 as well (150 products).
+// of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): the number of blocks so
+// chosen takes 1.003 of the fastest's time in the mean; up to 8 lines and k of 2048 as well (150 products). Of 120 larger products, many of
+// them batches as attention has them, half are met within 6 % (2026-11-28).
 double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   struct Times {
     double block, octet, segment, segment_octets, tile, tile_octets;
@@ -1031,9 +1038,11 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
              tiles * (segments * (segment + segment_octets * share) + tile + tile_octets * share);
     }
   };
-  constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
-  constexpr double kLaunch = 1.3, kBytes = 2.2e6;  // of memory, a microsecond
+  constexpr Times kAloneOfOctet = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kAloneOfMore = {1.2, 0.93, 1, 0.13, 0.33, 2.6},
+                  kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
+  const bool octet = lines <= kOctet;
+  const double launch = octet ? 1.3 : 1.6, floats = octet ? 0.55e6 : 0.355e6;  // of memory, a microsecond
   const int64_t octets = std::min(ceil_div(lines, int64_t(kOctet)), int64_t(kRows / kOctet)),
                 tiles = ceil_div(tiles_of_w(p), shares);
   const double share = static_cast<double>(octets) * kOctet / kRows;
@@ -1041,16 +1050,20 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
     return t.of(static_cast<double>(ceil_div(octets * segments, int64_t(kWarps))), rounds,
                 static_cast<double>(segments), share);
   };
-  const double alone = time(kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
+  const double alone =
+      time(octet ? kAloneOfOctet : kAloneOfMore, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
   const double busy = time(kBusy, static_cast<double>(tiles) / kWarps);
   const int64_t fit = chip.blocks_with(shared_bytes(segments, lines)),
                 at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
   const int64_t blocks = ceil_div(x_tiles_of(p) * shares, int64_t(chip.multiprocessors)), left = blocks % at_once;
   const auto together = [&](int64_t count) { return std::max(alone, static_cast<double>(count) * busy); };
   const double all = static_cast<double>(blocks / at_once) * together(at_once) + (left > 0 ? together(left) : 0);
-  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches) * 4 / kBytes;
-  const double again = lines > 2 * kRows ? 1.2 : 1;  // tiles of X that split W again
-  return again * (kLaunch + std::sqrt(std::hypot(all * all, memory * memory)));
+  // Tiles of X read W again, from the L2, and split it again.
+  const double of_w =
+      static_cast<double>(std::max(p.m, p.n) * p.k) * std::sqrt(static_cast<double>(ceil_div(lines, int64_t(kRows))));
+  const double memory = (of_w + static_cast<double>(lines * p.k + p.m * p.n)) * static_cast<double>(p.batches) / floats;
+  const double again = lines > 2 * kRows ? 1.2 : 1;
+  return again * (launch + std::sqrt(std::hypot(all * all, memory * memory)));
 }
 
 }  // namespace
@@ -1128,6 +1141,10 @@ Fastest fastest(const Problem& p, const Chip& chip) {
     }
   }
   const std::optional<split_held::Choice> held = split_held::choose(p, chip);
+  // What is read from memory: fitted beside split_held's time.
+  if (held && std::min(p.m, p.n) > kOctet) {
+    best.time += static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches) * 1.2e-6;
+  }
   if (held && held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
   return best;
 }
