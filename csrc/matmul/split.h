@@ -44,6 +44,8 @@ using Facts = uint32_t;
 TREDUCE_HOST_DEVICE constexpr Facts facts_of(unsigned flags, unsigned most, unsigned least) {
   return flags | most << 8 | least << 16;
 }
+TREDUCE_HOST_DEVICE constexpr int largest_exponent(Facts x) { return static_cast<int>(x >> 8 & 0xff); }
+TREDUCE_HOST_DEVICE constexpr int least_exponent(Facts x) { return static_cast<int>(x >> 16 & 0xff); }
 constexpr Facts kNoFacts = facts_of(0xff, 0, 0xff);  // of no segment
 // Of lines nobody needs to know more of: pairs suffice for all that they meet.
 constexpr Facts kPlainestFacts = facts_of(kClean | kDense | kModerate | kClose, 127, 127);
@@ -61,7 +63,7 @@ TREDUCE_HOST_DEVICE Facts with_done(Facts line, bool done) { return done ? line 
 // product that counts is below float32's least number.
 constexpr int kPartsTop = 56, kPartsBottom = -62;
 TREDUCE_HOST_DEVICE int parts_exponent(Facts line) {
-  const int most = static_cast<int>(line >> 8 & 0xff), wanted = kPartsTop - 1 + 127 - (most > 0 ? most : 1);
+  const int most = largest_exponent(line), wanted = kPartsTop - 1 + 127 - (most > 0 ? most : 1);
   return wanted < 126 ? wanted : 126;  // the exponent of a float32
 }
 
@@ -93,7 +95,7 @@ TREDUCE_HOST_DEVICE unsigned kind_of(Facts line) {
 }
 
 TREDUCE_HOST_DEVICE unsigned code_of(Facts line) {
-  const int most = static_cast<int>(line >> 8 & 0xff), least = static_cast<int>(line >> 16 & 0xff);
+  const int most = largest_exponent(line), least = least_exponent(line);
   const int exponent = parts_exponent(line), lowest = least > 0 ? least - 127 : -149;
   const bool near = least == 255 || lowest + exponent >= kPartsBottom;
   const bool topped = most > 0 && most - 127 + exponent == kPartsTop - 1;
@@ -167,17 +169,16 @@ TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_pairs(unsigned a) {
 TREDUCE_HOST_DEVICE constexpr uint32_t codes_by_parts(unsigned a) {
   return codes_with(a, Arithmetic::parts) | codes_with(a, Arithmetic::checked_parts);
 }
-TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
-  return codes_with(a, Arithmetic::checked_parts) | codes_with(a, Arithmetic::plain) |
-         codes_with(a, Arithmetic::checked_pairs);
-}
-// Codes of lines with which one line has checked outputs.
+// Of these, those with which its outputs are checked.
 struct CheckedCodes {
   uint32_t pairs, parts;
-  TREDUCE_HOST_DEVICE uint32_t any() const { return pairs | parts; }
+  TREDUCE_HOST_DEVICE constexpr uint32_t any() const { return pairs | parts; }
 };
 TREDUCE_HOST_DEVICE constexpr CheckedCodes checked_codes(unsigned a) {
   return {codes_with(a, Arithmetic::checked_pairs), codes_with(a, Arithmetic::checked_parts)};
+}
+TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
+  return checked_codes(a).any() | codes_with(a, Arithmetic::plain);
 }
 
 // By how many binary orders a checked output may be smaller than the largest product that there could be: of parts; and of pairs, whose
@@ -191,7 +192,7 @@ TREDUCE_HOST_DEVICE int certain_of_pairs(int64_t k) {
 // Whether an output, as bits, is no smaller than that.
 TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, Facts a, Facts b, int orders) {
   const int exponent = static_cast<int>(output >> 23 & 0xff);
-  const int largest = static_cast<int>(a >> 8 & 0xff) - 127 + static_cast<int>(b >> 8 & 0xff) - 127;
+  const int largest = largest_exponent(a) - 127 + largest_exponent(b) - 127;
   return exponent > 0 && exponent - 127 + orders >= largest;
 }
 // The same of one by parts, if of its lines no more is known than the sum of their parts_exponent; false of some that are large enough,
@@ -204,7 +205,7 @@ TREDUCE_HOST_DEVICE bool is_certain(uint32_t output, int parts_exponents) {
 // The exponent of a line's largest number, biased; or more than any, where parts may not hold it all the same.
 TREDUCE_HOST_DEVICE int ordinary_most(Facts line) {
   constexpr int kLeastTopped = kPartsTop - 1 + 127 - 126;  // below, parts_exponent is limited
-  const int most = static_cast<int>(line >> 8 & 0xff);
+  const int most = largest_exponent(line);
   return most >= kLeastTopped && most < 255 ? most : 1 << 16;
 }
 // Whether an output stays as it is, however it was computed. Of nearly all that do this is true. a, b: ordinary_most of its lines.
@@ -254,7 +255,7 @@ TREDUCE_HOST_DEVICE bool never_pairs(Facts line) { return kind_of(line) == 0; }
 // products with numbers from kPartsBottom on are then normal float32, and none overflows.
 TREDUCE_HOST_DEVICE bool parts_hold(Facts group, int unit) {
   constexpr int kLowestNumber = -40;
-  const int most = static_cast<int>(group >> 8 & 0xff), least = static_cast<int>(group >> 16 & 0xff);
+  const int most = largest_exponent(group), least = least_exponent(group);
   if (least == 255) return most != 255;  // all are zero
   return most - 127 - unit < kPartsTop && (least > 0 ? least - 127 : -149) - unit >= kLowestNumber;
 }
@@ -262,7 +263,7 @@ TREDUCE_HOST_DEVICE bool parts_hold(Facts group, int unit) {
 // Of a line with such numbers alone, parts hold all.
 TREDUCE_HOST_DEVICE bool is_held(Facts group) {
   constexpr int kLeast = -62, kMost = kLeast + kPartsTop - 1 - kPartsBottom - 1;
-  const int most = static_cast<int>(group >> 8 & 0xff), least = static_cast<int>(group >> 16 & 0xff);
+  const int most = largest_exponent(group), least = least_exponent(group);
   return most - 127 <= kMost && least - 127 >= kLeast;
 }
 

@@ -252,7 +252,7 @@ struct Rest {
     bool sure = true;
     for (int row = threadIdx.x; row < kM && at.row + row < work.problem.m; row += S::kThreads) {
       const Facts of_row = *lines_a.at(at.row + row, at.batch);
-      const int most = static_cast<int>(of_row >> 8 & 0xff) + static_cast<int>(left.most[n]);
+      const int most = largest_exponent(of_row) + static_cast<int>(left.most[n]);
       sure = sure && (never_pairs(of_row) || matmul::is_sure(left.least[n][row] >> 1, most, 0, work.of_pairs));
     }
     return __syncthreads_and(sure) != 0;

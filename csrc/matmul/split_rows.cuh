@@ -385,15 +385,20 @@ struct Mode {
   }
 };
 
-// Starts those of 64 lines of W by kPart lines of X, both in shared memory. `w`, `x`: the first pieces of these lines; others lie
-// bytes_w and bytes_x apart.
+// Multiplies a piece of 64 lines of W by one of kPart lines of X, both in shared memory, in one of four steps.
+template <class Piece, int kPart>
+TREDUCE_DEVICE void multiply_pieces(float (&to)[kPart / 2], const char* w, const char* x, int i, int accumulate) {
+  using Lines = Tile<Piece, 8, true>;
+  ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w, 0, i), Lines::lone_descriptor(x, 0, i),
+                                                   accumulate);
+}
+
+// Starts the multiplications of a segment. `w`, `x`: the first pieces of these lines; others lie bytes_w and bytes_x apart.
 template <class Piece, int kPieces, int kPart>
 TREDUCE_DEVICE void start_segment(float (&high)[kPart / 2], float (&rest)[kPart / 2], const char* w, int bytes_w,
                                   const char* x, int bytes_x, bool of_a) {
-  using Lines = Tile<Piece, 8, true>;
   const auto multiply = [&](float (&to)[kPart / 2], int of_w, int of_x, int i, int accumulate) {
-    ptx::Wgmma<Piece, kPart, false, false>::multiply(to, Lines::lone_descriptor(w + of_w * bytes_w, 0, i),
-                                                     Lines::lone_descriptor(x + of_x * bytes_x, 0, i), accumulate);
+    multiply_pieces<Piece, kPart>(to, w + of_w * bytes_w, x + of_x * bytes_x, i, accumulate);
   };
   split::start_products<kPieces>(high, rest, of_a, multiply);
 }
@@ -411,6 +416,24 @@ TREDUCE_DEVICE void multiply_segment(const char* w, int bytes_w, const char* x, 
     add(first, high, rest);
   }
 }
+
+// The scales of a segment's sums: of a lane's two lines of W, and of all lines of X, two a word.
+template <int kPart>
+struct Scales {
+  float w[2];
+  const float2* x;
+
+  // Calls add(output, its scale) of the outputs that the lane has of kPart lines of X from `first` on.
+  template <class Add>
+  TREDUCE_DEVICE void for_each(int first, Add add) const {
+#pragma unroll
+    for (int i = 0; i < kPart / 8; ++i) {
+      const float2 two = x[first / 2 + i * 4 + threadIdx.x % 32 % 4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) add(i * 4 + j, w[j / 2] * (j % 2 == 0 ? two.x : two.y));
+    }
+  }
+};
 
 // map_x: of the halves; map_x_parts: of the parts.
 template <class S, ReadW kRead>
@@ -746,6 +769,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::mbarrier_arrive(shared.x.empty + of_x);
     }
   };
+  const auto scales_of = [&](int of_w, int of_x) {
+    const float* const w =
+        reinterpret_cast<const float*>(tiles_split + of_w * stage_w.bytes() + stage_w.scales()) + mine;
+    return Scales<S::kPart>{{w[0], w[8]},
+                            reinterpret_cast<const float2*>(tiles_x + of_x * stage_x.bytes() + stage_x.scales())};
+  };
   const auto leave = [&](float4* to) {
 #pragma unroll
     for (int i = 0; i < S::kRows / 8; ++i) {
@@ -767,15 +796,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   [[maybe_unused]] const auto multiply_lone = [&](auto piece, auto count) {
     using Piece = decltype(piece);
     constexpr int kPieces = count();
-    using Lines = Tile<Piece, 8, true>;
     float high[S::kRows / 2], rest[S::kRows / 2];
     // A segment is held until its sums are added.
     static_assert(!S::kOverlaps || (stage_w.kLoneStages >= 2 && stage_x.kLoneStages >= 2));
     const auto multiply = [&](float (&to)[S::kRows / 2], int of_w, int of_x, int i, int accumulate) {
       const char* const w = tiles_split + at_w.stage * stage_w.bytes() + of_w * stage_w.kBytes;
       const char* const x = tiles_x + at_x.stage * stage_x.bytes() + of_x * stage_x.kBytes;
-      ptx::Wgmma<Piece, S::kRows, false, false>::multiply(to, Lines::lone_descriptor(w, 0, i),
-                                                          Lines::lone_descriptor(x, 0, i), accumulate);
+      multiply_pieces<Piece, S::kRows>(to, w, x, i, accumulate);
     };
     const auto join = [&] {
       ptx::wgmma_wait<0>();
@@ -791,19 +818,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #pragma unroll
         for (int i = 0; i < S::kRows / 2; ++i) acc[i] += high[i];
       } else {
-        const char* const pieces_w = tiles_split + of_w * stage_w.bytes();
-        const char* const pieces_x = tiles_x + of_x * stage_x.bytes();
-        const float* const scales = reinterpret_cast<const float*>(pieces_w + stage_w.scales()) + mine;
-        const float2* const x_scales = reinterpret_cast<const float2*>(pieces_x + stage_x.scales());
-        const float scale[2] = {scales[0], scales[8]};
-#pragma unroll
-        for (int i = 0; i < S::kRows / 8; ++i) {
-          const float2 of_rows = x_scales[i * 4 + lane % 4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            split::add_sum(acc[i * 4 + j], high[i * 4 + j], scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
-          }
-        }
+        scales_of(of_w, of_x).for_each(0, [&](int i, float scale) { split::add_sum(acc[i], high[i], scale); });
       }
       release(of_w, of_x);
       leave_segment(step);
@@ -830,23 +845,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       const char* const pieces_w = tiles_split + at_w.stage * stage_w.bytes();
       const char* const pieces_x = tiles_x + at_x.stage * stage_x.bytes();
       if (stage_w.halves) {
-        const float* const scales = reinterpret_cast<const float*>(pieces_w + stage_w.scales()) + mine;
-        const float scale[2] = {scales[0], scales[8]};
-        const float2* const x_scales = reinterpret_cast<const float2*>(pieces_x + stage_x.scales());
+        const auto scales = scales_of(at_w.stage, at_x.stage);
         const auto add = [&](int first, const auto& high, const auto& rest) {
           const auto add_wanted = [&](auto wanted) {
-#pragma unroll
-            for (int i = 0; i < S::kPart / 8; ++i) {
-              const float2 of_rows = x_scales[first / 2 + i * 4 + lane % 4];
-#pragma unroll
-              for (int j = 0; j < 4; ++j) {
-                const int at = first / 2 + i * 4 + j;
-                float sum = acc[at];
-                split::add_segment(sum, high[i * 4 + j], rest[i * 4 + j],
-                                   scale[j / 2] * (j % 2 == 0 ? of_rows.x : of_rows.y));
-                if (wanted(at)) acc[at] = sum;
-              }
-            }
+            scales.for_each(first, [&](int i, float scale) {
+              float sum = acc[first / 2 + i];
+              split::add_segment(sum, high[i], rest[i], scale);
+              if (wanted(first / 2 + i)) acc[first / 2 + i] = sum;
+            });
           };
           if (stage_w.by_parts) {
             add_wanted([&](int at) { return !is_by_parts(at); });

@@ -529,13 +529,14 @@ struct Tile {
   TREDUCE_DEVICE unsigned code(int line) const { return code_above(shared.lines[line]); }
   TREDUCE_DEVICE Arithmetic arithmetic(int f, int s) const { return arithmetic_of(code(f), code(s)); }
 
-  // Which of its operand's a line of the tile is; those of F come first.
+  // Whether a line of the tile is of S, for those of F come first; and which of its operand's it is.
+  TREDUCE_DEVICE static bool is_of_s(int line) { return line >= kOctetsF * kOctet; }
   TREDUCE_DEVICE int line_of_operand(int line, bool of_s) const {
     return (of_s ? block.first[1] - kOctetsF * kOctet : block.first[0]) + line;
   }
   // Where a number of a line of the tile lies.
   TREDUCE_DEVICE const float* number(int line, int k) const {
-    const bool of_s = line >= kOctetsF * kOctet;
+    const bool of_s = is_of_s(line);
     const split::Source& source = work.sides[of_s].source;
     const int64_t at = line_of_operand(line, of_s);
     return (of_s ? block.data[1] : block.data[0]) + at * source.line_stride + k * source.depth_stride;
@@ -560,7 +561,7 @@ struct Tile {
     __syncthreads();
     // A line is searched by all warps, for one alone waits for its loads.
     const auto to_search = [&](int line) {
-      const bool of_s = line >= kOctetsF * kOctet;
+      const bool of_s = is_of_s(line);
       const int at = line_of_operand(line, of_s);
       return line < kLines && at < work.sides[of_s].lines && !all_finite(shared.lines[line]);
     };
@@ -570,7 +571,7 @@ struct Tile {
       for (uint32_t some = __ballot_sync(~0u, to_search(first + threadIdx.x % 32)); some != 0; some &= some - 1) {
         const int line = first + __ffs(some) - 1;
         const float* from = number(line, threadIdx.x);
-        const int64_t step = work.sides[line >= kOctetsF * kOctet].source.depth_stride * kShape.threads();
+        const int64_t step = work.sides[is_of_s(line)].source.depth_stride * kShape.threads();
 #pragma unroll 4
         for (int k = threadIdx.x; k < work.depth; k += kShape.threads(), from += step) {
           if (split::is_finite(__ldg(from))) continue;

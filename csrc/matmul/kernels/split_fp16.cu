@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           verdicts.gather_facts(n, facts_a.segments, facts_b.segments, place, grid.m, grid.n,
                                 [&](bool of_a, int64_t line, Facts facts) {
                                   *(of_a ? facts_a : facts_b).lines.at(line, place.batch) = facts;
-                                  if (!of_a) most = max(most, facts >> 8 & 0xff);
+                                  if (!of_a) most = max(most, static_cast<uint32_t>(largest_exponent(facts)));
                                 });
           if (S::kComputesRest && rest.wanted) {
             const bool parts = any(&codes_by_parts),
