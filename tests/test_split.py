@@ -185,10 +185,11 @@ def from_nothing(shape, g):
 
 
 def late(shape, g):
-    """Lines that begin with up to as many zeros as they have numbers, which lie far from one."""
-    begins = torch.rand(shape[0], 1, generator=g, device=g.device) * shape[1]
-    scale = torch.tensor([1e-18, 1.0, 1e12], device=g.device)[torch.arange(shape[0], device=g.device) % 3, None]
-    return normal(shape, g) * scale * (torch.arange(shape[1], device=g.device) >= begins)
+    """Lines that begin with zeros, of numbers that lie far from one."""
+    count, k = shape[-2:]
+    begins = torch.rand((*shape[:-1], 1), generator=g, device=g.device) * max(k - 40, 1)
+    scale = torch.tensor([1e-18, 1.0, 1e12], device=g.device)[torch.arange(count, device=g.device) % 3, None]
+    return normal(shape, g) * scale * (torch.arange(k, device=g.device) >= begins)
 
 
 def one_hot(shape, g):
