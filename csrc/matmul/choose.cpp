@@ -1023,7 +1023,8 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
 namespace split_held {
 namespace {
 
-bool is_fitted_anew(const Problem& p) {
+// 9 to 128 lines, of which larger products were measured, with operands in memory.
+bool are_some(const Problem& p) {
   const int64_t lines = std::min(p.m, p.n);
   return lines > kOctet && lines <= split_fp16::kFewLines;
 }
@@ -1033,8 +1034,8 @@ int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64
 // Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
 // alone, or as all their instructions. For a block, a warp's octet of X, a segment of a tile of W, a tile; the last two and for eight octets
 // of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): the number of blocks so
-// chosen takes 1.003 of the fastest's time in the mean; up to 8 lines and k of 2048 as well (150 products). Of 9 to 128 lines anew to 120
-// larger products, many of them batches as attention has them, of which half are met within 6 % (2026-11-28).
+// chosen takes 1.003 of the fastest's time in the mean; up to 8 lines and k of 2048 as well (150 products). Of some lines to 120 larger
+// products, many of them batches as attention has them, of which half are met within 6 % (2026-11-28).
 double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   struct Times {
     double block, octet, segment, segment_octets, tile, tile_octets;
@@ -1043,11 +1044,11 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
              tiles * (segments * (segment + segment_octets * share) + tile + tile_octets * share);
     }
   };
-  constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kAloneAnew = {1.2, 0.93, 1, 0.13, 0.33, 2.6},
+  constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kAloneOfSome = {1.2, 0.93, 1, 0.13, 0.33, 2.6},
                   kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  const bool anew = is_fitted_anew(p);
-  const double launch = anew ? 1.6 : 1.3, floats = anew ? 0.355e6 : 0.55e6;  // of memory, a microsecond
+  const bool some = are_some(p);
+  const double launch = some ? 1.6 : 1.3, floats = some ? 0.355e6 : 0.55e6;  // of memory, a microsecond
   const int64_t octets = std::min(ceil_div(lines, int64_t(kOctet)), int64_t(kRows / kOctet)),
                 tiles = ceil_div(tiles_of_w(p), shares);
   const double share = static_cast<double>(octets) * kOctet / kRows;
@@ -1055,7 +1056,7 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
     return t.of(static_cast<double>(ceil_div(octets * segments, int64_t(kWarps))), rounds,
                 static_cast<double>(segments), share);
   };
-  const double alone = time(anew ? kAloneAnew : kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
+  const double alone = time(some ? kAloneOfSome : kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
   const double busy = time(kBusy, static_cast<double>(tiles) / kWarps);
   const int64_t fit = chip.blocks_with(shared_bytes(segments, lines)),
                 at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
@@ -1064,7 +1065,7 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   const double all = static_cast<double>(blocks / at_once) * together(at_once) + (left > 0 ? together(left) : 0);
   // Tiles of X read W again, from the L2, and split it again.
   const double of_w = static_cast<double>(std::max(p.m, p.n) * p.k) *
-                      (anew ? std::sqrt(static_cast<double>(ceil_div(lines, int64_t(kRows)))) : 1);
+                      (some ? std::sqrt(static_cast<double>(ceil_div(lines, int64_t(kRows)))) : 1);
   const double memory = (of_w + static_cast<double>(lines * p.k + p.m * p.n)) * static_cast<double>(p.batches) / floats;
   const double again = lines > 2 * kRows ? 1.2 : 1;
   return again * (launch + std::sqrt(std::hypot(all * all, memory * memory)));
@@ -1146,7 +1147,7 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   }
   const std::optional<split_held::Choice> held = split_held::choose(p, chip);
   // What is read from memory: fitted beside split_held's time.
-  if (held && split_held::is_fitted_anew(p)) {
+  if (held && split_held::are_some(p)) {
     best.time += static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches) * 1.2e-6;
   }
   if (held && held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
