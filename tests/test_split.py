@@ -185,7 +185,8 @@ def from_nothing(shape, g):
 
 
 def late(shape, g):
-    """Lines that begin with zeros, of numbers that lie far from one."""
+    """Lines that begin with zeros, of 40 numbers or more that lie far from one: pairs of three to some ten in a segment
+    may be off by more than 2^-22, within their bound of 2^-21 (docs/numerics.md)."""
     count, k = shape[-2:]
     begins = torch.rand((*shape[:-1], 1), generator=g, device=g.device) * max(k - 40, 1)
     scale = torch.tensor([1e-18, 1.0, 1e12], device=g.device)[torch.arange(count, device=g.device) % 3, None]
@@ -417,7 +418,7 @@ def test_flags_of_segments():
     for last, expected in ((2.0**43, CLEAN), (2.0**44, 0)):
         assert of_line(ones, 0 * ones[:, :-1], np.full((1, 1), last)) & CLEAN == expected
     last = range(orders.SAMPLED, orders.GROUP, orders.SAMPLE_STEP)[-1]
-    for zeros, expected in ((16, CLEAN), (17, CLEAN), (500, CLEAN), (last, CLEAN), (last + 1, 0)):
+    for zeros, expected in ((16, CLEAN), (17, CLEAN), (80, CLEAN), (500, CLEAN), (last, CLEAN), (last + 1, 0)):
         assert of_line(np.zeros((1, zeros)), np.full((1, 200), 1e20)) & CLEAN == expected
 
     # A line is close if no number of it is small or all of a segment are zero, and scaled if no segment is too small.

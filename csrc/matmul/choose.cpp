@@ -15,6 +15,12 @@ int64_t tiles_of(const Problem& p, int tile_m, int tile_n) {
   return ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches;
 }
 
+// Of both operands and the result.
+int64_t elements_of(const Problem& p) { return (p.m * p.k + p.k * p.n + p.m * p.n) * p.batches; }
+
+// Whether the operand with more lines lies along k.
+bool longer_is_along_k(const Problem& p) { return (p.m > p.n ? p.a_column : p.b_row) == 1; }
+
 // The index of the entry with the least cost, the first of equals.
 template <class Entry, size_t kCount, class Cost>
 const Entry& cheapest(const Entry (&entries)[kCount], Cost cost) {
@@ -601,7 +607,7 @@ double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& c
   constexpr double kBegin = 1.65, kCopy = 1.7, kCopyBytes = 3.1e6, kAllBytes = 1.4e6;
   const double megahertz = size_of(dtype) == 2 ? 1560 : 2400;
   const auto bytes = static_cast<int64_t>(size_of(dtype));
-  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kAllBytes;
+  const double memory = static_cast<double>(elements_of(p) * bytes) / kAllBytes;
   double time = kBegin + std::hypot(way.cycles / megahertz, memory);
   if (way.a.is_copied() || way.b.is_copied()) {
     time += kCopy + static_cast<double>(way.a.copied_bytes + way.b.copied_bytes) / kCopyBytes;
@@ -709,7 +715,7 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   const double shift = (s.copy_warps > 0 ? kShiftApart : kShift) * (is_shifted(a.width) + is_shifted(b.width));
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
   const double waiting = rounds * (of.alone + stages * (of.stage + shift));
-  const double memory = static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches * bytes) / kBytes;
+  const double memory = static_cast<double>(elements_of(p) * bytes) / kBytes;
   return all.launch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
 }
 
@@ -780,6 +786,12 @@ namespace split_fp16 {
 namespace {
 
 constexpr int64_t kFewLines = 128;  // with so few rows or columns of C: a kernel of their own
+
+// Few lines, but more than split_warps takes: of these larger products were measured, with operands in memory.
+bool are_some(const Problem& p) {
+  const int64_t lines = std::min(p.m, p.n);
+  return lines > split_warps::kRows && lines <= kFewLines;
+}
 
 // Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27), the last two to 540 of up to 3500 (2026-11-28): what
 // is so chosen takes 1.002 of the fastest shape's time.
@@ -871,7 +883,7 @@ double time_as_read(const Problem& p, const Chip& chip) {
   }
   // Fitted to few products. The kernel for so few reads the other operand along k.
   const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
-  if ((p.m <= p.n ? p.b_row : p.a_column) != 1) {
+  if (!longer_is_along_k(p)) {
     return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(p, fewer) + 0.7 * numbers(p, more);
   }
   // Of few columns what bounds it is the latency of its steps.
@@ -889,34 +901,35 @@ AsRead readable(const Problem& p) {
   return of_a ? AsRead::a : AsRead::b;
 }
 
-// Whether it is, and what the product takes.
+// Whether splitting both first was measured beside that.
+bool may_be_first(const Problem& p) { return are_some(p) && p.k <= 8192 && (p.batches == 1 || are_few_and_short(p)); }
+
+// The faster of both, and the product's time.
 struct Timed {
   AsRead as_read;
   double time;
 };
-Timed one_as_read(const Problem& p, const Chip& chip) {
-  const AsRead one = readable(p);
-  if (one == AsRead::neither) return {one, time_split_first(p, chip)};
-  const double as_read = time_as_read(p, chip);
+Timed faster_of(const Problem& p, AsRead one, const Chip& chip) {
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
-  // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Batches were not measured.
+  // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Of batches short ones were measured (88).
   constexpr double kFaster = 0.9;
-  if (std::min(p.m, p.n) > split_warps::kRows && p.k <= 8192 && (p.batches == 1 || are_few_and_short(p))) {
-    const double first = time_split_first(p, chip);
-    if (first < kFaster * as_read) return {AsRead::neither, first};
-  }
-  return {one, as_read};
+  const double first = time_split_first(p, chip), as_read = time_as_read(p, chip);
+  return first < kFaster * as_read ? Timed{AsRead::neither, first} : Timed{one, as_read};
 }
 
 }  // namespace
 
 AsRead split_as_read(const Problem& p, const Chip& chip) {
-  return readable(p) == AsRead::neither ? AsRead::neither : one_as_read(p, chip).as_read;
+  const AsRead one = readable(p);
+  return one != AsRead::neither && may_be_first(p) ? faster_of(p, one, chip).as_read : one;
 }
 
 double time_of(const Problem& p, const Chip& chip) {
-  return split_both::choose(p, true, chip) ? 17 + 2.2 * numbers(p, p.m + p.n) : one_as_read(p, chip).time;
+  if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p, p.m + p.n);
+  const AsRead one = readable(p);
+  if (one == AsRead::neither) return time_split_first(p, chip);
+  return may_be_first(p) ? faster_of(p, one, chip).time : time_as_read(p, chip);
 }
 
 }  // namespace split_fp16
@@ -1023,12 +1036,6 @@ std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
 namespace split_held {
 namespace {
 
-// 9 to 128 lines, of which larger products were measured, with operands in memory.
-bool are_some(const Problem& p) {
-  const int64_t lines = std::min(p.m, p.n);
-  return lines > kOctet && lines <= split_fp16::kFewLines;
-}
-
 int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64_t(kTile)); }
 
 // Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
@@ -1047,7 +1054,7 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   constexpr Times kAlone = {1.17, 0.57, 0.84, 0.12, 0.33, 1.9}, kAloneOfSome = {1.2, 0.93, 1, 0.13, 0.33, 2.6},
                   kBusy = {0.33, 0.11, 0.116, 0.111, 0.054, 0.054};
   const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  const bool some = are_some(p);
+  const bool some = split_fp16::are_some(p);
   const double launch = some ? 1.6 : 1.3, floats = some ? 0.355e6 : 0.55e6;  // of memory, a microsecond
   const int64_t octets = std::min(ceil_div(lines, int64_t(kOctet)), int64_t(kRows / kOctet)),
                 tiles = ceil_div(tiles_of_w(p), shares);
@@ -1147,8 +1154,8 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   }
   const std::optional<split_held::Choice> held = split_held::choose(p, chip);
   // What is read from memory: fitted beside split_held's time.
-  if (held && split_held::are_some(p)) {
-    best.time += static_cast<double>((p.m * p.k + p.k * p.n + p.m * p.n) * p.batches) * 1.2e-6;
+  if (held && split_fp16::are_some(p)) {
+    best.time += static_cast<double>(elements_of(p)) * 1.2e-6;
   }
   if (held && held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
   return best;
@@ -1156,8 +1163,8 @@ Fastest fastest(const Problem& p, const Chip& chip) {
 
 // Few long lines by many, which have to be read, and not always along k: 147 products are met within 8 % in the mean (NVIDIA H200, 2026-11-28).
 double time_of_long(const Problem& p, double time) {
-  const bool of_a = p.m > p.n, along_k = (of_a ? p.a_column : p.b_row) == 1 && p.k % 4 == 0;
-  return (along_k ? 1.22 : 1.39) * time + 0.29e-6 * static_cast<double>(p.batches * std::max(p.m, p.n) * p.k) - 3.6;
+  const bool vectors = longer_is_along_k(p) && p.k % 4 == 0;
+  return (vectors ? 1.22 : 1.39) * time + 0.29 * split_fp16::numbers(p, std::max(p.m, p.n)) - 3.6;
 }
 
 }  // namespace
@@ -1173,7 +1180,7 @@ bool pays(const Problem& p, const Chip& chip) {
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
   const bool short_lines = split_fp16::are_few_and_short(p) || best.choice.shares > 0;
-  const bool long_lines = few && !short_lines && std::min(p.m, p.n) > kOctet;
+  const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const double faster = short_lines || long_lines ? kMeasured : few ? kFasterOfFew : kFaster;
   const double time = long_lines ? time_of_long(p, best.time) : best.time;
   return p.k <= kMostDepth && time < faster * split_fp16::time_of(p, chip);
