@@ -1136,10 +1136,11 @@ double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
 struct Fastest {
   Choice choice;
   double time;
+  bool may_be_held;  // split_held takes it, too
 };
 Fastest fastest(const Problem& p, const Chip& chip) {
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
-  Fastest best = {{k64x64, 1, 0}, time_of(k64x64, 1, p, chip)};
+  Fastest best = {{k64x64, 1, 0}, time_of(k64x64, 1, p, chip), false};
   for (int i = k64x64 + 1; i < kShapeCount; ++i) {
     const Shape& s = kShapes[i];
     // Those for few rows or columns are for these alone.
@@ -1149,15 +1150,17 @@ Fastest fastest(const Problem& p, const Chip& chip) {
       const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()) * cluster;
       if (cluster > 1 && (blocks > places_of(cluster, chip) * s.blocks() || cluster > segments)) break;
       const double time = time_of(i, cluster, p, chip);
-      if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time};
+      if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time, false};
     }
   }
-  const std::optional<split_held::Choice> held = split_held::choose(p, chip);
-  // What is read from memory: fitted beside split_held's time.
-  if (held && split_fp16::are_some(p)) {
-    best.time += static_cast<double>(elements_of(p)) * 1.2e-6;
-  }
-  if (held && held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
+  std::optional<split_held::Choice> held = split_held::choose(p, chip);
+  best.may_be_held = held.has_value();
+  if (!held) return best;
+  // What is read from memory: of some lines fitted beside split_held's time, which knows it; of more lines it does not, and the others do.
+  const double memory = static_cast<double>(elements_of(p)) * 1.2e-6;
+  if (split_fp16::are_some(p)) best.time += memory;
+  if (std::min(p.m, p.n) > split_fp16::kFewLines) held->time += memory;
+  if (held->time < best.time) best = {{k64x64, 1, held->shares}, held->time, true};
   return best;
 }
 
@@ -1174,12 +1177,12 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
   // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines
-  // on 168 more (2026-11-28).
+  // on 168 more, and 129 to 512 of short k on 69, many of them batches (2026-11-28).
   constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
-  const bool short_lines = split_fp16::are_few_and_short(p) || best.choice.shares > 0;
+  const bool short_lines = split_fp16::are_few_and_short(p) || best.may_be_held;
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const double faster = short_lines || long_lines ? kMeasured : few ? kFasterOfFew : kFaster;
   const double time = long_lines ? time_of_long(p, best.time) : best.time;
