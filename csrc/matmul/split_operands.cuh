@@ -21,6 +21,8 @@ TREDUCE_DEVICE int place_of(int i) { return i * kLanes + static_cast<int>(thread
 // One operand, and where what it is split into goes. 32 bits are enough for indices of lines and segments: more would need a
 // workspace of 2^40 bytes.
 struct Task {
+  static constexpr bool kAll = false;  // whether all lines are wanted
+
   Source from;
   bool vectors;      // four steps of k are one aligned load
   bool along_lines;  // lines are contiguous
@@ -30,7 +32,8 @@ struct Task {
 
   // Where the segment's facts and its scale lie.
   TREDUCE_DEVICE int64_t mark(uint32_t matrix, uint32_t line, uint32_t segment) const {
-    return (matrix * to.shape.segments() + segment) * to.shape.lines_padded + line;
+    const uint32_t of_matrices = matrix * static_cast<uint32_t>(to.shape.segments()) + segment;
+    return int64_t(uint64_t(of_matrices) * static_cast<uint32_t>(to.shape.lines_padded)) + line;
   }
   TREDUCE_DEVICE void write_facts(int64_t mark, Facts facts) const {
     to.flags[mark] = static_cast<unsigned char>(facts);
@@ -44,6 +47,7 @@ struct Task {
   }
   // What is loaded beside a segment's numbers, so as to arrive with them: nothing here.
   TREDUCE_DEVICE Sampled sample(bool, const float*, uint32_t) const { return {}; }
+  TREDUCE_DEVICE Sampled sample_vectors(bool, const float*, uint32_t) const { return {}; }
   TREDUCE_DEVICE int present(uint32_t segment) const {
     return static_cast<int>(min(int64_t(kSegment), from.depth - int64_t(segment) * kSegment));
   }
@@ -52,10 +56,14 @@ struct Task {
 // Splits the segment whose numbers the lanes of a team hold into halves, and writes these, its scale and its facts; and scales of
 // lines past the last one, so that there are `scales`.
 struct IntoHalves : Task {
+  static constexpr bool kAll = true;
   int64_t scales;
 
   TREDUCE_DEVICE Sampled sample(bool there, const float* line, uint32_t segment) const {
     return from.first_of_group(there, line, segment);
+  }
+  TREDUCE_DEVICE Sampled sample_vectors(bool there, const float* line, uint32_t segment) const {
+    return from.first_vectors_of_group(there, line, segment);
   }
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
   // Who calls: all lanes of a warp. `first`: where the line begins; `sampled`: see sample. Returns the segment's facts.
@@ -65,17 +73,20 @@ struct IntoHalves : Task {
     int exponent;
     unsigned flags;
     const int unit = from.unit(there, first, segment, sampled);
-    const Extremes extremes = split_segment<kNumbers, kLanes>(x, present(segment), unit, high, low, exponent, flags);
+    const Extremes extremes = split_line(x, present(segment), unit, high, low, exponent, flags);
     const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
     const Facts facts = extremes.facts(flags);
     if (!there) return facts;
     const Halves& shape = to.shape;
-    const int64_t at = (matrix * shape.lines + line) * shape.depth + int64_t(segment) * kSegment;
+    const uint32_t row = matrix * static_cast<uint32_t>(shape.lines) + line;
+    const uint64_t segments_before = uint64_t(row) * static_cast<uint32_t>(shape.segments()) + segment;
+    const int64_t at = static_cast<int64_t>(segments_before) * kSegment + place_of(0);
+    float16 *const to_high = to.high + at, *const to_low = to.low + at;
 #pragma unroll
     for (int i = 0; i < kNumbers; i += kRun) {
       const int w = i / 2;
-      store_vector(to.high + at + place_of(i), make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
-      store_vector(to.low + at + place_of(i), make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
+      store_vector(to_high + i * kLanes, make_uint4(high[w], high[w + 1], high[w + 2], high[w + 3]));
+      store_vector(to_low + i * kLanes, make_uint4(low[w], low[w + 1], low[w + 2], low[w + 3]));
     }
     const int64_t here = mark(matrix, line, segment);
     const int lane = threadIdx.x % kLanes;
@@ -95,6 +106,7 @@ struct IntoHalves : Task {
 
 // Writes the facts of a segment, and nothing else.
 struct IntoFacts : Task {
+  static constexpr bool kAll = true;
   TREDUCE_DEVICE bool wants(uint32_t, uint32_t, uint32_t) const { return true; }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             const float*, const Sampled&) const {
@@ -170,11 +182,12 @@ struct IntoLateParts : IntoParts {
 TREDUCE_DEVICE void read_numbers(const Task& s, const float* line, bool there, uint32_t segment, float (&x)[kNumbers]) {
   const int64_t begin = int64_t(segment) * kSegment;
   if (s.vectors) {
+    const float* const from = line + begin + place_of(0);
+    const int left = there ? s.present(segment) - place_of(0) : 0;
 #pragma unroll
     for (int i = 0; i < kNumbers; i += 4) {
-      const int64_t k = begin + place_of(i / kRun * kRun) + i % kRun;
-      const float4 four =
-          there && k < s.from.depth ? __ldg(reinterpret_cast<const float4*>(line + k)) : float4{0, 0, 0, 0};
+      const int k = i / kRun * kRun * kLanes + i % kRun;
+      const float4 four = k < left ? __ldg(reinterpret_cast<const float4*>(from + k)) : float4{};
       x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
     }
   } else {
@@ -204,9 +217,10 @@ TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted
   const bool there = matrix < shape.matrices && s.wants(matrix, line, wanted);
   if (__all_sync(~0u, !there)) return;
   const float* const from = s.from.line(matrix, line);
-  const Sampled sampled = s.sample(there, from, segment);
   float x[kNumbers];
   read_numbers(s, from, there, segment, x);
+  // Last: the compiler looks at these numbers before it asks for what comes after them.
+  const Sampled sampled = s.sample_vectors(there, from, segment);
   s.write(x, there, matrix, line, segment, from, sampled);
 }
 
@@ -224,16 +238,16 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   const uint32_t segment = place - matrix * segments + static_cast<uint32_t>(s.first_segment);
   const uint32_t own = threadIdx.x / kLanes, line = first + own;
   const bool there = line < lines && s.wants(matrix, line, wanted);
-  if (__syncthreads_or(there) == 0) return;
+  if (!Into::kAll && __syncthreads_or(there) == 0) return;
   // A thread reads one line and every kStep-th step of k, or one step of k of every kStep-th line.
   const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
-  const int64_t begin = int64_t(segment) * kSegment, left_k = s.from.depth - begin, left_lines = lines - first;
+  const int64_t begin = int64_t(segment) * kSegment;
+  const int left_k = s.present(segment), left_lines = static_cast<int>(min(lines - first, uint32_t(kSplitLines)));
   const float* const own_line = s.from.line(matrix, line);
-  const Sampled sampled = s.sample(there, own_line, segment);
   const float* const from = s.from.line(matrix, first) + begin * s.from.depth_stride;
   const int64_t stride_x = s.along_lines ? s.from.line_stride : s.from.depth_stride;
   const int64_t stride_y = s.along_lines ? s.from.depth_stride : s.from.line_stride;
-  const int64_t left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
+  const int left_x = s.along_lines ? left_lines : left_k, left_y = s.along_lines ? left_k : left_lines;
   float numbers[kLoads];
   const auto read = [&](auto all_there) {
     const float* at = from + x * stride_x + y * stride_y;
@@ -242,8 +256,9 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
       numbers[i] = all_there || (x < left_x && y + i * kStep < left_y) ? __ldg(at) : 0.0f;
     }
   };
-  const bool whole = left_x >= kSegment && left_y >= kSegment;
+  const bool whole = left_x == kSegment && left_y == kSegment;
   whole ? read(std::true_type{}) : read(std::false_type{});
+  const Sampled sampled = s.sample(there, own_line, segment);
   float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
   const int pitch = s.along_lines ? kStep : kStep * kPitch;
 #pragma unroll
@@ -278,9 +293,10 @@ TREDUCE_DEVICE void split_block(const Into& s, uint32_t block, uint32_t wanted) 
 
 // What is known of lines before the launches that find out more.
 TREDUCE_DEVICE void begin_facts(const Operand16& o, Facts facts) {
-  const int64_t thread = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, step = int64_t(gridDim.x) * blockDim.x;
-  if (thread < kLineWords && o.codes != nullptr) o.codes[thread] = 0;
-  for (int64_t i = thread; i < o.shape.all_lines(); i += step) o.line_facts[i] = facts;
+  const int64_t first = int64_t(blockIdx.x) * blockDim.x, lines = o.shape.all_lines();
+  if (blockIdx.x == 0 && threadIdx.x < kLineWords && o.codes != nullptr) o.codes[threadIdx.x] = 0;
+  if (first >= lines) return;  // nearly all blocks
+  for (int64_t i = first + threadIdx.x; i < lines; i += int64_t(gridDim.x) * blockDim.x) o.line_facts[i] = facts;
 }
 
 // Where what an operand is split into lies in the call's workspace.

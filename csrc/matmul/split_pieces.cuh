@@ -83,35 +83,6 @@ TREDUCE_DEVICE void multiply_segment(float (&high)[4], float (&rest)[4], const P
 
 // ---- splitting two lines of W, which a lane has numbers of, into halves ----
 
-// The largest magnitude without its last 16 bits; and above it, so that both are found by one maximum, the complement of the smallest
-// nonzero one. 0: no number.
-using Tops = uint32_t;
-TREDUCE_DEVICE Tops larger_of(Tops a, Tops b) { return __vmaxu2(a, b); }
-TREDUCE_DEVICE Tops tops_of(const Extremes& e) {
-  return e.most >> 17 | (e.least_nonzero == ~0u ? 0u : 0xffff0000u - ((e.least_nonzero + 1) >> 17 << 16));
-}
-TREDUCE_DEVICE uint32_t least_of(Tops tops) { return 0xffff - (tops >> 16); }
-// The exponents of the extremes, which is all that a scale and facts depend on; of numbers that are not zero.
-TREDUCE_DEVICE Extremes extremes_of(Tops tops) { return {(tops & 0x7f80) << 17 | 1, (least_of(tops) & 0x7f80) << 17}; }
-// Of a line, of which kLanes neighbouring lanes have numbers. Zeros count. Two numbers take 3.5 instructions; Extremes take five.
-// Who calls: all lanes of a warp.
-TREDUCE_DEVICE Tops all_tops_of(const float (&x)[kNumbers]) {
-  uint32_t most = 0, least = ~0u;
-  const auto two = [&](int i) {
-    return __byte_perm(__float_as_uint(x[i]), __float_as_uint(x[i + 1]), 0x7632) & 0x7fff7fff;
-  };
-#pragma unroll
-  for (int i = 0; i < kNumbers; i += 4) {
-    const uint32_t a = two(i), b = two(i + 2);
-    most = __vimax3_u16x2(most, a, b);
-    least = __vimin3_u16x2(least, a, b);
-  }
-  Tops tops = larger_of(__byte_perm(most, ~least, 0x5410), __byte_perm(most, ~least, 0x7632));
-#pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) tops = larger_of(tops, __shfl_xor_sync(~0u, tops, d));
-  return tops;
-}
-
 // What is known of a lane's two lines.
 struct KnownLines {
   Tops tops[2] = {};
@@ -128,8 +99,6 @@ struct KnownLines {
 // brings the segment's sum to the unit. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void split_two_lines(const float (&x)[2][kNumbers], int present, const int (&unit)[2], Pieces<2>& pieces,
                                     float (&scale)[2], KnownLines& known) {
-  constexpr int kNearExponent = -8;  // kNear is 2^-8, and what is 2^-20 smaller is rounded to it
-  static_assert(kNear == 1.0f / (1 << -kNearExponent));
   Tops tops[2];
   SegmentScale s[2];
   bool close[2], rare = false;
@@ -137,9 +106,7 @@ TREDUCE_DEVICE void split_two_lines(const float (&x)[2][kNumbers], int present, 
   for (int l = 0; l < 2; ++l) {
     tops[l] = all_tops_of(x[l]);
     s[l] = scale_of(extremes_of(tops[l]), unit[l]);
-    // Numbers that have these first bits may be near or not.
-    const uint32_t bound = static_cast<uint32_t>(s[l].exponent + kNearExponent - 1 + 127) << 7 | 0x7f;
-    const uint32_t least = least_of(tops[l]);
+    const uint32_t least = least_of(tops[l]), bound = near_bound(s[l]);
     close[l] = least > bound;
     rare |= least == 0 || least == bound;
   }

@@ -160,6 +160,64 @@ TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int
   return extremes;
 }
 
+// The largest magnitude without its last 16 bits; and above it, so that both are found by one maximum, the complement of the smallest
+// nonzero one. 0: no number.
+using Tops = uint32_t;
+TREDUCE_DEVICE Tops larger_of(Tops a, Tops b) { return __vmaxu2(a, b); }
+TREDUCE_DEVICE Tops tops_of(const Extremes& e) {
+  return e.most >> 17 | (e.least_nonzero == ~0u ? 0u : 0xffff0000u - ((e.least_nonzero + 1) >> 17 << 16));
+}
+TREDUCE_DEVICE uint32_t least_of(Tops tops) { return 0xffff - (tops >> 16); }
+// The exponents of the extremes, which is all that a scale and facts depend on; of numbers that are not zero.
+TREDUCE_DEVICE Extremes extremes_of(Tops tops) { return {(tops & 0x7f80) << 17 | 1, (least_of(tops) & 0x7f80) << 17}; }
+// Of a line, of which kLanes neighbouring lanes have numbers. Zeros count. Two numbers take 3.5 instructions; Extremes take five.
+// Who calls: all lanes of a warp.
+TREDUCE_DEVICE Tops all_tops_of(const float (&x)[kNumbers]) {
+  uint32_t most = 0, least = ~0u;
+  const auto two = [&](int i) {
+    return __byte_perm(__float_as_uint(x[i]), __float_as_uint(x[i + 1]), 0x7632) & 0x7fff7fff;
+  };
+#pragma unroll
+  for (int i = 0; i < kNumbers; i += 4) {
+    const uint32_t a = two(i), b = two(i + 2);
+    most = __vimax3_u16x2(most, a, b);
+    least = __vimin3_u16x2(least, a, b);
+  }
+  Tops tops = larger_of(__byte_perm(most, ~least, 0x5410), __byte_perm(most, ~least, 0x7632));
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) tops = larger_of(tops, __shfl_xor_sync(~0u, tops, d));
+  return tops;
+}
+
+// The first bits of numbers of which some are near the largest, and some are not.
+TREDUCE_DEVICE uint32_t near_bound(const SegmentScale& s) {
+  constexpr int kNearExponent = -8;  // kNear is 2^-8, and what is 2^-20 smaller is rounded to it
+  static_assert(kNear == 1.0f / (1 << -kNearExponent));
+  return static_cast<uint32_t>(s.exponent + kNearExponent - 1 + 127) << 7 | 0x7f;
+}
+
+// The same with fewer instructions: extremes are looked for by the first 16 bits, which tell how near the least number is to the largest; so
+// only large numbers are counted. Where some are zero, or are 2^-8 of the largest, all is found as above. Returns the exponents of the
+// extremes. Who calls: all lanes of a warp.
+TREDUCE_DEVICE Extremes split_line(const float (&x)[kNumbers], int present, int unit, uint32_t (&high)[kNumbers / 2],
+                                   uint32_t (&low)[kNumbers / 2], int& exponent, unsigned& flags) {
+  const Tops tops = all_tops_of(x);
+  const Extremes extremes = extremes_of(tops);
+  const SegmentScale s = scale_of(extremes, unit);
+  const uint32_t least = least_of(tops), bound = near_bound(s);
+  if (__any_sync(~0u, least == 0 || least == bound)) {
+    return split_segment<kNumbers, kLanes>(x, present, unit, high, low, exponent, flags);
+  }
+  __half2 found = __float2half2_rn(0.0f);
+  halve(x, s, high, low, [&](__half2 top) { found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge))); });
+  int large = static_cast<int>(__low2float(found) + __high2float(found));
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2) large += __shfl_xor_sync(~0u, large, d);
+  flags = flags_of(s, 2 * large > present, least > bound, large <= 2);
+  exponent = s.exponent;
+  return extremes;
+}
+
 // The sum of a segment, from both accumulators of the tensor core.
 TREDUCE_DEVICE float segment_sum(float high, float rest) { return fmaf(rest, 1.0f / (1 << kLowBits), high); }
 

@@ -41,6 +41,13 @@ struct Source {
     }
     return sampled;
   }
+  // The same of a line that is read in vectors.
+  TREDUCE_DEVICE Sampled first_vectors_of_group(bool there, const float* line, uint32_t segment) const {
+    static_assert(kSampled == 4 * kLanes);
+    const int64_t k = int64_t(segment / kGroupSegments) * kGroup + threadIdx.x % kLanes * 4;
+    const float4 four = there && k < depth ? __ldg(reinterpret_cast<const float4*>(line + k)) : float4{};
+    return {four.x, four.y, four.z, four.w};
+  }
   TREDUCE_DEVICE int unit(bool there, const float* line, uint32_t segment, const Sampled& sampled) const {
     const uint32_t most = sampled.most();
     return __any_sync(~0u, there && most == 0) ? late_unit(there, line, segment, most) : unit_exponent(most);
