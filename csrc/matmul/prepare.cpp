@@ -209,7 +209,7 @@ void add_walk(const TileShape& s, int64_t tasks, const Chip& chip, Prepared& out
 
 // Mostly the blocks of this launch end at once, so there are few, and each splits several blocks' share.
 LaunchShape& add_split_into_parts(int64_t blocks, const Chip& chip, Prepared& out) {
-  return add_blocks("split into parts", std::min<int64_t>(blocks, chip.multiprocessors * 4), out);
+  return add_blocks("split into parts", std::min<int64_t>(blocks, chip.multiprocessors * 8), out, split::kSplitThreads);
 }
 
 // The launches that split into parts and multiply them: those of split_fp16 for the outputs that are left, mostly none. overlapping: whether
@@ -534,7 +534,7 @@ void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {
     splits[i]->parts = out.workspace.add(kSplitNames[i].parts, parts_bytes(splits[i]->shape, out.groups_at_once));
   }
   if (out.apart) out.partials = out.workspace.add("groups of k", out.groups * p.batches * p.m * p.n * 4);
-  add_blocks("find facts", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
+  add_blocks("find facts", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out, split::kSplitThreads);
   const int64_t lines = out.split_a.shape.all_lines() + out.split_b.shape.all_lines();
   add_blocks("join facts", ceil_div(lines, int64_t(split::kThreads)), out);
   add_parts(p, chip, /*overlapping=*/true, out);
@@ -666,7 +666,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     }
     out.launches.add(multiply);
   } else {
-    add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out);
+    add_blocks("split A and B", out.split_a.splitting.blocks + out.split_b.splitting.blocks, out, split::kSplitThreads);
     out.shape = split_fp16::choose(p, out.apart, chip);
     const TileShape& s = split_fp16::kShapes[out.shape];
     set_tile(s, out);

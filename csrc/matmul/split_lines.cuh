@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kLineThreads)
 }
 
 // Takes the parts that split_lines left of matrices that meet a line which needs them: of most data, none.
-static __global__ void __launch_bounds__(kThreads, 4)
+static __global__ void __launch_bounds__(kSplitThreads, 8)
     split_late_parts(TREDUCE_GRID_CONSTANT IntoLateParts lines, const uint32_t* codes_of_other) {
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();

@@ -227,8 +227,7 @@ TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted
 // If not, a segment of kSplitLines lines goes through shared memory, read along the lines or along k, whichever is contiguous.
 template <class Into>
 TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
-  constexpr int kPitch = kSegment + 1, kStep = kThreads / kSegment, kLoads = kSplitLines / kStep;
-  static_assert(kSegment == kSplitLines);
+  constexpr int kPitch = kSegment + 1, kLoads = kSplitLines * kSegment / kSplitThreads;
   SHARED_ARRAY(float, tile, kSplitLines* kPitch);
   const Halves& shape = s.to.shape;
   const uint32_t lines = static_cast<uint32_t>(shape.lines), segments = static_cast<uint32_t>(s.segments);
@@ -239,8 +238,9 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   const uint32_t own = threadIdx.x / kLanes, line = first + own;
   const bool there = line < lines && s.wants(matrix, line, wanted);
   if (!Into::kAll && __syncthreads_or(there) == 0) return;
-  // A thread reads one line and every kStep-th step of k, or one step of k of every kStep-th line.
-  const int x = threadIdx.x % kSegment, y = threadIdx.x / kSegment;
+  // A thread reads one line and every `step`th step of k, or one step of k of every `step`th line.
+  const int neighbours = s.along_lines ? kSplitLines : kSegment, step = kSplitThreads / neighbours;
+  const int x = threadIdx.x % neighbours, y = threadIdx.x / neighbours;
   const int64_t begin = int64_t(segment) * kSegment;
   const int left_k = s.present(segment), left_lines = static_cast<int>(min(lines - first, uint32_t(kSplitLines)));
   const float* const own_line = s.from.line(matrix, line);
@@ -252,15 +252,15 @@ TREDUCE_DEVICE void split_tile(const Into& s, uint32_t block, uint32_t wanted) {
   const auto read = [&](auto all_there) {
     const float* at = from + x * stride_x + y * stride_y;
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i, at += kStep * stride_y) {
-      numbers[i] = all_there || (x < left_x && y + i * kStep < left_y) ? __ldg(at) : 0.0f;
+    for (int i = 0; i < kLoads; ++i, at += step * stride_y) {
+      numbers[i] = all_there || (x < left_x && y + i * step < left_y) ? __ldg(at) : 0.0f;
     }
   };
-  const bool whole = left_x == kSegment && left_y == kSegment;
+  const bool whole = left_k == kSegment && left_lines == kSplitLines;
   whole ? read(std::true_type{}) : read(std::false_type{});
   const Sampled sampled = s.sample(there, own_line, segment);
   float* const to = tile + (s.along_lines ? x * kPitch + y : y * kPitch + x);
-  const int pitch = s.along_lines ? kStep : kStep * kPitch;
+  const int pitch = s.along_lines ? step : step * kPitch;
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) to[i * pitch] = numbers[i];
   __syncthreads();

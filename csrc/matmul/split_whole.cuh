@@ -16,12 +16,12 @@ TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, 
   }
 }
 
-static __global__ void __launch_bounds__(kThreads, 5)
+static __global__ void __launch_bounds__(kSplitThreads, 10)
     split_into_halves(TREDUCE_GRID_CONSTANT IntoHalves a, TREDUCE_GRID_CONSTANT IntoHalves b, uint32_t* zeroed,
                       int words) {
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < words; i += gridDim.x * kThreads) zeroed[i] = 0;
+  for (int i = blockIdx.x * kSplitThreads + threadIdx.x; i < words; i += gridDim.x * kSplitThreads) zeroed[i] = 0;
   begin_facts(a.to, kPlainestFacts);
   begin_facts(b.to, kPlainestFacts);
   // A block a share: a loop, and one code for both operands, are a tenth more instructions.
@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(kThreads, 5)
   block < blocks_a ? split(a, block) : split(b, block - blocks_a);
 }
 
-static __global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kSplitThreads)
     find_facts(TREDUCE_GRID_CONSTANT IntoFacts a, TREDUCE_GRID_CONSTANT IntoFacts b) {
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
 }
 
 // After the product by halves has said which lines have outputs by parts: of most data, none. Few such outputs need no parts in memory.
-static __global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kSplitThreads)
     split_into_parts(TREDUCE_GRID_CONSTANT IntoParts a, TREDUCE_GRID_CONSTANT IntoParts b,
                      TREDUCE_GRID_CONSTANT split_few::Product few) {
   ptx::allow_launch_after();
