@@ -872,7 +872,9 @@ double time_as_read(const Problem& p, const Chip& chip) {
     const double tiles = rounds(128, 128) * (t.tile[boxes] + t.segment[boxes] * static_cast<double>(steps));
     const double other =
         t.w[boxes] * numbers(p, more) + t.output[boxes] * 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    return t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other));
+    // Of more than 64 lines of X it takes longer, by which factor does not matter (231 products, most of them batches; 2026-11-29).
+    const double wide = fewer > split_rows::kMostPartRows ? 1.3 : 1;
+    return wide * (t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other)));
   }
   if (fewer > split_warps::kRows) {
     // Fitted to 147 of 9 to 128 lines (NVIDIA H200, 2026-11-28), of which half are met within 4 %.
@@ -1156,10 +1158,10 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
   best.may_be_held = held.has_value();
   if (!held) return best;
-  // What is read from memory: of some lines fitted beside split_held's time, which knows it; of more lines it does not, and the others do.
+  // What is read from memory. Of tiles it was fitted with some lines; with more the launches that split first take as much longer.
   const double memory = static_cast<double>(elements_of(p)) * 1.2e-6;
   if (split_fp16::are_some(p)) best.time += memory;
-  if (std::min(p.m, p.n) > split_fp16::kFewLines) held->time += memory;
+  if (std::min(p.m, p.n) > split_warps::kRows) held->time += memory;
   if (held->time < best.time) best = {{k64x64, 1, held->shares}, held->time, true};
   return best;
 }
