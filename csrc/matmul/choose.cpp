@@ -1158,10 +1158,15 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
   best.may_be_held = held.has_value();
   if (!held) return best;
-  // What is read from memory. Of tiles it was fitted with some lines; with more the launches that split first take as much longer.
+  // What is read from memory. Of some lines split_held's time lacks no more than this of it; of more lines all, as the time of tiles does not.
+  constexpr double kMostOfHeld = 2.4;
   const double memory = static_cast<double>(elements_of(p)) * 1.2e-6;
-  if (split_fp16::are_some(p)) best.time += memory;
-  if (std::min(p.m, p.n) > split_warps::kRows) held->time += memory;
+  if (split_fp16::are_some(p)) {
+    best.time += memory;
+    held->time += std::min(memory, kMostOfHeld);
+  } else if (std::min(p.m, p.n) > split_fp16::kFewLines) {
+    held->time += memory;
+  }
   if (held->time < best.time) best = {{k64x64, 1, held->shares}, held->time, true};
   return best;
 }
