@@ -872,8 +872,9 @@ double time_as_read(const Problem& p, const Chip& chip) {
     const double tiles = rounds(128, 128) * (t.tile[boxes] + t.segment[boxes] * static_cast<double>(steps));
     const double other =
         t.w[boxes] * numbers(p, more) + t.output[boxes] * 1e-6 * static_cast<double>(p.batches * p.m * p.n);
-    // Of more than 64 lines of X it takes longer, by which factor does not matter (231 products, most of them batches; 2026-11-29).
-    const double wide = fewer > split_rows::kMostPartRows ? 1.3 : 1;
+    // Of more lines of X it takes longer than that: factors from 1.1 to 1.5 choose alike (231 products, most of them batches; 2026-11-29).
+    constexpr int64_t kMostNarrow = 64;
+    const double wide = fewer > kMostNarrow ? 1.3 : 1;
     return wide * (t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other)));
   }
   if (fewer > split_warps::kRows) {
@@ -1158,7 +1159,8 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
   best.may_be_held = held.has_value();
   if (!held) return best;
-  // What is read from memory. Of some lines split_held's time lacks no more than this of it; of more lines all, as the time of tiles does not.
+  // What is read from memory, which the times of tiles, fitted with more lines, have in them. That of split_held has it for some lines, but for
+  // so much at most (231 products; 2026-11-29).
   constexpr double kMostOfHeld = 2.4;
   const double memory = static_cast<double>(elements_of(p)) * 1.2e-6;
   if (split_fp16::are_some(p)) {
@@ -1184,7 +1186,7 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
   // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines
-  // on 168 more, and 129 to 512 of short k on 69, many of them batches (2026-11-28).
+  // on 168 more, and 129 to 512 lines of short k on 69, many of them batches (2026-11-28).
   constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);

@@ -219,7 +219,7 @@ TREDUCE_DEVICE void split_vectors(const Into& s, uint32_t block, uint32_t wanted
   const float* const from = s.from.line(matrix, line);
   float x[kNumbers];
   read_numbers(s, from, there, segment, x);
-  // Last: the compiler looks at these numbers before it asks for what comes after them.
+  // After the others: the compiler looks at these numbers before it asks for what follows them.
   const Sampled sampled = s.sample_vectors(there, from, segment);
   s.write(x, there, matrix, line, segment, from, sampled);
 }

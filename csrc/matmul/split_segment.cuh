@@ -196,9 +196,9 @@ TREDUCE_DEVICE uint32_t near_bound(const SegmentScale& s) {
   return static_cast<uint32_t>(s.exponent + kNearExponent - 1 + 127) << 7 | 0x7f;
 }
 
-// The same with fewer instructions: extremes are looked for by the first 16 bits, which tell how near the least number is to the largest; so
-// only large numbers are counted. Where some are zero, or are 2^-8 of the largest, all is found as above. Returns the exponents of the
-// extremes. Who calls: all lanes of a warp.
+// Splits a line's segment as split_segment does, with fewer instructions: extremes are looked for by their first 16 bits, which mostly tell
+// whether all numbers are near the largest, so only large ones are counted. Where some are zero, or may be near or not, split_segment does
+// it. Returns the exponents of the extremes. Who calls: all lanes of a warp.
 TREDUCE_DEVICE Extremes split_line(const float (&x)[kNumbers], int present, int unit, uint32_t (&high)[kNumbers / 2],
                                    uint32_t (&low)[kNumbers / 2], int& exponent, unsigned& flags) {
   const Tops tops = all_tops_of(x);
