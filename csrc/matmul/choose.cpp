@@ -1083,11 +1083,15 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
 
 }  // namespace
 
-std::optional<Choice> choose(const Problem& p, const Chip& chip) {
+bool takes(const Problem& p, const Chip& chip) {
   constexpr int64_t kMostLines = 8 * kRows;
-  const int64_t lines = std::min(p.m, p.n), segments = ceil_div(p.k, int64_t(kSegment));
-  if (lines > kMostLines || p.k > most_k(lines) || shared_bytes(segments, lines) > chip.shared_bytes())
-    return std::nullopt;
+  const int64_t lines = std::min(p.m, p.n);
+  return lines <= kMostLines && p.k <= most_k(lines) &&
+         shared_bytes(ceil_div(p.k, int64_t(kSegment)), lines) <= chip.shared_bytes();
+}
+
+std::optional<Choice> choose(const Problem& p, const Chip& chip) {
+  if (!takes(p, chip)) return std::nullopt;
   const int64_t tiles = tiles_of_w(p), most = ceil_div(tiles, int64_t(kWarps)),
                 least = ceil_div(tiles, int64_t(kMostTiles));
   Choice best = {most, time_of(p, most, chip)};
@@ -1139,11 +1143,10 @@ double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
 struct Fastest {
   Choice choice;
   double time;
-  bool may_be_held;  // split_held takes it, too
 };
 Fastest fastest(const Problem& p, const Chip& chip) {
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
-  Fastest best = {{k64x64, 1, 0}, time_of(k64x64, 1, p, chip), false};
+  Fastest best = {{k64x64, 1, 0}, time_of(k64x64, 1, p, chip)};
   for (int i = k64x64 + 1; i < kShapeCount; ++i) {
     const Shape& s = kShapes[i];
     // Those for few rows or columns are for these alone.
@@ -1153,11 +1156,10 @@ Fastest fastest(const Problem& p, const Chip& chip) {
       const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()) * cluster;
       if (cluster > 1 && (blocks > places_of(cluster, chip) * s.blocks() || cluster > segments)) break;
       const double time = time_of(i, cluster, p, chip);
-      if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time, false};
+      if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time};
     }
   }
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
-  best.may_be_held = held.has_value();
   if (!held) return best;
   // What is read from memory, which the times of tiles, fitted with more lines, have in them. That of split_held has it for some lines, but for
   // so much at most (231 products; 2026-11-29).
@@ -1169,7 +1171,7 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   } else if (std::min(p.m, p.n) > split_fp16::kFewLines) {
     held->time += memory;
   }
-  if (held->time < best.time) best = {{k64x64, 1, held->shares}, held->time, true};
+  if (held->time < best.time) best = {{k64x64, 1, held->shares}, held->time};
   return best;
 }
 
@@ -1191,7 +1193,7 @@ bool pays(const Problem& p, const Chip& chip) {
   constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
-  const bool short_lines = split_fp16::are_few_and_short(p) || best.may_be_held;
+  const bool short_lines = split_held::takes(p, chip);
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const double faster = short_lines || long_lines ? kMeasured : few ? kFasterOfFew : kFaster;
   const double time = long_lines ? time_of_long(p, best.time) : best.time;

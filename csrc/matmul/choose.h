@@ -151,7 +151,8 @@ struct Choice {
   int64_t shares;  // blocks that share the lines of W of a product
   double time;     // in microseconds
 };
-// If it takes such a product.
+bool takes(const Problem&, const Chip&);
+// If it does.
 std::optional<Choice> choose(const Problem&, const Chip&);
 }  // namespace split_held
 

@@ -166,7 +166,7 @@ static __global__ void __launch_bounds__(kSplitThreads, 8)
       for (uint32_t i = some.first; i <= some.last; ++i) wanted |= parts_wanted(lines.to)[i] != 0;
     }
     for (uint32_t some = __ballot_sync(~0u, wanted); some != 0; some &= some - 1) {
-      split_block(lines, static_cast<uint32_t>(first + int64_t(__ffs(some) - 1) * gridDim.x), ~0u);
+      split_block(lines, static_cast<uint32_t>(first + int64_t(__ffs(some) - 1) * gridDim.x), ~0u, true);
     }
   }
 }

@@ -281,13 +281,14 @@ TREDUCE_DEVICE SomeMatrices matrices_of(const Task& s, uint32_t block) {
   return {block * at_once / of_matrix, min((block * at_once + at_once - 1) / of_matrix, last)};
 }
 
+// Of a block that splits others afterwards, `again`: what it has read in shared memory is then overwritten.
 template <class Into>
-TREDUCE_DEVICE void split_block(const Into& s, uint32_t block, uint32_t wanted) {
+TREDUCE_DEVICE void split_block(const Into& s, uint32_t block, uint32_t wanted, bool again) {
   if (s.vectors) {
     split_vectors(s, block, wanted);
   } else {
     split_tile(s, block, wanted);
-    __syncthreads();
+    if (again) __syncthreads();
   }
 }
 

@@ -12,7 +12,7 @@ template <class Into>
 TREDUCE_DEVICE void split_both(const Into& a, const Into& b, uint32_t wanted_a, uint32_t wanted_b) {
   for (int64_t block = blockIdx.x; block < a.blocks + b.blocks; block += gridDim.x) {
     const bool of_a = block < a.blocks;
-    split_block(of_a ? a : b, static_cast<uint32_t>(of_a ? block : block - a.blocks), of_a ? wanted_a : wanted_b);
+    split_block(of_a ? a : b, static_cast<uint32_t>(of_a ? block : block - a.blocks), of_a ? wanted_a : wanted_b, true);
   }
 }
 
@@ -25,11 +25,8 @@ static __global__ void __launch_bounds__(kSplitThreads, 10)
   begin_facts(a.to, kPlainestFacts);
   begin_facts(b.to, kPlainestFacts);
   // A block a share: a loop, and one code for both operands, are a tenth more instructions.
-  const auto split = [](const IntoHalves& operand, uint32_t block) {
-    operand.vectors ? split_vectors(operand, block, ~0u) : split_tile(operand, block, ~0u);
-  };
   const uint32_t block = blockIdx.x, blocks_a = static_cast<uint32_t>(a.blocks);
-  block < blocks_a ? split(a, block) : split(b, block - blocks_a);
+  block < blocks_a ? split_block(a, block, ~0u, false) : split_block(b, block - blocks_a, ~0u, false);
 }
 
 static __global__ void __launch_bounds__(kSplitThreads)
