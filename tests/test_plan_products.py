@@ -125,12 +125,19 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
         assert main(p).grid == (4 * 132, 1) and p.launches[2].kernel == "multiply parts, 64 x 16 tiles"
     p = plan("matmul", (11008, 4096), (4096, 5), variant="split_fp16")
     assert p.tile == (16, 8)
-    # One row, which each block splits: as many blocks for each of up to two groups of k, of one product.
-    for n, k, blocks in ((50257, 768, 4 * 132), (11008, 4096, 4 * 132), (11008, 4092, 4 * 132), (4096, 4096, 2 * 256)):
+    # One row, which each block splits: as many blocks for each of up to 16 groups of k, of one product.
+    for n, k, blocks in (
+        (50257, 768, 4 * 132),
+        (11008, 4096, 4 * 132),
+        (11008, 4092, 4 * 132),
+        (4096, 4096, 2 * 256),
+        (11008, 4100, 4 * 132),
+        (8192, 28672, 14 * 37),
+    ):
         p = plan("linear", (1, k), (n, k), variant="split_fp16")
         assert (p.stages, main(p).kernel, main(p).grid) == (2, "multiply 1 x 16 tiles", (blocks, 1)), (n, k)
     assert plan("matmul", (11008, 4096), (4096, 1), variant="split_fp16").launches[1].kernel == "multiply 16 x 1 tiles"
-    assert plan("linear", (1, 4100), (11008, 4100)).launches[1].kernel == "multiply 16 x 8 tiles"
+    assert plan("linear", (1, 32772), (11008, 32772)).launches[1].kernel == "multiply 16 x 8 tiles"
     # Where the copy engine finds no lines along k, and for more rows.
     for a, b in (((1, 4096), (4096, 11008)), ((9, 4096), (4096, 11008))):
         assert "64 x" in plan("matmul", a, b, variant="split_fp16").launches[1].kernel

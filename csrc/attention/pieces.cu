@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // A block a query, a thread a column.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kWidth)
+__global__ void __launch_bounds__(kWidth, 8)
     meet(TREDUCE_GRID_CONSTANT Problem p, TREDUCE_GRID_CONSTANT Matrices out, Partial partial) {
   const int64_t query = blockIdx.x % p.length, head = blockIdx.x / p.length % p.heads,
                 batch = blockIdx.x / p.length / p.heads, begin = place_of(p, batch, head, query, 0);

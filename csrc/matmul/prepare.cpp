@@ -636,7 +636,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
       multiply.kernel = one ? of_a ? "multiply 16 x 1 tiles" : "multiply 1 x 16 tiles" : "multiply 16 x 8 tiles";
       multiply.block = split_warps::kThreads;
       const int64_t tasks = ceil_div(w_lines, int64_t(split_warps::kLines)) * p.batches;
-      const int64_t room = int64_t(chip.multiprocessors) * split_warps::blocks_of(of_a);
+      const int64_t room = int64_t(chip.multiprocessors) * split_warps::kBlocks;
       multiply.grid = one ? split_one::grid_of(tasks, out.groups, room) : std::min<int64_t>(tasks * out.groups, room);
       multiply.shared_bytes = one ? split_one::kSharedBytes : split_warps::shared_bytes_of(x_lines);
     }

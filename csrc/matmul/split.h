@@ -288,7 +288,7 @@ struct Halves {
 // The words behind the facts of lines: which codes there are, as a set; of lines that are split while another launch waits, how many
 // blocks are done, and that these may count themselves; the next task of a launch (split_wide.cuh), or of each of kMostTakers groups of k
 // (split_one.cuh); and of each matrix of few lines, whether its parts are wanted (see split_lines.cuh).
-constexpr int kMostTakers = 2;
+constexpr int kMostTakers = 16;
 enum LineWord { kWordOfCodes, kWordOfDone, kWordOfBegun, kWordOfNext, kLineWords = kWordOfNext + kMostTakers };
 
 constexpr int kParts = 3;

@@ -366,10 +366,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Adds the sums of the segments of each group in their order, then the groups: a thread four outputs and a group, of as many groups at
 // a time as the block has threads for.
-static __global__ void __launch_bounds__(kAddThreads)
+static __global__ void __launch_bounds__(kAddThreads, 2)
     add_segments(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
   ptx::allow_launch_after();
-  ptx::wait_for_launch_before();
   __shared__ float of_groups[kGroupsAtOnce][4 * kAddQuads];
   const int lane = threadIdx.x % kAddQuads, slot = threadIdx.x / kAddQuads;
   constexpr int kQuads = kTile * kTile / 4;
@@ -379,6 +378,7 @@ static __global__ void __launch_bounds__(kAddThreads)
   const auto row_of = [](int quad, int i) { return quad % kWarpGroup / 32 * 16 + quad % 32 / 4 + i / 2 * 8; };
   const auto column_of = [](int quad, int i) { return quad / kWarpGroup * 8 + quad % 4 * 2 + i % 2; };
   const int64_t m = work.sides[0].lines, n = work.sides[1].lines, step = int64_t(work.tiles()) * kQuads;
+  ptx::wait_for_launch_before();
   const bool some_parts = *work.some_parts != 0;
   float total = 0;
   for (int begin = 0; begin < work.groups; begin += kGroupsAtOnce) {
@@ -386,14 +386,25 @@ static __global__ void __launch_bounds__(kAddThreads)
     if (group < work.groups) {
       const int* const units = work.units_of(group, at.tile);
       const int count = min(work.steps - group * kGroupSegments, kGroupSegments);
-      const float4* const from = work.sums_of(group * kGroupSegments, at.tile) + quad;
-      float4 sum = {0, 0, 0, 0};
-#pragma unroll 16
-      for (int i = 0; i < count; ++i) {
-        const float4 more = from[i * step];
-        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      const float4* from = work.sums_of(group * kGroupSegments, at.tile) + quad;
+      // Half of the group at a time is asked for before anything is added. Past the last one the last again.
+      constexpr int kAtOnce = kGroupSegments / 2;
+      float sums[4] = {};
+#pragma unroll 1
+      for (int done = 0; done < count; done += kAtOnce) {
+        float4 more[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          more[i] = *from;
+          if (done + i + 1 < count) from += step;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (done + i < count) {
+            sums[0] += more[i].x, sums[1] += more[i].y, sums[2] += more[i].z, sums[3] += more[i].w;
+          }
+        }
       }
-      const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = row_of(quad, i), column = column_of(quad, i);

@@ -94,9 +94,7 @@ constexpr int kThreads = 2 * hopper::kWarpGroup;  // those who compute on the pl
 namespace split_warps {
 
 constexpr int kLines = 16, kRows = 8, kWarps = 4, kThreads = kWarps * 32;
-constexpr int blocks_of(bool of_a) {
-  return of_a ? 3 : 4;
-}  // on a multiprocessor: where W is A registers do not suffice for more
+constexpr int kBlocks = 4;  // on a multiprocessor
 constexpr int kStageBytes = kLines * kSegment * 4, kMostStages = 3;
 // Stages of a ring, and the bytes of all and of the sums of a task's segments: so many that four blocks fit.
 constexpr int stages_of(int64_t x_lines) { return x_lines <= 3 ? kMostStages : 2; }
@@ -107,13 +105,13 @@ constexpr int shared_bytes_of(int64_t x_lines) {
 
 }  // namespace split_warps
 
-// The same for one line of X, which each block splits itself: once, for its tasks are of one group, and all of it, for the whole line decides
-// how it is multiplied.
+// The same for one line of X, which each block splits itself: once, for its tasks are of one group. What the whole line is like, which
+// decides how it is multiplied, a block finds out itself where there are few groups; else the launch before does.
 namespace split_one {
 
 constexpr int kLines = split_warps::kLines, kWarps = split_warps::kWarps, kThreads = kWarps * 32;
 constexpr int kStageBytes = split_warps::kStageBytes, kStages = 2;
-constexpr int kMostGroups = kMostTakers;
+constexpr int kMostGroups = kMostTakers, kMostWhole = 2;
 constexpr bool suits(int64_t x_lines, int64_t groups, int64_t batches) {
   return x_lines == 1 && groups <= kMostGroups && batches == 1;
 }

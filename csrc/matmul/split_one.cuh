@@ -1,6 +1,6 @@
 // split_fp16 for one row or column of C, where the operand with the many lines (W) lies along k: as split_warps, but each block splits
-// the other line (X) itself and waits for no launch before this one, so what it reads of W is under way from the start. Tasks are taken
-// as they come: of as many blocks some read faster than others.
+// the other line (X) itself, so what it reads of W is under way from the start. Tasks are taken as they come: of as many blocks some read
+// faster than others.
 #pragma once
 
 #include "../common/divider.h"
@@ -67,13 +67,15 @@ struct LineX {
   Facts* of_warp;
 };
 
-// Splits X, and finds out what is known of the whole line. shares: of its groups. Who calls: all threads of the block.
-TREDUCE_DEVICE void split_line(const Work& work, Share (&shares)[kMostGroups], const LineX& to, int group) {
-  static_assert(kThreads / kQuad == kGroupSegments && kMostGroups == 2);
+// Splits X's group, and finds out what is known of the `count` groups from `first` on, whose shares these are. Who calls: all threads of the
+// block.
+TREDUCE_DEVICE void split_line(const Work& work, Share (&shares)[kMostWhole], const LineX& to, int group, int first,
+                               int count) {
+  static_assert(kThreads / kQuad == kGroupSegments && kMostWhole == 2);
   const int team = threadIdx.x / kQuad, lane = threadIdx.x % 32;
   Facts known = kNoFacts;
 #pragma unroll 1
-  for (int other = 0; other < static_cast<int>(work.groups.divisor); ++other, shares[0] = shares[1]) {
+  for (int other = first; other < first + count; ++other, shares[0] = shares[1]) {
     const int segment = other * kGroupSegments + team;
     const bool exists = segment < work.steps;
     const int unit = work.x.unit(exists, work.x.data, segment, shares[0].first);
@@ -98,7 +100,7 @@ TREDUCE_DEVICE void split_line(const Work& work, Share (&shares)[kMostGroups], c
 
 // kOfA: W is A; else the product is transposed.
 template <bool kOfA>
-__global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
+__global__ void __launch_bounds__(kThreads, split_warps::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT Operand16 x,
            TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
@@ -122,9 +124,11 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
   const int group = static_cast<int>(blockIdx.x) - first_task * groups, begin = group * kGroupSegments,
             steps = min(work.steps - begin, kGroupSegments);
   // Of X first: behind what the rings ask for it would wait.
-  Share shares[kMostGroups];
-  shares[0].ask(work, 0);
-  if (groups > 1) shares[1].ask(work, 1);
+  const bool whole = groups <= kMostWhole;
+  const int first_share = whole ? 0 : group, share_count = whole ? groups : 1;
+  Share shares[kMostWhole];
+  shares[0].ask(work, first_share);
+  if (share_count > 1) shares[1].ask(work, 1);
   if (lane == 0) {
     ptx::prefetch_tensor_map(&map_w);
     for (int i = 0; i < kStages; ++i) ptx::mbarrier_init(full[warp] + i, 1);
@@ -193,10 +197,17 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
       if (lane % kQuad == 0) to[own + l * 8] = unit;
     }
   };
-  split_line(work, shares, line_x, group);
+  split_line(work, shares, line_x, group, first_share, share_count);
   if (warp == 0) find_units(first_task, units[0]);
+  // The launch before begins what is known.
+  const auto wait_for_blocks = [&] {
+    if (lane == 0) split::wait_for_blocks(x, work.blocks_before, blockIdx.x == 0 && warp == kFinder);
+    __syncwarp();
+  };
+  if (!whole) wait_for_blocks();
   __syncthreads();
   const auto known_of_x = [&] {
+    if (!whole) return *x.line_facts;
     Facts known = facts_x[0];
 #pragma unroll
     for (int i = 1; i < kWarps; ++i) known = join(known, facts_x[i]);
@@ -293,10 +304,7 @@ __global__ void __launch_bounds__(kThreads, split_warps::blocks_of(kOfA))
     const int first = task_at(ptx::kept(now)) * kLines;
     if (warp == kFinder) {
       // What was found out of W: whether the next launch has something to do, and the last one.
-      if (now == 0) {  // the launch before begins what is known
-        if (lane == 0) split::wait_for_blocks(x, work.blocks_before, blockIdx.x == 0);
-        __syncwarp();
-      }
+      if (now == 0 && whole) wait_for_blocks();
       const int mine = lane % kLines;
       Facts of_line = facts[buffer][0][mine];
 #pragma unroll

@@ -938,38 +938,45 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 // Adds the sums of segments of a group, where several blocks computed them, in their order: as one block does. A block does a quad
 // of the threads of a tile.
 template <int kRows>
-__global__ void __launch_bounds__(kAddThreads)
+__global__ void __launch_bounds__(kAddThreads, 3)
     add_segments(TREDUCE_GRID_CONSTANT Work work, TREDUCE_GRID_CONSTANT Operand16 x, float* partials) {
   ptx::allow_launch_after();
-  ptx::wait_for_launch_before();
   constexpr int kQuads = quads_of(kRows);
   const int quad = blockIdx.x % kQuads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t tiles = work.tiles();
-  const int block = blockIdx.x / kQuads, tile = static_cast<int>(block % tiles),
-            group = static_cast<int>(block / tiles);
+  const int tiles = static_cast<int>(work.tiles()), block = blockIdx.x / kQuads, tile = block % tiles,
+            group = block / tiles;
   const int begin = group * kGroupSegments, count = min(work.steps - begin, kGroupSegments);
-  const float4* from =
-      work.segment_sums + (begin * tiles + tile) * (kLines * kRows / 4) + quad * kAddThreads + threadIdx.x;
-  float4 sum = {0, 0, 0, 0};
-#pragma unroll 16
-  for (int i = 0; i < count; ++i) {
-    const float4 more = from[i * tiles * (kLines * kRows / 4)];
-    sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
-  }
   const int first_x = tile % work.x_tiles * kRows, first = tile / work.x_tiles % work.w_tiles * kLines;
   const int batch = tile / work.x_tiles / work.w_tiles;
   const int64_t matrix_x = work.x.of(batch / work.inner_batches, batch % work.inner_batches);
   const float* const x_units = x.unit + (matrix_x * x.shape.groups() + group) * x.shape.lines_padded;
-  const int* const w_units = work.group_units + (group * tiles + tile) * kLines;
+  const int* const w_units = work.group_units + (int64_t(group) * tiles + tile) * kLines;
   float* const to = partials + group * work.outputs + batch * work.m * work.n;
-  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+  const int64_t step = int64_t(tiles) * (kLines * kRows / 4);
+  const float4* from =
+      work.segment_sums + begin * step + tile * (kLines * kRows / 4) + quad * kAddThreads + threadIdx.x;
+  ptx::wait_for_launch_before();
+  const int mine = warp * 16 + lane / 4, of_x = first_x + quad * 8 + lane % 4 * 2;
+  // All is asked for before anything is added. Past the last one the last again.
+  const int units_w[2] = {w_units[mine], w_units[mine + 8]};
+  const float units_x[2] = {x_units[min(of_x, work.x_lines - 1)], x_units[min(of_x + 1, work.x_lines - 1)]};
+  float4 sums[kGroupSegments];
+#pragma unroll
+  for (int i = 0; i < kGroupSegments; ++i) {
+    sums[i] = *from;
+    if (i + 1 < count) from += step;
+  }
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < kGroupSegments; ++i) {
+    if (i < count) sum[0] += sums[i].x, sum[1] += sums[i].y, sum[2] += sums[i].z, sum[3] += sums[i].w;
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int mine = warp * 16 + lane / 4 + i / 2 * 8, of_w = first + mine,
-              of_x = first_x + quad * 8 + lane % 4 * 2 + i % 2;
-    if (of_w >= work.w_lines || of_x >= work.x_lines) continue;
-    const int64_t at = work.of_a ? of_w * work.n + of_x : of_x * work.n + of_w;
-    to[at] = split::from_units(sums[i], split::power_of_two(w_units[mine]), x_units[of_x]);
+    const int line_w = first + mine + i / 2 * 8, line_x = of_x + i % 2;
+    if (line_w >= work.w_lines || line_x >= work.x_lines) continue;
+    const int64_t at = work.of_a ? line_w * work.n + line_x : line_x * work.n + line_w;
+    to[at] = split::from_units(sum[i], split::power_of_two(units_w[i / 2]), units_x[i % 2]);
   }
 }
 

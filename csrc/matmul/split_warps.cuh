@@ -4,6 +4,8 @@
 // of W. As in split_rows, X was split before, and what lines of W leave to do is for the launch after this one.
 #pragma once
 
+#include "../common/divider.h"
+#include "../primitives/ptx/opaque.cuh"
 #include "split_pieces.cuh"
 #include "split_rows.cuh"
 
@@ -21,7 +23,8 @@ using Mode = split_rows::Mode<kRows>;
 struct Work {
   int64_t n;
   int64_t w_lines;
-  int x_lines, steps, w_tiles, batches, inner_batches, tasks, stages;
+  Divider w_tiles, batches, inner_batches;
+  int x_lines, steps, tasks, stages;
   uint32_t blocks_before;           // of the launch before
   int64_t matrix_outputs, outputs;  // of one product, and of all
   Broadcast box_w;
@@ -32,20 +35,29 @@ struct Work {
 // Lines of W by all lines of X, a group of k of one product of the batch.
 struct Task {
   int first, batch, group, begin, steps;
+  int2 batches;
 
   TREDUCE_DEVICE Task(const Work& work, int index) {
-    first = index % work.w_tiles * kLines;
-    index /= work.w_tiles;
-    batch = index % work.batches;
-    group = index / work.batches;
+    // The rest of a division, which it replaces by the quotient.
+    const auto take = [&index](const Divider& by) {
+      const int quotient = by.quotient_of_small(index), rest = index - quotient * static_cast<int>(by.divisor);
+      index = quotient;
+      return rest;
+    };
+    first = take(work.w_tiles) * kLines;
+    batch = take(work.batches);
+    group = index;
     begin = group * kGroupSegments;
     steps = min(work.steps - begin, kGroupSegments);
+    index = batch;
+    batches.y = take(work.inner_batches);
+    batches.x = index;
   }
 };
 
 // kOfA: W is A; else the product is transposed.
 template <bool kOfA>
-__global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
+__global__ void __launch_bounds__(kThreads, kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_w, TREDUCE_GRID_CONSTANT Operand16 x,
            TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
@@ -74,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
     for (; next < work.tasks; next += gridDim.x, next_step = warp) {
       const Task task(work, next);
       if (next_step >= task.steps) continue;
-      const int2 batch = work.box_w.of({task.batch / work.inner_batches, task.batch % work.inner_batches});
+      const int2 batch = work.box_w.of(task.batches);
       next_steps = task.steps;
       next_at = {(task.begin + next_step) * kSegment, task.first, batch.y, batch.x};
       return;
@@ -111,38 +123,40 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
   }
 
   RingPosition<kMostStages> position;
-  int buffer = 0;
-  for (int index = blockIdx.x; index < work.tasks; index += gridDim.x, buffer ^= 1) {
-    const Task task(work, index);
-    const int2 at = {task.batch / work.inner_batches, task.batch % work.inner_batches};
-    const int64_t matrix_x = work.x.of(at.x, at.y), matrix_w = work.w.of(at.x, at.y);
-    // Boxes of 32 steps of k, whose rows of 128 bytes are swizzled.
-    const auto read = [&](int l, int i) {
-      const int chunk = (lane % kQuad ^ own) ^ i % 8;
-      return *reinterpret_cast<const float4*>(ring + position.stage * kStageBytes + i / 8 * (kStageBytes / 2) +
-                                              (own + l * 8) * kRowBytes + chunk * 16);
-    };
-    // Units, from what has arrived: asked for apart, they would wait behind all that the rings ask for.
-    if (warp == 0) {
-      ptx::mbarrier_wait(full[0] + position.stage, position.parity);
+  // Boxes of 32 steps of k, whose rows of 128 bytes are swizzled.
+  const auto read = [&](int l, int i) {
+    const int chunk = (lane % kQuad ^ own) ^ i % 8;
+    return *reinterpret_cast<const float4*>(ring + position.stage * kStageBytes + i / 8 * (kStageBytes / 2) +
+                                            (own + l * 8) * kRowBytes + chunk * 16);
+  };
+  // Units of a task's lines, from what has arrived: asked for apart, they would wait behind all that the rings ask for.
+  const auto find_units = [&](const Task& task, int (&to)[kLines]) {
+    ptx::mbarrier_wait(full[0] + position.stage, position.parity);
 #pragma unroll 1
-      for (int l = 0; l < 2; ++l) {
-        const float4 first = read(l, 0);
-        const float numbers[4] = {first.x, first.y, first.z, first.w};
-        uint32_t most = split::Extremes::of<kQuad>(numbers).most;
-        const int64_t line = task.first + own + l * 8;
-        int unit = split::unit_exponent(most);
-        if (__any_sync(~0u, most == 0)) {
-          const bool exists = line < work.w_lines;
-          unit = work.source.late_unit(
-              exists, work.source.line(static_cast<uint32_t>(matrix_w), static_cast<uint32_t>(exists ? line : 0)),
-              task.begin, most);
-        }
-        if (lane % kQuad == 0) units[buffer][own + l * 8] = unit;
+    for (int l = 0; l < 2; ++l) {
+      const float4 first = read(l, 0);
+      const float numbers[4] = {first.x, first.y, first.z, first.w};
+      const uint32_t most = split::Extremes::of<kQuad>(numbers).most;
+      int unit = split::unit_exponent(most);
+      if (__any_sync(~0u, most == 0)) {
+        const int64_t line = task.first + own + l * 8, matrix = work.w.of(task.batches.x, task.batches.y);
+        const bool exists = line < work.w_lines;
+        unit = work.source.late_unit(
+            exists, work.source.line(static_cast<uint32_t>(matrix), static_cast<uint32_t>(exists ? line : 0)),
+            task.begin, most);
       }
+      if (lane % kQuad == 0) to[own + l * 8] = unit;
     }
-    __syncthreads();
-    const int unit[2] = {units[buffer][own], units[buffer][own + 8]};
+  };
+  const auto task_at = [&](int turn) { return static_cast<int>(blockIdx.x + turn * gridDim.x); };
+  if (warp == 0 && task_at(0) < work.tasks) find_units(Task(work, task_at(0)), units[0]);
+
+  for (int turn = 0; task_at(turn) < work.tasks; ++turn) {
+    const Task task(work, task_at(turn));
+    const int64_t matrix_x = work.x.of(task.batches.x, task.batches.y),
+                  matrix_w = work.w.of(task.batches.x, task.batches.y);
+    __syncthreads();  // the task before has been added
+    const int unit[2] = {units[turn % 2][own], units[turn % 2][own + 8]};
     const Mode mode = Mode::of(x.line_facts + matrix_x * x.shape.lines_padded, work.x_lines);
     if (mode.parts) ptx::wait_for_launch_before();
     // Of this lane's line of X, at its steps of k. There may be fewer than eight: then the last again.
@@ -240,11 +254,17 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
     for (int l = 0; l < 2; ++l) {
       if (lane % kQuad == 0) facts[warp][own + l * 8] = known[l];
     }
+    // The task is found out anew: the walk has no registers for it.
+    const int kept = ptx::kept(turn), next = task_at(kept + 1);
+    const Task now(work, task_at(kept));
+    const int (&units_now)[kLines] = units[kept % 2];
+    if (warp == 0 && next < work.tasks) find_units(Task(work, next), units[(kept + 1) % 2]);
+    const int64_t now_x = work.x.of(now.batches.x, now.batches.y), now_w = work.w.of(now.batches.x, now.batches.y);
     // Of this thread's output.
     const int mine = threadIdx.x % kLines, row = threadIdx.x / kLines;
-    const bool exists = task.first + mine < work.w_lines && row < work.x_lines;
+    const bool exists = now.first + mine < work.w_lines && row < work.x_lines;
     float unit_x = 1;
-    if (exists) unit_x = x.unit[(matrix_x * x.shape.groups() + task.group) * x.shape.lines_padded + row];
+    if (exists) unit_x = x.unit[(now_x * x.shape.groups() + now.group) * x.shape.lines_padded + row];
     __syncthreads();
 
     // What is known of W now: whether the next launch has something to do, and the last one.
@@ -253,24 +273,23 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOfA))
 #pragma unroll
       for (int i = 1; i < kWarps; ++i) known = join(known, facts[i][mine]);
       bool done = true, held = mode.all_held;
-      if (lane < kLines && task.first + lane < work.w_lines) {
-        const bool by_parts = !mode.parts || parts_hold(known, units[buffer][mine]);
+      if (lane < kLines && now.first + lane < work.w_lines) {
+        const bool by_parts = !mode.parts || parts_hold(known, units_now[mine]);
         done = by_parts && mode.suffices(known);
         held = held && mode.is_held(known);
-        split::add_facts(w.line_facts + matrix_w * w.shape.lines_padded + task.first + lane,
-                         with_done(known, by_parts));
+        split::add_facts(w.line_facts + now_w * w.shape.lines_padded + now.first + lane, with_done(known, by_parts));
       }
-      split::tell_left(w, x, matrix_x, task.first + lane, done, held);
+      split::tell_left(w, x, now_x, now.first + lane, done, held);
     }
     // A thread an output: the sums of its segments, in their order.
     if (exists) {
       float sum = 0;
       const float* const from = sums + row * kLines + mine;
 #pragma unroll 8
-      for (int i = 0; i < task.steps; ++i) sum += from[i * work.x_lines * kLines];
-      sum = split::from_units(sum, split::power_of_two(units[buffer][mine]), unit_x);
-      const int64_t i = kOfA ? task.first + mine : row, j = kOfA ? row : task.first + mine;
-      c[task.group * work.outputs + task.batch * work.matrix_outputs + i * work.n + j] =
+      for (int i = 0; i < now.steps; ++i) sum += from[i * work.x_lines * kLines];
+      sum = split::from_units(sum, split::power_of_two(units_now[mine]), unit_x);
+      const int64_t i = kOfA ? now.first + mine : row, j = kOfA ? row : now.first + mine;
+      c[now.group * work.outputs + now.batch * work.matrix_outputs + i * work.n + j] =
           bias == nullptr ? sum : canonical(sum + __ldg(bias + j));
     }
   }
@@ -291,10 +310,11 @@ inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Op
   work.w_lines = w.lines;
   work.x_lines = static_cast<int>(x.lines);
   work.steps = static_cast<int>(split_x.shape.segments());
-  work.w_tiles = static_cast<int>(ceil_div(w.lines, int64_t(kLines)));
-  work.batches = static_cast<int>(p.batches);
-  work.inner_batches = static_cast<int>(inner_batches_of(p));
-  work.tasks = static_cast<int>(work.w_tiles * p.batches * call.prepared.groups);
+  const int64_t w_tiles = ceil_div(w.lines, int64_t(kLines));
+  work.w_tiles = Divider(w_tiles);
+  work.batches = Divider(p.batches);
+  work.inner_batches = Divider(inner_batches_of(p));
+  work.tasks = static_cast<int>(w_tiles * p.batches * call.prepared.groups);
   work.stages = stages_of(work.x_lines);
   work.blocks_before = static_cast<uint32_t>(call.step(0).grid);
   work.matrix_outputs = p.m * p.n;
