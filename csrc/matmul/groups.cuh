@@ -2,8 +2,8 @@
 // computed side by side, by a second launch.
 #pragma once
 
+#include "../primitives/in_order.cuh"
 #include "../primitives/ptx/launch.cuh"
-#include "../primitives/ptx/opaque.cuh"
 #include "rung.h"
 
 namespace treduce::matmul {
@@ -58,32 +58,18 @@ TREDUCE_DEVICE void add_group_kept(Sum (&group)[kAll], Sum* kept, bool has_total
   }
 }
 
-// Adds groups that were computed side by side, and the bias, and rounds. Without a number of blocks the compiler saves registers, and waits
-// for one load after another.
+// Adds groups that were computed side by side, and the bias, and rounds.
 template <class Sum, class Out>
 __global__ void __launch_bounds__(long_k::kAddThreads, 8)
     add_groups(KGroups groups, Out* c, const Out* bias, int64_t n) {
-  constexpr int kAtOnce = 128 / sizeof(Sum);  // loads in flight
+  constexpr int kAtOnce = 16;  // loads in flight
   using Total = std::conditional_t<std::is_same_v<Sum, int32_t>, uint32_t, Sum>;
   ptx::wait_for_launch_before();
   for (int64_t i = blockIdx.x * int64_t(long_k::kAddThreads) + threadIdx.x; i < groups.outputs;
        i += gridDim.x * int64_t(long_k::kAddThreads)) {
-    const Sum* from = static_cast<const Sum*>(groups.sums) + i;
     Total total = 0;
-#pragma unroll 1
-    for (int first = 0; first < groups.apart; first += kAtOnce) {
-      Sum sums[kAtOnce];
-#pragma unroll
-      for (int g = 0; g < kAtOnce; ++g) {
-        if (first + g < groups.apart) sums[g] = *from;
-        from += groups.outputs;
-      }
-      const int left = ptx::kept(groups.apart - first);  // compared anew: there are not as many predicates
-#pragma unroll
-      for (int g = 0; g < kAtOnce; ++g) {
-        if (g < left) total += static_cast<Total>(sums[g]);
-      }
-    }
+    thread::for_each_in_order<kAtOnce>(static_cast<const Sum*>(groups.sums) + i, groups.outputs, groups.apart,
+                                       [&](Sum sum) { total += static_cast<Total>(sum); });
     c[i] = round_to<Out>(with_bias(total, bias, i % n));
   }
 }

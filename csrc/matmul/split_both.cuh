@@ -386,25 +386,11 @@ static __global__ void __launch_bounds__(kAddThreads, 2)
     if (group < work.groups) {
       const int* const units = work.units_of(group, at.tile);
       const int count = min(work.steps - group * kGroupSegments, kGroupSegments);
-      const float4* from = work.sums_of(group * kGroupSegments, at.tile) + quad;
-      // Half of the group at a time is asked for before anything is added. Past the last one the last again.
       constexpr int kAtOnce = kGroupSegments / 2;
       float sums[4] = {};
-#pragma unroll 1
-      for (int done = 0; done < count; done += kAtOnce) {
-        float4 more[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          more[i] = *from;
-          if (done + i + 1 < count) from += step;
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (done + i < count) {
-            sums[0] += more[i].x, sums[1] += more[i].y, sums[2] += more[i].z, sums[3] += more[i].w;
-          }
-        }
-      }
+      thread::for_each_in_order<kAtOnce>(
+          work.sums_of(group * kGroupSegments, at.tile) + quad, step, count,
+          [&](float4 more) { sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w; });
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = row_of(quad, i), column = column_of(quad, i);

@@ -186,14 +186,10 @@ __global__ void __launch_bounds__(kThreads, split_warps::kBlocks)
 #pragma unroll 1
     for (int l = 0; l < 2; ++l) {
       const float4 first = read(l, 0);
-      const float numbers[4] = {first.x, first.y, first.z, first.w};
-      const uint32_t most = split::Extremes::of<kQuad>(numbers).most;
-      int unit = split::unit_exponent(most);
-      if (__any_sync(~0u, most == 0)) {
-        const int line = index * kLines + own + l * 8;
-        const bool exists = line < work.w_lines;
-        unit = work.w.late_unit(exists, work.w.line(0, exists ? line : 0), begin, most);
-      }
+      const int line = index * kLines + own + l * 8;
+      const bool exists = line < work.w_lines;
+      const int unit =
+          work.w.unit(exists, work.w.line(0, exists ? line : 0), begin, {first.x, first.y, first.z, first.w});
       if (lane % kQuad == 0) to[own + l * 8] = unit;
     }
   };

@@ -5,6 +5,7 @@
 // halves, into parts, or into both.
 #pragma once
 
+#include "../primitives/in_order.cuh"
 #include "epilogue.cuh"
 #include "split_group.cuh"
 #include "split_launches.h"
@@ -953,24 +954,15 @@ __global__ void __launch_bounds__(kAddThreads, 3)
   const int* const w_units = work.group_units + (int64_t(group) * tiles + tile) * kLines;
   float* const to = partials + group * work.outputs + batch * work.m * work.n;
   const int64_t step = int64_t(tiles) * (kLines * kRows / 4);
-  const float4* from =
+  const float4* const from =
       work.segment_sums + begin * step + tile * (kLines * kRows / 4) + quad * kAddThreads + threadIdx.x;
   ptx::wait_for_launch_before();
   const int mine = warp * 16 + lane / 4, of_x = first_x + quad * 8 + lane % 4 * 2;
-  // All is asked for before anything is added. Past the last one the last again.
   const int units_w[2] = {w_units[mine], w_units[mine + 8]};
   const float units_x[2] = {x_units[min(of_x, work.x_lines - 1)], x_units[min(of_x + 1, work.x_lines - 1)]};
-  float4 sums[kGroupSegments];
-#pragma unroll
-  for (int i = 0; i < kGroupSegments; ++i) {
-    sums[i] = *from;
-    if (i + 1 < count) from += step;
-  }
   float sum[4] = {};
-#pragma unroll
-  for (int i = 0; i < kGroupSegments; ++i) {
-    if (i < count) sum[0] += sums[i].x, sum[1] += sums[i].y, sum[2] += sums[i].z, sum[3] += sums[i].w;
-  }
+  thread::for_each_in_order<kGroupSegments>(
+      from, step, count, [&](float4 more) { sum[0] += more.x, sum[1] += more.y, sum[2] += more.z, sum[3] += more.w; });
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int line_w = first + mine + i / 2 * 8, line_x = of_x + i % 2;

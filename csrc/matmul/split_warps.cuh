@@ -135,16 +135,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll 1
     for (int l = 0; l < 2; ++l) {
       const float4 first = read(l, 0);
-      const float numbers[4] = {first.x, first.y, first.z, first.w};
-      const uint32_t most = split::Extremes::of<kQuad>(numbers).most;
-      int unit = split::unit_exponent(most);
-      if (__any_sync(~0u, most == 0)) {
-        const int64_t line = task.first + own + l * 8, matrix = work.w.of(task.batches.x, task.batches.y);
-        const bool exists = line < work.w_lines;
-        unit = work.source.late_unit(
-            exists, work.source.line(static_cast<uint32_t>(matrix), static_cast<uint32_t>(exists ? line : 0)),
-            task.begin, most);
-      }
+      const int64_t line = task.first + own + l * 8, matrix = work.w.of(task.batches.x, task.batches.y);
+      const bool exists = line < work.w_lines;
+      const int unit = work.source.unit(
+          exists, work.source.line(static_cast<uint32_t>(matrix), static_cast<uint32_t>(exists ? line : 0)), task.begin,
+          {first.x, first.y, first.z, first.w});
       if (lane % kQuad == 0) to[own + l * 8] = unit;
     }
   };
@@ -153,8 +148,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   for (int turn = 0; task_at(turn) < work.tasks; ++turn) {
     const Task task(work, task_at(turn));
-    const int64_t matrix_x = work.x.of(task.batches.x, task.batches.y),
-                  matrix_w = work.w.of(task.batches.x, task.batches.y);
+    const int64_t matrix_x = work.x.of(task.batches.x, task.batches.y);
     __syncthreads();  // the task before has been added
     const int unit[2] = {units[turn % 2][own], units[turn % 2][own + 8]};
     const Mode mode = Mode::of(x.line_facts + matrix_x * x.shape.lines_padded, work.x_lines);

@@ -296,16 +296,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int l = 0; l < 2; ++l) {
       float numbers[kNumbers];
       read(l, numbers);
-      const float first[4] = {numbers[0], numbers[1], numbers[2], numbers[3]};
-      const uint32_t most = split::Extremes::of<split::kLanes>(first).most;
-      unit[l] = split::unit_exponent(most);
-      if (__any_sync(~0u, most == 0)) {
-        const int64_t line = task.first + own + l * 8;
-        const bool exists = line < work.w_lines;
-        unit[l] = work.source.late_unit(
-            exists, work.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
-            task.begin, most);
-      }
+      const int64_t line = task.first + own + l * 8;
+      const bool exists = line < work.w_lines;
+      unit[l] = work.source.unit(
+          exists, work.source.line(static_cast<uint32_t>(task.matrix_w), static_cast<uint32_t>(exists ? line : 0)),
+          task.begin, {numbers[0], numbers[1], numbers[2], numbers[3]});
     }
     float acc[S::kOutputs] = {};
     split::Extremes extremes[2];
