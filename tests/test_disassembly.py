@@ -151,8 +151,10 @@ PIECES = {
     "split_rows": "split_fp16",
     "split_warps": "split_fp16",
     "split_one": "split_fp16",
+    "split_end": "split_fp16",
     "split_wide": "split_fp16",
     "split_held": "split_direct",
+    "split_single": "split_direct",
     "small_f64": "specialized_f64",
     "short_k": "pipelined",
     "split": "split_fp16",
@@ -161,7 +163,7 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 
 # Rung -> how many values its kernels may load from local memory: those that loops hardly need.
-LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_fp16": 11, "split_warps": 8}
+LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_fp16": 11, "split_single": 9, "split_warps": 8}
 
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
@@ -320,6 +322,8 @@ CORES = {
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_one": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
+    "split_single": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
+    "split_end": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "short_k": ({"FFMA", "LDS", "STS", "LDG", "LDGSTS"}, {"HMMA", "HGMMA", "LDSM", "UTMALDG"}),
 }

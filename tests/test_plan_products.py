@@ -122,7 +122,9 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
     for rows, stages in ((2, 3), (3, 3), (8, 2)):
         p = plan("linear", (rows, 4096), (11008, 4096))
         assert (p.tile, p.stages, p.launches[1].kernel) == ((8, 16), stages, "multiply 16 x 8 tiles")
-        assert main(p).grid == (4 * 132, 1) and p.launches[2].kernel == "multiply parts, 64 x 16 tiles"
+        assert main(p).grid == (4 * 132, 1)
+        # One launch adds the groups, and computes all that is left.
+        assert [(launch.kernel, launch.grid) for launch in p.launches[2:]] == [("add groups of k, finish", (132, 1))]
     p = plan("matmul", (11008, 4096), (4096, 5), variant="split_fp16")
     assert p.tile == (16, 8)
     # One row, which each block splits: as many blocks for each of up to 16 groups of k, of one product.
@@ -138,6 +140,16 @@ def test_a_warp_splits_and_multiplies_up_to_eight_rows():
         assert (p.stages, main(p).kernel, main(p).grid) == (2, "multiply 1 x 16 tiles", (blocks, 1)), (n, k)
     assert plan("matmul", (11008, 4096), (4096, 1), variant="split_fp16").launches[1].kernel == "multiply 16 x 1 tiles"
     assert plan("linear", (1, 32772), (11008, 32772)).launches[1].kernel == "multiply 16 x 8 tiles"
+    # By few lines, and by more of long k: one launch, in which a cluster has 16 lines.
+    for n, k, cluster in ((256, 4096, 4), (1024, 4096, 2), (4096, 4096, 1), (100, 20_001, 8), (4224, 2048, 1)):
+        p = plan("linear", (1, k), (n, k))
+        assert (p.rung, p.tile, p.workspace_bytes) == ("split_direct", (1, 16), 0), (n, k)
+        assert [(launch.kernel, launch.cluster) for launch in p.launches] == [("multiply 1 x 16 tiles", cluster)], (
+            n,
+            k,
+        )
+    for n, k in ((4225, 2048), (11008, 4096), (1000, 33_000)):
+        assert plan("linear", (1, k), (n, k)).rung == "split_fp16", (n, k)
     # Where the copy engine finds no lines along k, and for more rows.
     for a, b in (((1, 4096), (4096, 11008)), ((9, 4096), (4096, 11008))):
         assert "64 x" in plan("matmul", a, b, variant="split_fp16").launches[1].kernel

@@ -1119,6 +1119,15 @@ DIRECT_PRODUCTS = [
     (5, 300, 4200, (2,)),
     (2100, 7, 1024, ()),
     (1, 768, 3072, ()),
+    # One line by lines along k, in clusters of each size, and more groups of k.
+    (1, 4000, 2048, ()),
+    (1, 1003, 4097, ()),
+    (1, 256, 4096, ()),
+    (1, 100, 20_001, ()),
+    (3001, 1, 2050, ()),
+    (1000, 1, 768, ()),
+    (250, 1, 9000, ()),
+    (17, 1, 32_700, ()),
     (3, 200, 20_000, ()),
     (30, 40, 4096, ()),
     (128, 120, 2112, ()),
@@ -1150,8 +1159,14 @@ def test_every_tile_of_small_products_is_tested():
     found = {(p.tile, p.launches[0].block[0]) for p in plans}
     tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
     several = {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
-    assert found == several | {((64, 64), 128), ((64, 8), 128), ((8, 64), 128)}
+    assert found == several | {((64, 64), 128), ((64, 8), 128), ((8, 64), 128), ((16, 1), 256)}
     assert {p.launches[0].cluster for p in plans} == {1, 2, 4, 8}
+    single = {p.launches[0].cluster for p in plans if p.tile == (16, 1)}
+    for m, n, k, batch in DIRECT_PRODUCTS:
+        p = torch_reduce.plan("linear", (*batch, m, k), (n, k), variant="split_direct", device="H200")
+        if p.tile == (1, 16):
+            single.add(p.launches[0].cluster)
+    assert single == {1, 2, 4, 8}
 
 
 def assert_small_has_bits_of_large(rung, m, n, k, batch, layout, more):

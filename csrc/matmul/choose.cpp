@@ -884,14 +884,19 @@ double time_as_read(const Problem& p, const Chip& chip) {
     return 6.6 + (boxes ? 0.57 : 0.85) * rows.time + (rows.group_parts > 1 ? 5.6 : 0) + 10.7 * numbers(p, fewer) +
            1.1 * numbers(p, more);
   }
-  // Fitted to few products. The kernel for so few reads the other operand along k.
-  const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments));
+  // The kernel for so few reads the other operand along k. Of few columns what bounds it is the latency of its steps. One row is fitted to 120
+  // products, two to eight to 54 (NVIDIA H200, 2026-11-29); those across k to few.
+  const double segments = static_cast<double>(std::min<int64_t>(steps, kGroupSegments)),
+               further = static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
   if (!longer_is_along_k(p)) {
     return 10.2 + segments * (0.27 + 0.34 * rounds(64, 64)) + 10 * numbers(p, fewer) + 0.7 * numbers(p, more);
   }
-  // Of few columns what bounds it is the latency of its steps.
-  const double latency = 12.4 + 0.23 * segments + 0.0006 * static_cast<double>(std::max<int64_t>(p.k - kGroup, 0));
-  return std::max(latency, 10.6 + 0.09 * segments * rounds(64, 64) + 36 * numbers(p, fewer) + 1.26 * numbers(p, more));
+  if (fewer == 1) {
+    // Of more groups a block waits until the launch before says what X is like.
+    const double waits = groups_of(p.k) > split_one::kMostWhole ? 5 : 0;
+    return std::max(6.1 + 0.19 * segments + 0.0009 * further, 10.6 + waits + 0.97 * numbers(p, more));
+  }
+  return std::max(10.2 + 0.16 * segments + 0.0006 * further, 12.7 + 60 * numbers(p, fewer) + 1.05 * numbers(p, more));
 }
 
 // Which operand may be split as it is read.
@@ -1105,6 +1110,38 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
 
 }  // namespace split_held
 
+namespace split_single {
+
+// Microseconds, fitted to 310 products of 100 to 20,000 lines, k of 200 to 30,000, of which half are met within 5 % (NVIDIA H200, 2026-11-29); of
+// these what is so chosen takes 1.005 of the fastest cluster's time. A warp has so many segments, one after another, of which two blocks that
+// share a multiprocessor take longer.
+double time_of(const Problem& p, int cluster, int64_t shared) {
+  constexpr double kBegin = 2.44, kSegmentTime[] = {1.51, 2.15}, kOther = 1.36, kMeet = 0.12, kAdd = 0.015,
+                   kNumbers = 0.84e6;
+  const int64_t segments = ceil_div(p.k, int64_t(kSegment));
+  const auto turns = static_cast<double>(ceil_div(ceil_div(segments, int64_t(cluster)), int64_t(kWarps)));
+  const double blocks = kBegin + turns * kSegmentTime[shared - 1] + static_cast<double>(shared - 1) * kOther +
+                        (cluster > 1 ? kMeet : 0) + kAdd * static_cast<double>(segments);
+  const double memory = static_cast<double>(p.m * p.n * p.k) / kNumbers;
+  return std::pow(std::pow(blocks, 4) + std::pow(memory, 4), 0.25);
+}
+
+std::optional<Choice> choose(const Problem& p, const Chip& chip) {
+  const int64_t segments = ceil_div(p.k, int64_t(kSegment)), tiles = ceil_div(std::max(p.m, p.n), int64_t(kLines));
+  if (std::min(p.m, p.n) > 1 || p.batches > 1 || !longer_is_along_k(p) || segments > kMostSegments) return std::nullopt;
+  std::optional<Choice> best;
+  for (int cluster = 1; cluster <= kMostCluster && cluster <= segments; cluster *= 2) {
+    // In more rounds of blocks split_one is faster.
+    const int64_t shared = ceil_div(tiles * cluster, places_of(cluster, chip.multiprocessors));
+    if (shared > kBlocks || shared * shared_bytes(segments, cluster) > chip.shared_bytes()) continue;
+    const double time = time_of(p, cluster, shared);
+    if (!best || time < best->time) best = {cluster, time};
+  }
+  return best;
+}
+
+}  // namespace split_single
+
 namespace split_direct {
 namespace {
 
@@ -1122,23 +1159,20 @@ constexpr Times kTimes[kShapeCount] = {
 // on an NVIDIA H200, 2026-11-25; the shape and cluster so chosen are within 2 % of the fastest of each.
 constexpr double kMeet = 1, kAddSegment = 0.03;
 
-// Multiprocessors that clusters of so many blocks find. Those of four and more lie in one of the chip's groups of 16 to 18, some of which
-// have fewer: 32 clusters of four, or 16 of eight, a block a multiprocessor, take two rounds.
-int64_t places_of(int cluster, const Chip& chip) {
-  return cluster > 2 ? chip.multiprocessors * 3 / 4 / 8 * 8 : chip.multiprocessors;
-}
-
 double time_of(int index, int cluster, const Problem& p, const Chip& chip) {
   const Shape& s = kShapes[index];
   const Times& t = kTimes[index];
   const int64_t tiles = tiles_of(p, s.tile_m(), s.tile_n()), segments = ceil_div(p.k, int64_t(kSegment));
-  const int64_t each = ceil_div(tiles * cluster, places_of(cluster, chip));
+  const int64_t each = ceil_div(tiles * cluster, places_of(cluster, chip.multiprocessors));
   const auto turns = static_cast<double>(ceil_div(ceil_div(segments, cluster), int64_t(s.segments_at_once())));
   const int64_t twos = each / s.blocks() * (s.blocks() - 1), ones = each - s.blocks() * twos;
   return kLaunch + static_cast<double>(ones) * (t.begin + t.segments * turns) +
          static_cast<double>(twos) * (t.begin_two + t.segments_two * turns) +
          (cluster > 1 ? kMeet + kAddSegment * static_cast<double>(segments) : 0);
 }
+
+// What a cluster's shared memory holds, and times were fitted to.
+constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;
 
 struct Fastest {
   Choice choice;
@@ -1154,11 +1188,14 @@ Fastest fastest(const Problem& p, const Chip& chip) {
     for (int cluster = 1; cluster <= s.most_cluster(); cluster *= 2) {
       // As many blocks as fit at once, each with a segment.
       const int64_t blocks = tiles_of(p, s.tile_m(), s.tile_n()) * cluster;
-      if (cluster > 1 && (blocks > places_of(cluster, chip) * s.blocks() || cluster > segments)) break;
+      if (cluster > 1 && (blocks > places_of(cluster, chip.multiprocessors) * s.blocks() || cluster > segments)) break;
       const double time = time_of(i, cluster, p, chip);
       if (time < best.time) best = {{static_cast<Index>(i), cluster, 0}, time};
     }
   }
+  const auto single = split_single::choose(p, chip);
+  if (single && (single->time < best.time || p.k > kMostDepth))
+    best = {{k64x64, single->cluster, 0, true}, single->time};
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
   if (!held) return best;
   // What is read from memory, which the times of tiles, fitted with more lines, have in them. That of split_held has it for some lines, but for
@@ -1190,14 +1227,14 @@ bool pays(const Problem& p, const Chip& chip) {
   // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines
   // on 168 more, and 129 to 512 lines of short k on 69, many of them batches (2026-11-28).
   constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
-  constexpr int64_t kMostDepth = int64_t(kMostCluster) * kMostChunk * kSegment;  // of a cluster's shared memory; fitted
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
   const bool short_lines = split_held::takes(p, chip);
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
-  const double faster = short_lines || long_lines ? kMeasured : few ? kFasterOfFew : kFaster;
+  const bool single = best.choice.single;
+  const double faster = short_lines || long_lines || single ? kMeasured : few ? kFasterOfFew : kFaster;
   const double time = long_lines ? time_of_long(p, best.time) : best.time;
-  return p.k <= kMostDepth && time < faster * split_fp16::time_of(p, chip);
+  return (single || p.k <= kMostDepth) && time < faster * split_fp16::time_of(p, chip);
 }
 
 }  // namespace split_direct

@@ -156,11 +156,21 @@ bool takes(const Problem&, const Chip&);
 std::optional<Choice> choose(const Problem&, const Chip&);
 }  // namespace split_held
 
+namespace split_single {
+struct Choice {
+  int cluster;
+  double time;  // in microseconds
+};
+// None: the kernel cannot.
+std::optional<Choice> choose(const Problem&, const Chip&);
+}  // namespace split_single
+
 namespace split_direct {
 struct Choice {
   Index index;
-  int cluster;     // blocks that share a tile's k: 1, 2, 4 or 8
-  int64_t shares;  // of split_held, if that is faster than tiles; else 0
+  int cluster;          // blocks that share a tile's k: 1, 2, 4 or 8
+  int64_t shares;       // of split_held, if that is faster than tiles; else 0
+  bool single = false;  // whether split_single is
 };
 Choice choose(const Problem& p, const Chip& chip);
 // Whether it is faster than split_fp16.

@@ -34,7 +34,7 @@ constexpr double kMostToRead = 30000;
 // there is room, so shared memory leaves room for an even share of them: else some multiprocessors get most, and short products took up
 // to 1.6 times as long (NVIDIA H200, 2026-11-27).
 void overlap(LaunchShape& launch, int blocks, const Chip& chip) {
-  const int64_t share = ceil_div(launch.grid, int64_t(chip.multiprocessors));
+  const int64_t share = ceil_div(launch.grid, places_of(launch.cluster, chip.multiprocessors));
   launch.overlapping = chip.capability >= 90 && share <= blocks;
   if (!launch.overlapping) return;
   launch.shared_bytes = std::max<int64_t>(launch.shared_bytes, chip.shared_bytes() / (share + 1) + 1);
@@ -76,13 +76,14 @@ void copy_for_boxes(const Request& r, Prepared& out) {
 
 // ---- a warp's matrix instructions ----
 
-// The launch that adds groups of k that are apart, behind their sums.
+// The launch that adds groups of k that are apart, behind their sums; some have more to do.
+constexpr const char* kAddAndFinish = "add groups of k, finish";
 void add_groups_apart(const Chip& chip, Prepared& out) {
   const Problem& p = out.problem;
   const int64_t outputs = p.batches * p.m * p.n;
   out.partials = out.workspace.add("groups of k", out.groups * outputs * std::max<int64_t>(size_of(out.dtype), 4));
   LaunchShape launch;
-  launch.kernel = "add groups of k, finish";
+  launch.kernel = kAddAndFinish;
   launch.block = long_k::kAddThreads;
   launch.grid = grid_of(ceil_div(outputs, int64_t(long_k::kAddThreads)));
   launch.overlapping = chip.capability >= 90;
@@ -256,7 +257,7 @@ void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
   if (out.apart && !out.segment_sums) {
     // Of few tiles a block for a part of each.
     const int64_t shares = ceil_div(std::min<int64_t>(p.m, split::kFinishTile), split::kFinishRows);
-    add_blocks("add groups of k, finish", tiles * shares <= 8 * chip.multiprocessors ? tiles * shares : tiles, out);
+    add_blocks(kAddAndFinish, tiles * shares <= 8 * chip.multiprocessors ? tiles * shares : tiles, out);
   } else {
     // Of few rows a block hardly ever has something to do.
     add_blocks("finish", std::min<int64_t>(tiles, (out.few ? 2 : 8) * chip.multiprocessors), out);
@@ -648,6 +649,12 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
       add_blocks("add segments", tiles * out.groups * split_rows::quads_of(s.rows), out, split_rows::kAddThreads);
     }
     if (split::parts_are_late(x_shape)) add_split_into_parts(regions_x.splitting.blocks, chip, out);
+    if (out.small) {
+      const int64_t all = ceil_div(w_lines, int64_t(split_left::kLines)) * p.batches;
+      add_blocks(out.apart ? kAddAndFinish : "finish", std::min<int64_t>(all, chip.multiprocessors), out,
+                 split_end::kThreads, /*cluster=*/1, split_left::sums_bytes_of(x_lines));
+      return;
+    }
     multiply.kernel = s.parts_name;  // what the first leaves
     multiply.block = s.threads();
     multiply.shared_bytes = s.shared_bytes(kSegment);
@@ -706,6 +713,17 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     overlap(add_blocks(name, choice.shares * split_held::x_tiles_of(p), out, split_held::kThreads, /*cluster=*/1,
                        split_held::shared_bytes(segments, lines)),
             split_held::blocks_of(lines), chip);
+    return;
+  }
+  if (choice.single) {
+    const bool of_a = p.n == 1;
+    const int64_t segments = ceil_div(p.k, int64_t(kSegment)), tiles = ceil_div(of_a ? p.m : p.n, split_single::kLines);
+    out.few = true;
+    out.tile_m = of_a ? split_single::kLines : 1;
+    out.tile_n = of_a ? 1 : split_single::kLines;
+    overlap(add_blocks(of_a ? "multiply 16 x 1 tiles" : "multiply 1 x 16 tiles", tiles * choice.cluster, out,
+                       split_single::kThreads, choice.cluster, split_single::shared_bytes(segments, choice.cluster)),
+            split_single::kBlocks, chip);
     return;
   }
   out.shape = choice.index;

@@ -46,6 +46,10 @@ struct TileShape {
 constexpr int clusters_of(int cluster, int multiprocessors) {
   return (cluster > 2 ? multiprocessors * 7 / 8 : multiprocessors) / cluster;
 }
+// Multiprocessors that they find.
+constexpr int64_t places_of(int cluster, int multiprocessors) {
+  return int64_t(clusters_of(cluster, multiprocessors)) * cluster;
+}
 
 // ---- one thread, a few outputs ----
 

@@ -2,6 +2,7 @@
 #include "split_as_read.h"
 
 #include "split_both.cuh"
+#include "split_end.cuh"
 #include "split_one.cuh"
 #include "split_rows.cuh"
 #include "split_warps.cuh"
@@ -17,7 +18,7 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
   if (of_a && call.prepared.split_b.as_read) return split_both::run(call, a, b, split_a, split_b, partials);
   const Operand &w = of_a ? a : b, &x = of_a ? b : a;
   const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
-  return split_rows::run(
+  const cudaError_t error = split_rows::run(
       call, of_a, w, x, split_w, split_x, partials,
       [&](const Boxes& boxes) {
         const bool one = split_one::suits(x.lines, call.prepared.groups, call.problem.batches);
@@ -29,6 +30,8 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
             few ? &split_wide::run_shape<split_rows::kWide64> : &split_wide::run_shape<split_rows::kWide128>;
         return run(call, of_a, boxes, w, x, split_w, split_x, partials, first);
       });
+  if (error != cudaSuccess || !call.prepared.small) return error;
+  return split_end::run(call, of_a, w, x, split_w, split_x, partials);
 }
 
 }  // namespace treduce::matmul::split_as_read

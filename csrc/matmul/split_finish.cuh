@@ -154,7 +154,7 @@ __device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const fl
   }
 }
 
-// The same, where few outputs are to be computed so: a warp an output, a lane a segment of the group. At most kMostFew.
+// The same, where few outputs are to be computed so: a warp an output. At most kMostFew.
 template <class Team>
 __device__ __noinline__ void fix_few(Scratch& scratch, const float* a, const float* b, float* c, const float* bias,
                                      const Problem& p, int64_t first_row, int64_t first_column, const Plain& plain,
@@ -171,24 +171,10 @@ __device__ __noinline__ void fix_few(Scratch& scratch, const float* a, const flo
     }
   }
   Team::sync();
-  const int lane = threadIdx.x % 32;
   for (int i = Team::thread() / 32; i < count; i += Team::kThreads / 32) {
     const int64_t row = first_row + places[i] / kFixTile, column = first_column + places[i] % kFixTile;
-    const float *const of_row = a + row * p.a_row, *const of_column = b + column * p.b_column;
-    float total = 0;
-    for (int64_t begin = 0; begin < p.k; begin += kGroup) {
-      const int64_t mine = begin + int64_t(lane) * kSegment, end = min(mine + kSegment, p.k);
-      float acc = 0;
-#pragma unroll 8
-      for (int64_t k = mine; k < end; ++k) {
-        acc = multiply_add(__ldg(of_row + k * p.a_column), __ldg(of_column + k * p.b_row), acc);
-      }
-      float group = 0;
-#pragma unroll
-      for (int segment = 0; segment < kGroupSegments; ++segment) group += __shfl_sync(~0u, acc, segment);
-      total += group;
-    }
-    if (lane == 0) c[row * p.n + column] = round_to<float>(with_bias(total, bias, column));
+    const float total = plain_sum(a + row * p.a_row, p.a_column, b + column * p.b_column, p.b_row, p.k);
+    if (threadIdx.x % 32 == 0) c[row * p.n + column] = round_to<float>(with_bias(total, bias, column));
   }
 }
 

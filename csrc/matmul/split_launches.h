@@ -130,6 +130,23 @@ constexpr int64_t grid_of(int64_t tasks_of_group, int64_t groups, int64_t room) 
 
 }  // namespace split_one
 
+// What these leave of a tile, and the launch that computes it.
+namespace split_left {
+
+constexpr int kLines = split_warps::kLines, kRows = split_warps::kRows;
+// Groups of k whose segments' sums by parts lie in shared memory.
+constexpr int kGroupsAtOnce = 4;
+constexpr int sums_bytes_of(int64_t x_lines) {
+  return kGroupsAtOnce * kGroupSegments * kLines * 4 * static_cast<int>(x_lines);
+}
+
+}  // namespace split_left
+namespace split_end {
+
+constexpr int kThreads = 384;
+
+}  // namespace split_end
+
 // Few rows and columns, and long k: both operands are split as they are read.
 namespace split_both {
 
@@ -246,5 +263,21 @@ inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
 inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < p.n ? p.m : p.n, int64_t(kRows)); }
 
 }  // namespace split_held
+
+// Of split_direct, too: one line of X, and W along k. A cluster has 16 lines of W, and a block a run of their segments: it splits X's for all its
+// warps, and each warp splits segments of W in the registers that it multiplies from.
+namespace split_single {
+
+constexpr int kLines = split_left::kLines, kWarps = 8, kThreads = kWarps * 32, kBlocks = 2, kMostCluster = 8;
+constexpr int64_t kMostSegments = 512;
+// Of a segment of X: halves and a scale. Of a block all of them; and of all segments of k sums, and of groups units.
+constexpr int kBytesX = kSegment * 4 + 4;
+constexpr int shared_bytes(int64_t segments, int cluster) {
+  const int64_t bytes = ceil_div(segments, int64_t(cluster)) * kBytesX + segments * kLines * 4 +
+                        ceil_div(segments, int64_t(kGroupSegments)) * (kLines + 1) * 4;
+  return static_cast<int>(bytes > split_left::sums_bytes_of(1) ? bytes : split_left::sums_bytes_of(1));
+}
+
+}  // namespace split_single
 
 }  // namespace treduce::matmul

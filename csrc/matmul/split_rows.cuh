@@ -1026,8 +1026,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A. first(boxes of w) launches the first pass, wide(boxes of w, whether the first) either, where they are kernels of other
-// files.
+// `of_a`: w is A. first(boxes of w) launches the first pass, of up to eight lines the only one here; wide(boxes of w, whether the first) either,
+// where they are kernels of other files.
 template <class First, class Wide>
 cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
                 const Operand16& split_x, float* partials, First first, Wide wide) {
@@ -1059,10 +1059,10 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
     error = call.prepared.small ? first(boxes) : run_pass(std::integral_constant<Pass, Pass::first>{});
   }
   if (error == cudaSuccess && late) {
-    error = launch(&split::split_late_parts, call.step(-3), split::IntoLateParts{split_all, nullptr},
-                   static_cast<const uint32_t*>(split_w.codes));
+    error = launch(&split::split_late_parts, call.step(call.prepared.small ? -2 : -3),
+                   split::IntoLateParts{split_all, nullptr}, static_cast<const uint32_t*>(split_w.codes));
   }
-  if (error != cudaSuccess) return error;
+  if (error != cudaSuccess || call.prepared.small) return error;
   return run_pass(std::integral_constant<Pass, Pass::rest>{});
 }
 

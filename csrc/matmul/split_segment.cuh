@@ -320,6 +320,23 @@ TREDUCE_DEVICE float sum_of(unsigned found) {
 }
 TREDUCE_DEVICE bool is_finite(float x) { return (__float_as_uint(x) << 1) < 0xff000000u; }
 
+// An output: the sum of fused multiply-adds in k order over each segment; segments and groups are added in the order in which the tensor cores'
+// sums are. Who calls: all lanes of a warp, each of which has a segment of a group.
+TREDUCE_DEVICE float plain_sum(const float* a, int64_t step_a, const float* b, int64_t step_b, int64_t k) {
+  float total = 0;
+  for (int64_t begin = 0; begin < k; begin += kGroup) {
+    const int64_t mine = begin + int64_t(threadIdx.x % 32) * kSegment, end = min(mine + kSegment, k);
+    float acc = 0;
+#pragma unroll 8
+    for (int64_t i = mine; i < end; ++i) acc = multiply_add(__ldg(a + i * step_a), __ldg(b + i * step_b), acc);
+    float group = 0;
+#pragma unroll
+    for (int segment = 0; segment < kGroupSegments; ++segment) group += __shfl_sync(~0u, acc, segment);
+    total += group;
+  }
+  return total;
+}
+
 // Which matrix of an operand belongs to a batch index.
 struct Matrices {
   int64_t inner;  // matrices along the inner batch dimension; 1: broadcast

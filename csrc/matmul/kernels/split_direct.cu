@@ -21,6 +21,7 @@
 #include "../split_held.h"
 #include "../split_launches.h"
 #include "../split_pieces.cuh"
+#include "../split_single.h"
 #include "../split_source.cuh"
 
 namespace treduce::matmul::split_direct {
@@ -678,6 +679,7 @@ __global__ void __launch_bounds__(kShapes[kIndex].threads(), kShapes[kIndex].blo
 cudaError_t launch_one(const Call& call) {
   if (call.launch_count == 0) return hopper::clear(call);
   if (call.prepared.small) return split_held::run(call);
+  if (call.prepared.few) return split_single::run(call);
   const Problem& p = call.problem;
   const Shape& shape = kShapes[call.prepared.shape];
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);

@@ -405,6 +405,7 @@ cudaError_t launch_one(const Call& call) {
   cudaError_t error;
   if (prepared.few) {
     error = split_as_read::run(call, a, b, split_a, split_b, partials);
+    if (prepared.small) return error;
   } else {
     const PartsRange all{0, prepared.groups};
     error = launch(&split::split_into_halves, call.step(0),
