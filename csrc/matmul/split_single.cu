@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (!alone) cluster::wait();  // all blocks have begun, so they may be told of what is found
   const Facts known_x = split_x(work, block, begin, end, share);
   if (lane == 0) facts[warp][kLines] = known_x;
-  if (begin + warp >= end) hopper::named_barrier<kThreads>(kSplitBarrier);
+  if (begin + warp >= end) hopper::named_arrive<kThreads>(kSplitBarrier);
 #pragma unroll 1
   for (int step = begin + warp; step < end; step += kWarps) {
     split::Pieces<2> pieces;
