@@ -5,6 +5,7 @@
 
 #include "../primitives/cluster.cuh"
 #include "../primitives/ptx/launch.cuh"
+#include "hopper.cuh"
 #include "split_left.cuh"
 
 namespace treduce::matmul::split_single {
