@@ -163,7 +163,7 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 
 # Rung -> how many values its kernels may load from local memory: those that loops hardly need.
-LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_fp16": 11, "split_single": 9, "split_warps": 8}
+LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_fp16": 11, "split_single": 9, "split_warps": 4}
 
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])

@@ -118,8 +118,8 @@ TREDUCE_DEVICE void read(const split::Source& source, bool vectors, const float*
   vectors ? read<true>(source, line, step, to) : read<false>(source, line, step, to);
 }
 
-// The sum of this thread's output of a tile by parts, if it has one. kSplitsX: X has not been split before. `sums`: of segments of some groups, [segment][output]. Who calls: all
-// threads of the block. Synchronises within.
+// The sum of this thread's output of a tile by parts, if it has one. kSplitsX: X has not been split before. `sums`: of segments of some
+// groups, [segment][output]. Who calls: all threads of the block. Synchronises within.
 template <bool kOfA, int kThreads, bool kSplitsX>
 TREDUCE_DEVICE float sum_by_parts(const Work& work, const Tile& tile, const Shared& shared, float* sums) {
   constexpr int kWarps = kThreads / 32, kQuad = split::kLanes;
