@@ -1111,6 +1111,7 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
 }  // namespace split_held
 
 namespace split_single {
+namespace {
 
 // Microseconds, fitted to 310 products of 100 to 20,000 lines, k of 200 to 30,000, of which half are met within 5 % (NVIDIA H200, 2026-11-29); of
 // these what is so chosen takes 1.005 of the fastest cluster's time. A warp has so many segments, one after another, of which two blocks that
@@ -1125,6 +1126,8 @@ double time_of(const Problem& p, int cluster, int64_t shared) {
   const double memory = static_cast<double>(p.m * p.n * p.k) / kNumbers;
   return std::pow(std::pow(blocks, 4) + std::pow(memory, 4), 0.25);
 }
+
+}  // namespace
 
 std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   const int64_t segments = ceil_div(p.k, int64_t(kSegment)), tiles = ceil_div(std::max(p.m, p.n), int64_t(kLines));
@@ -1194,8 +1197,9 @@ Fastest fastest(const Problem& p, const Chip& chip) {
     }
   }
   const auto single = split_single::choose(p, chip);
-  if (single && (single->time < best.time || p.k > kMostDepth))
+  if (single && (single->time < best.time || p.k > kMostDepth)) {
     best = {{k64x64, single->cluster, 0, true}, single->time};
+  }
   std::optional<split_held::Choice> held = split_held::choose(p, chip);
   if (!held) return best;
   // What is read from memory, which the times of tiles, fitted with more lines, have in them. That of split_held has it for some lines, but for
