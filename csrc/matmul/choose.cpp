@@ -878,11 +878,12 @@ double time_as_read(const Problem& p, const Chip& chip) {
     return wide * (t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other)));
   }
   if (fewer > split_warps::kRows) {
-    // Fitted to 147 of 9 to 128 lines (NVIDIA H200, 2026-11-28), of which half are met within 4 %.
+    // Fitted to 63 of 9 to 128 lines (NVIDIA H200, 2026-11-29), met within 10 % in the mean; where W is read number by number, before split_turns.
     const bool of_a = p.m > kFewLines, boxes = has_boxes(p, of_a);
     const split_rows::Choice rows = split_rows::choose(p, of_a ? p.m : p.n, of_a ? p.n : p.m, boxes, chip);
-    return 6.6 + (boxes ? 0.57 : 0.85) * rows.time + (rows.group_parts > 1 ? 5.6 : 0) + 10.7 * numbers(p, fewer) +
-           1.1 * numbers(p, more);
+    const bool apart = rows.group_parts > 1;
+    if (!boxes) return 6.6 + 0.85 * rows.time + (apart ? 5.6 : 0) + 10.7 * numbers(p, fewer) + 1.1 * numbers(p, more);
+    return 9 + 0.75 * rows.time + (apart ? 3 : 0) + 9.7 * numbers(p, fewer) + 0.19 * numbers(p, more);
   }
   // The kernel for so few reads the other operand along k. Of few columns what bounds it is the latency of its steps. One row is fitted to 120
   // products, two to eight to 54 (NVIDIA H200, 2026-11-29); those across k to few.
@@ -969,10 +970,11 @@ namespace split_rows {
 
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {
   // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide; and
-  // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; wide tiles H100, 2026-11-25).
+  // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; wide tiles H100, 2026-11-25; k16 and
+  // k32 H200, 2026-11-29).
   // Blocks of few lines of X split W again, but fill the chip.
-  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.9, 0.95, 1, 1.5, 1.9, 2.8}, kStart[3] = {0, 4, 1.5},
-                   kWideTile = 1.5, kWideBlock = 2.5;
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.66, 0.74, 1, 1.5, 1.9, 2.8}, kStart[3] = {0, 4, 1.5},
+                   kWideTile = 1.5, kWideBlock = 2.5, kNotInTurns = 1.3;
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
   const auto w_tiles = [&](int index) { return ceil_div(w_lines, int64_t(kShapes[index].lines())) * p.batches; };
   const int64_t longest = std::min(segments, int64_t(kGroupSegments));
@@ -982,7 +984,8 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
     const int64_t blocks = ceil_div(w_tiles(index) * segments * ceil_div(x_lines, int64_t(s.rows)) * parts, longest);
     const int64_t rounds = ceil_div(blocks, int64_t(chip.multiprocessors) * s.blocks());
     const double length = static_cast<double>(longest) / parts, start = is_wide(index) ? kWideTile : kStart[s.blocks()];
-    return kSegmentTime[index] * (static_cast<double>(rounds) * (length + start) + (is_wide(index) ? kWideBlock : 0));
+    const double segment = kSegmentTime[index] * (s.in_turns && !boxes ? kNotInTurns : 1);
+    return segment * (static_cast<double>(rounds) * (length + start) + (is_wide(index) ? kWideBlock : 0));
   };
   // Whether groups may have several blocks: the sums of all segments are written and read.
   const auto may_part = [&](int index) {

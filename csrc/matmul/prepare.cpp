@@ -621,7 +621,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
     out.stages = s.stages;
     LaunchShape multiply;
     multiply.kernel = s.name;
-    multiply.block = s.threads();
+    multiply.block = s.in_turns && view.reading == Reading::direct ? s.threads_in_turns() : s.threads();
     const int64_t tiles = ceil_div(w_lines, int64_t(s.lines())) * ceil_div(x_lines, int64_t(s.rows)) * p.batches;
     // Blocks of wide tiles walk them.
     const int64_t most = split_rows::is_wide(choice.index) ? chip.multiprocessors : INT64_MAX;

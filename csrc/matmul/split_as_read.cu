@@ -5,6 +5,7 @@
 #include "split_end.cuh"
 #include "split_one.cuh"
 #include "split_rows.cuh"
+#include "split_turns.cuh"
 #include "split_warps.cuh"
 #include "split_wide.h"
 
@@ -23,6 +24,9 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
       [&](const Boxes& boxes) {
         const bool one = split_one::suits(x.lines, call.prepared.groups, call.problem.batches);
         return (one ? &split_one::run : &split_warps::run)(call, boxes, of_a, w, x, split_w, split_x, partials);
+      },
+      [&](auto index, const Boxes& boxes) {
+        return split_turns::run<index()>(call, boxes, of_a, w, x, split_w, split_x, partials);
       },
       [&](const Boxes& boxes, bool first) {
         const bool few = call.prepared.shape == split_rows::kWide64;

@@ -209,8 +209,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (exists) unit = -parts_exponent(shared.facts.of[of_b * kTile + mine]);
       if (first_lane) shared.unit[of_b * kTile + mine] = unit;
     }
-    unsigned flags = 0xff;
-    split::Extremes extremes;
+    split::Seen seen;
     RingPosition<kStages> from;
     RingPosition<kSplitStages> to;
     for (int step = begin; step < end; ++step, from.next(), to.next()) {
@@ -241,11 +240,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       char* const pieces = split_to + to.stage * kStageBytes;
       if constexpr (kFirst) {
         uint32_t high[8], low[8];
-        int exponent;
-        unsigned found;
         const int present = static_cast<int>(min(int64_t(kSegment), side.source.depth - int64_t(step) * kSegment));
-        extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
-        flags &= found;
+        const int exponent = split::split_numbers(numbers, present, unit, high, low, seen);
         split_rows::store_pairs(pieces, set, high);
         split_rows::store_pairs(pieces + kBytes, set, low);
         if (first_lane) {
@@ -279,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     if constexpr (kFirst) {
-      const Facts known = exists ? extremes.facts(flags) : kPlainestFacts;
+      const Facts found = seen.facts(), known = exists ? found : kPlainestFacts;
       if (first_lane) {
         work.known[(int64_t(at.tile) * 2 * kTile + of_b * kTile + mine) * work.runs + begin / work.length] = known;
         if (begin == 0 && exists)

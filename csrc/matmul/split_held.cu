@@ -134,14 +134,13 @@ struct Block {
       job.skip(kWarps, octets);
       read(job);
       PiecesX<2> words;
-      int exponent;
-      unsigned flags;
-      const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
-          numbers, present(segment), unit, words[0], words[1], exponent, flags);
+      split::Seen seen;
+      const int exponent = split::split_numbers(numbers, present(segment), unit, words[0], words[1], seen);
+      const Facts found = seen.facts();
       write_pieces<2>(segment, octet, words);
       if (threadIdx.x % split::kLanes != 0) continue;
       scales[segment * work.held + line] = split::power_of_two(exponent - unit);
-      facts[segment * work.held + line] = extremes.facts(flags);
+      facts[segment * work.held + line] = found;
       if (segment == 0) shared.units[line] = split::power_of_two(unit);
     }
     ptx::fence_async_proxy();
@@ -262,23 +261,18 @@ struct Block {
     for (int l = 0; l < 2; ++l) {
       const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
       unit[l] = line_w(lines.line[l]).unit(work.w, first);
-      lines.known[l] = kNoFacts;
     }
+    split::Seen seen[2];
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
       Pieces<2> w = {};
       float scale[2] = {};
       if (mine) {
         prefetch(tile, segment + 2);
+        int exponent[2];
+        split::split_numbers<2>(next, present(segment), unit, w[0], w[1], exponent, seen);
 #pragma unroll
-        for (int l = 0; l < 2; ++l) {
-          int exponent;
-          unsigned flags;
-          const split::Extremes extremes = split::split_segment<kNumbers, split::kLanes>(
-              next[l], present(segment), unit[l], w[0][l], w[1][l], exponent, flags);
-          lines.known[l] = join(lines.known[l], extremes.facts(flags));
-          scale[l] = split::power_of_two(exponent - unit[l]);
-        }
+        for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(exponent[l] - unit[l]);
         const bool last = segment + 1 == work.steps;
         if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
       }
@@ -292,6 +286,8 @@ struct Block {
         }
       });
     }
+#pragma unroll
+    for (int l = 0; l < 2; ++l) lines.known[l] = seen[l].facts();
     split::from_units<true>(acc, unit, reinterpret_cast<const char*>(shared.units), x_lines);
   }
 

@@ -70,12 +70,11 @@ struct IntoHalves : Task {
   TREDUCE_DEVICE Facts write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                              const float* first, const Sampled& sampled) const {
     uint32_t high[kNumbers / 2], low[kNumbers / 2];
-    int exponent;
-    unsigned flags;
     const int unit = from.unit(there, first, segment, sampled);
-    const Extremes extremes = split_line(x, present(segment), unit, high, low, exponent, flags);
-    const float scale = to_unit<kNumbers / 2, kLanes>(high, low, extremes.least_nonzero, exponent, unit);
-    const Facts facts = extremes.facts(flags);
+    Seen seen;
+    const int exponent = split_numbers(x, present(segment), unit, high, low, seen);
+    const Facts facts = seen.facts();
+    const float scale = to_unit<kNumbers / 2, kLanes>(high, low, least_exponent(facts), exponent, unit);
     if (!there) return facts;
     const Halves& shape = to.shape;
     const uint32_t row = matrix * static_cast<uint32_t>(shape.lines) + line;

@@ -2,7 +2,7 @@
 // float32, and split on its way through shared memory. Three kinds of warps work side by side: some copy, some split W, and warp
 // groups multiply. The first operand of a multiplication is 64 lines of W, its columns are the few lines of the other operand (X):
 // the product itself, or transposed. X is split before, so it is known then which of its lines no pairs suit, and W is split into
-// halves, into parts, or into both.
+// halves, into parts, or into both. (Where the copy engine reads W, split_turns.cuh has the first launch of tiles of few lines of X.)
 #pragma once
 
 #include "../primitives/in_order.cuh"
@@ -47,7 +47,8 @@ struct Tiling {
 
 // In a stage of W split, or of X: halves, parts, and scales of the halves; those that X needs. Found out again where it is needed:
 // registers are few. kCount: lines of W or X; kRing: bytes of the ring.
-template <int kCount, int kRing>
+// kTurns: stages are so many, or a multiple.
+template <int kCount, int kRing, int kTurns = 1>
 struct SplitStage {
   static constexpr int kBytes = kCount * kRowBytes;  // one half, or one part
   static constexpr int kScaleBytes = kCount * 4;
@@ -67,7 +68,7 @@ struct SplitStage {
     constexpr int kOne = 2 * kBytes + kTileAlignment, kOther = kParts * kBytes;
     constexpr int kBoth = kRing / (kOne + kOther), kHalvesAlone = kRing / kOne, kPartsAlone = kRing / kOther;
     const int fit = halves && by_parts ? kBoth : halves ? kHalvesAlone : kPartsAlone;
-    return min(kMostStages, fit);
+    return min(kMostStages, fit) / kTurns * kTurns;
   }
 };
 template <class S>
@@ -436,6 +437,61 @@ struct Scales {
   }
 };
 
+// Copies the tiles of W. Who calls: one thread.
+template <ReadW kRead, int kStages>
+TREDUCE_DEVICE void copy_w(Ring<kStages>& ring, char* tiles, const CUtensorMap& map_w, const Broadcast& box_w,
+                           const int2& batches, int first, int begin, int end) {
+  constexpr bool kAlongK = kRead == ReadW::along_k;
+  constexpr int kBytes = kLines * kSegment * 4, kBoxes = kAlongK ? 2 : kLines / 32;
+  const int2 batch_w = box_w.of(batches);
+  RingPosition<kStages> position;
+  for (int step = begin; step < end; ++step, position.next()) {
+    wait_to_overwrite<ptx::kLongPause>(ring.empty + position.stage, position.parity ^ 1);
+    uint64_t* const full = ring.full + position.stage;
+    char* const to = tiles + position.stage * kBytes;
+    ptx::mbarrier_arrive_expect(full, kBytes);
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+      const int x = (kAlongK ? step * kSegment : first) + box * 32, y = kAlongK ? first : step * kSegment;
+      ptx::load_box(to + box * (kBytes / kBoxes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
+    }
+  }
+}
+
+// Copies the pieces and scales of X that the block multiplies. Who calls: one thread.
+template <class S, class Stage>
+TREDUCE_DEVICE void copy_x(Ring<kMostStages>& ring, char* tiles, const Stage& stage, const CUtensorMap& map_x,
+                           const CUtensorMap& map_x_parts, const Operand16& x, const Work& work,
+                           const BlockTask<S>& task) {
+  const int copied =
+      (stage.halves ? 2 * stage.kBytes + stage.kScaleBytes : 0) + (stage.by_parts ? kParts * stage.kBytes : 0);
+  const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded + task.first_x;
+  const int matrix = static_cast<int>(task.matrix_x);
+  RingPosition<kMostStages> position;
+  for (int step = task.begin; step < task.end; ++step, position.next(stage.stages())) {
+    wait_to_overwrite<ptx::kLongPause>(ring.empty + position.stage, position.parity ^ 1);
+    uint64_t* const full = ring.full + position.stage;
+    char* const to = tiles + position.stage * stage.bytes();
+    ptx::mbarrier_arrive_expect(full, copied);
+    const int k = step * kSegment;
+    if (stage.halves) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        Tile<float16, S::kRows, true>::load(to + half * stage.kBytes, &map_x, task.first_x, k, {half, matrix}, full);
+      }
+      ptx::load_bytes(to + stage.scales(), scale, stage.kScaleBytes, full);
+      scale += x.shape.lines_padded;
+    }
+    if (stage.by_parts) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        Tile<bfloat16, S::kRows, true>::load(to + stage.parts() + part * stage.kBytes, &map_x_parts, task.first_x, k,
+                                             {part, matrix}, full);
+      }
+    }
+  }
+}
+
 // map_x: of the halves; map_x_parts: of the parts.
 template <class S, ReadW kRead>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
@@ -571,53 +627,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const Task& task = own_task();
     const bool copies_w = kRead != ReadW::numbers && (S::kFirst || !share.listed);
     if (copies_w && warp == kFirstCopier && ptx::elect_one()) {
-      constexpr bool kAlongK = kRead == ReadW::along_k;
-      const int2 batch_w = work.box_w.of(task.batches);
-      RingPosition<S::kStages> position;
-      for (int step = task.begin; step < task.end; ++step, position.next()) {
-        wait_to_overwrite<ptx::kLongPause>(shared.w.empty + position.stage, position.parity ^ 1);
-        uint64_t* const full = shared.w.full + position.stage;
-        char* const to = tiles + position.stage * S::kBytesW;
-        ptx::mbarrier_arrive_expect(full, S::kBytesW);
-        constexpr int kBoxes = kAlongK ? 2 : kLines / 32;
-#pragma unroll
-        for (int box = 0; box < kBoxes; ++box) {
-          const int x = (kAlongK ? step * kSegment : task.first) + box * 32, y = kAlongK ? task.first : step * kSegment;
-          ptx::load_box(to + box * (S::kBytesW / kBoxes), &map_w, {x, y, batch_w.y, batch_w.x}, full);
-        }
-      }
+      copy_w<kRead>(shared.w, tiles, map_w, work.box_w, task.batches, task.first, task.begin, task.end);
     } else if (warp == kFirstCopier + 1) {
       const Mode mode = mode_of_x(task);
-      if (!ptx::elect_one()) return;
-      const StageOfX<S> stage(mode);
-      const int copied =
-          (stage.halves ? 2 * stage.kBytes + stage.kScaleBytes : 0) + (stage.by_parts ? kParts * stage.kBytes : 0);
-      const float* scale = x.scale + (task.matrix_x * work.steps + task.begin) * x.shape.lines_padded + task.first_x;
-      const int matrix = static_cast<int>(task.matrix_x);
-      RingPosition<kMostStages> position;
-      for (int step = task.begin; step < task.end; ++step, position.next(stage.stages())) {
-        wait_to_overwrite<ptx::kLongPause>(shared.x.empty + position.stage, position.parity ^ 1);
-        uint64_t* const full = shared.x.full + position.stage;
-        char* const to = tiles_x + position.stage * stage.bytes();
-        ptx::mbarrier_arrive_expect(full, copied);
-        const int k = step * kSegment;
-        if (stage.halves) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            Tile<float16, S::kRows, true>::load(to + half * stage.kBytes, &map_x, task.first_x, k, {half, matrix},
-                                                full);
-          }
-          ptx::load_bytes(to + stage.scales(), scale, stage.kScaleBytes, full);
-          scale += x.shape.lines_padded;
-        }
-        if (stage.by_parts) {
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            Tile<bfloat16, S::kRows, true>::load(to + stage.parts() + part * stage.kBytes, &map_x_parts, task.first_x,
-                                                 k, {part, matrix}, full);
-          }
-        }
-      }
+      if (ptx::elect_one()) copy_x(shared.x, tiles_x, StageOfX<S>(mode), map_x, map_x_parts, x, work, task);
     }
     return;
   }
@@ -652,8 +665,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     // A stage of W is always the same team's: a team that waited for one whose last tile is another's could miss a phase.
     constexpr int kTeams = S::kTeams;
     static_assert(S::kStages % kTeams == 0 && stage.kLeastStages >= kTeams);
-    unsigned flags = 0xff;     // of the line, in the segments of this block
-    split::Extremes extremes;  // and of its numbers there
+    split::Seen seen;  // of the line, in the segments of this block
     RingPosition<S::kStages> from;
     RingPosition<kMostStages> to;
     from.skip(team);
@@ -687,17 +699,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         ptx::mbarrier_wait(barrier(offsetof(Shared<S>, split_w.empty), to.stage), to.parity ^ 1);
         if (stage.halves) {
           uint32_t high[8], low[8];
-          int exponent;
-          unsigned found;
-          extremes.join(split::split_segment<16, split::kLanes>(numbers, present, unit, high, low, exponent, found));
-          flags &= found;
+          const int exponent = split::split_numbers(numbers, present, unit, high, low, seen);
           store_pieces(pieces, high);
           store_pieces(pieces + stage.kBytes, low);
           if (lane % split::kLanes == 0) {
             reinterpret_cast<float*>(pieces + stage.scales())[mine] = split::power_of_two(exponent - unit);
           }
         } else if constexpr (S::kFirst) {
-          extremes.join(split::Extremes::of<split::kLanes>(numbers));
+          seen.add(split::Extremes::of<split::kLanes>(numbers), 0xff);
         }
         if (stage.by_parts) {
           uint32_t parts[kParts][8];
@@ -728,8 +737,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if constexpr (S::kFirst) {
       // What is known of W now: whether the next launch has something to do, and the last one.
       bool done = true, held = mode.all_held;
+      const Facts known = seen.facts();
       if (lane % split::kLanes == 0 && exists) {
-        const Facts known = extremes.facts(flags);
         const bool by_parts = !mode.parts || parts_hold(known, unit);
         done = by_parts && mode.suffices(known);
         held = held && mode.is_held(known);
@@ -1001,9 +1010,9 @@ inline Work work_of(const Call& call, const Shape& shape, bool of_a, const Boxes
   return work;
 }
 
-template <class S, ReadW kRead>
-cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
-                         const Operand16& split_w, const Operand16& split_x, float* partials) {
+template <class S, ReadW kRead, class Kernel>
+cudaError_t launch_kernel(Kernel function, const Call& call, const Boxes& boxes, bool of_a, const Operand& w,
+                          const Operand& x, const Operand16& split_w, const Operand16& split_x, float* partials) {
   CUtensorMap map_w = {}, map_x, map_x_parts;
   cudaError_t error = split::encode_parts(split_x, S::kRows, &map_x_parts);
   if (error == cudaSuccess) error = split::encode_halves(split_x, S::kRows, &map_x);
@@ -1015,7 +1024,6 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   }
   if (error != cudaSuccess) return error;
   const Work work = work_of(call, S::kShape, of_a, boxes, w, x, split_x, S::kFirst);
-  const auto function = &kernel<S, kRead>;
   const auto results = split::results_of(call, partials);
   error = launch(function, call.step(S::kFirst ? 1 : -2), map_w, map_x, map_x_parts, split_x, split_w, work,
                  static_cast<int>(call.problem.k), results.c, results.bias);
@@ -1026,11 +1034,17 @@ cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const 
   return cudaSuccess;
 }
 
-// `of_a`: w is A. first(boxes of w) launches the first pass, of up to eight lines the only one here; wide(boxes of w, whether the first) either,
-// where they are kernels of other files.
-template <class First, class Wide>
+template <class S, ReadW kRead>
+cudaError_t launch_shape(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
+                         const Operand16& split_w, const Operand16& split_x, float* partials) {
+  return launch_kernel<S, kRead>(&kernel<S, kRead>, call, boxes, of_a, w, x, split_w, split_x, partials);
+}
+
+// `of_a`: w is A. first(boxes of w) launches the first pass, of up to eight lines the only one here; turns(shape, boxes of w) that of shapes
+// that take turns; wide(boxes of w, whether the first) either, where they are kernels of other files.
+template <class First, class Turns, class Wide>
 cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x, const Operand16& split_w,
-                const Operand16& split_x, float* partials, First first, Wide wide) {
+                const Operand16& split_x, float* partials, First first, Turns turns, Wide wide) {
   const View& view = of_a ? call.prepared.view_a : call.prepared.view_b;
   Boxes boxes = view.boxes;
   boxes.data = w.data;
@@ -1038,11 +1052,17 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
     if (is_wide(call.prepared.shape)) return wide(boxes, pass() == Pass::first);
     return with_shape<kWide64>(call, [&](auto index) {
       using S = Tiling<index(), pass()>;
-      auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
       if constexpr (S::kShapeIndex <= kMostByNumbers) {
-        if (view.reading != Reading::direct) function = &launch_shape<S, ReadW::numbers>;
+        if (view.reading != Reading::direct) {
+          return launch_shape<S, ReadW::numbers>(call, boxes, of_a, w, x, split_w, split_x, partials);
+        }
       }
-      return function(call, boxes, of_a, w, x, split_w, split_x, partials);
+      if constexpr (S::kFirst && S::kShape.in_turns) {
+        return turns(index, boxes);
+      } else {
+        const auto function = boxes.along_k ? &launch_shape<S, ReadW::along_k> : &launch_shape<S, ReadW::along_lines>;
+        return function(call, boxes, of_a, w, x, split_w, split_x, partials);
+      }
     });
   };
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;

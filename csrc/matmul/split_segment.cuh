@@ -106,10 +106,10 @@ TREDUCE_DEVICE unsigned flags_of(const SegmentScale& s, bool dense, bool close, 
   return s.flags & ~((dense ? 0u : kDense) | (close ? 0u : kClose) | (few ? 0u : kFew));
 }
 
-// Splits numbers of a segment into halves, two a word; look(the large halves of two).
-template <int kCount, class Look>
+// Splits numbers of a segment into halves, two a word.
+template <int kCount>
 TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint32_t (&high)[kCount / 2],
-                          uint32_t (&low)[kCount / 2], Look look) {
+                          uint32_t (&low)[kCount / 2]) {
   const float down = power_of_two(-s.exponent), far_down = power_of_two(kLowBits - s.exponent);
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
@@ -118,35 +118,38 @@ TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint3
     // Exact: the rest has fewer bits than the number.
     const __half2 rest = __floats2half2_rn(fmaf(back.x, -float(1 << kLowBits), x[i * 2] * far_down),
                                            fmaf(back.y, -float(1 << kLowBits), x[i * 2 + 1] * far_down));
-    look(top);
     memcpy(high + i, &top, 4);
     memcpy(low + i, &rest, 4);
   }
 }
-template <int kCount>
-TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint32_t (&high)[kCount / 2],
-                          uint32_t (&low)[kCount / 2]) {
-  halve(x, s, high, low, [](__half2) {});
-}
-
-// Splits a segment into halves. Each of kLanes neighbouring lanes has kCount of its numbers, zeros past the end of k, and gets the
-// halves of these. Returns its flags. Who calls: all lanes of a warp.
+// The flags of a segment of which each of kLanes neighbouring lanes has kCount of the numbers, zeros past the end of k. `high`: their
+// large halves. Who calls: all lanes of a warp.
 template <int kCount, int kLanes>
-TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, const SegmentScale& s,
-                                      uint32_t (&high)[kCount / 2], uint32_t (&low)[kCount / 2]) {
+TREDUCE_DEVICE unsigned flags_of_halves(const uint32_t (&high)[kCount / 2], int present, const SegmentScale& s) {
   // Counts large numbers and, times kNearOnes, near ones.
   constexpr int kNearOnes = 128;
   static_assert(kCount * (kNearOnes + 1) / 2 <= 2048 && kCount * kLanes < kNearOnes);  // float16 has such integers
   __half2 found = __float2half2_rn(0.0f);
-  halve(x, s, high, low, [&](__half2 top) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    __half2 top;
+    memcpy(&top, high + i, 4);
     found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge)));
     found = __hfma2(__hge2(__habs2(top), __float2half2_rn(kNear)), __float2half2_rn(kNearOnes), found);
-  });
+  }
   int both = static_cast<int>(__low2float(found) + __high2float(found));
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) both += __shfl_xor_sync(~0u, both, d);
   const int large = both % kNearOnes, near = both / kNearOnes;
   return flags_of(s, 2 * large > present, near == present, large <= 2);
+}
+
+// Splits a segment into halves, and returns its flags.
+template <int kCount, int kLanes>
+TREDUCE_DEVICE unsigned halve_segment(const float (&x)[kCount], int present, const SegmentScale& s,
+                                      uint32_t (&high)[kCount / 2], uint32_t (&low)[kCount / 2]) {
+  halve(x, s, high, low);
+  return flags_of_halves<kCount, kLanes>(high, present, s);
 }
 
 // Both. `exponent`: of the segment's scale.
@@ -158,6 +161,107 @@ TREDUCE_DEVICE Extremes split_segment(const float (&x)[kCount], int present, int
   flags = halve_segment<kCount, kLanes>(x, present, s, high, low);
   exponent = s.exponent;
   return extremes;
+}
+
+// What a lane has seen of a line: the flags of its segments, and the largest and the smallest nonzero magnitude, of this lane's numbers or
+// of others' too, as bits without the sign, of which the exponents hold.
+struct Seen {
+  uint32_t most = 0, least = ~0u;
+  unsigned flags = 0xff;
+
+  TREDUCE_DEVICE void add(uint32_t most_of_segment, uint32_t least_of_segment, unsigned flags_of_segment) {
+    most = max(most, most_of_segment);
+    least = min(least, least_of_segment);
+    flags &= flags_of_segment;
+  }
+  TREDUCE_DEVICE void add(const Extremes& e, unsigned flags_of_segment) {
+    add(e.most >> 1, e.least_nonzero == ~0u ? ~0u : (e.least_nonzero + 1) >> 1, flags_of_segment);
+  }
+  // Who calls: all lanes of a warp.
+  TREDUCE_DEVICE Facts facts() const {
+    uint32_t largest = most, smallest = least;
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) {
+      largest = max(largest, __shfl_xor_sync(~0u, largest, d));
+      smallest = min(smallest, __shfl_xor_sync(~0u, smallest, d));
+    }
+    return facts_of(flags, largest >> 23, min(smallest >> 23, 255u));
+  }
+};
+
+// Splits a lane's numbers of some lines' segments as split_segment does, with fewer instructions where all lines of the warp are as most are:
+// all numbers near the largest, one that is large in each lane, and a scale not far from the unit. Nothing need be counted then, and the
+// extremes are found by numbers' first 16 bits. `exponent`: of the scales. Who calls: all lanes of a warp.
+template <int kLines>
+TREDUCE_DEVICE void split_numbers(const float (&x)[kLines][kNumbers], int present, const int (&unit)[kLines],
+                                  uint32_t (&high)[kLines][kNumbers / 2], uint32_t (&low)[kLines][kNumbers / 2],
+                                  int (&exponent)[kLines], Seen (&seen)[kLines]) {
+  constexpr uint32_t kExponent = 1 << 23;
+  constexpr int kBias = 127 + kTop;  // a scale's exponent is the largest number's, as float32 has it, less this
+  // Exponents of scales that are not limited, and with which no bound of scale_of is subnormal.
+  constexpr int kRange = 33, kFirst = -93, kBelowUnit = 19;
+  static_assert(kFirst >= kLowestScale && kFirst + kLeast + 127 > 0 && kFirst + kRange <= kLowestUnit + kHighest);
+  static_assert(kBelowUnit <= -kLowest && kRange - kBelowUnit <= kHighest && kRange <= -kLowest);
+  // |x| * 2^-exponent is at least kNear, and kLarge, from these exponents below the largest on.
+  constexpr int kNearBelow = kTop + 8, kLargeBelow = kTop - 5;
+  static_assert(kNear == 1.0f / (1 << (kNearBelow - kTop)) && kLarge == 1 << (kTop - kLargeBelow));
+  constexpr unsigned kPlainest = kPlainestFacts & 0xff;
+
+  uint32_t most[kLines], least[kLines];
+  SegmentScale s[kLines];
+  bool plain = true;
+#pragma unroll
+  for (int l = 0; l < kLines; ++l) {
+    const auto two = [&](int i) {
+      return __byte_perm(__float_as_uint(x[l][i]), __float_as_uint(x[l][i + 1]), 0x7632) & 0x7fff7fff;
+    };
+    uint32_t two_most = 0, two_least = ~0u;
+#pragma unroll
+    for (int i = 0; i < kNumbers; i += 4) {
+      const uint32_t a = two(i), b = two(i + 2);
+      two_most = __vimax3_u16x2(two_most, a, b);
+      two_least = __vimin3_u16x2(two_least, a, b);
+    }
+    const uint32_t own = max(two_most, two_most << 16);
+    most[l] = own, least[l] = min(two_least, two_least << 16);
+#pragma unroll
+    for (int d = kLanes / 2; d > 0; d /= 2) most[l] = max(most[l], __shfl_xor_sync(~0u, most[l], d));
+    const uint32_t top = most[l] & 0xff800000u;
+    s[l] = {static_cast<int>(top / kExponent) - kBias, kPlainest};
+    const int first = max(min(unit[l] - kBelowUnit, kHighestUnit - kRange), kFirst);
+    plain = plain && top - static_cast<uint32_t>(first + kBias) * kExponent <= kRange * kExponent &&
+            least[l] >= top - kNearBelow * kExponent && own >= top - kLargeBelow * kExponent;
+  }
+  plain = __all_sync(~0u, plain);
+  if (!plain) {
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) {
+      const Extremes extremes = Extremes::of<kLanes>(x[l]);
+      s[l] = scale_of(extremes, unit[l]);
+      most[l] = extremes.most >> 1;
+      least[l] = extremes.least_nonzero == ~0u ? ~0u : (extremes.least_nonzero + 1) >> 1;
+    }
+  }
+#pragma unroll
+  for (int l = 0; l < kLines; ++l) halve(x[l], s[l], high[l], low[l]);
+  if (!plain) {
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) s[l].flags = flags_of_halves<kNumbers, kLanes>(high[l], present, s[l]);
+  }
+#pragma unroll
+  for (int l = 0; l < kLines; ++l) {
+    seen[l].add(most[l], least[l], s[l].flags);
+    exponent[l] = s[l].exponent;
+  }
+}
+// The same of one line. Returns the exponent of its scale.
+TREDUCE_DEVICE int split_numbers(const float (&x)[kNumbers], int present, int unit, uint32_t (&high)[kNumbers / 2],
+                                 uint32_t (&low)[kNumbers / 2], Seen& seen) {
+  using Halves = uint32_t[1][kNumbers / 2];
+  int exponent[1];
+  split_numbers<1>(reinterpret_cast<const float (&)[1][kNumbers]>(x), present, {unit}, reinterpret_cast<Halves&>(high),
+                   reinterpret_cast<Halves&>(low), exponent, reinterpret_cast<Seen(&)[1]>(seen));
+  return exponent[0];
 }
 
 // The largest magnitude without its last 16 bits; and above it, so that both are found by one maximum, the complement of the smallest
@@ -196,28 +300,6 @@ TREDUCE_DEVICE uint32_t near_bound(const SegmentScale& s) {
   return static_cast<uint32_t>(s.exponent + kNearExponent - 1 + 127) << 7 | 0x7f;
 }
 
-// Splits a line's segment as split_segment does, with fewer instructions: extremes are looked for by their first 16 bits, which mostly tell
-// whether all numbers are near the largest, so only large ones are counted. Where some are zero, or may be near or not, split_segment does
-// it. Returns the exponents of the extremes. Who calls: all lanes of a warp.
-TREDUCE_DEVICE Extremes split_line(const float (&x)[kNumbers], int present, int unit, uint32_t (&high)[kNumbers / 2],
-                                   uint32_t (&low)[kNumbers / 2], int& exponent, unsigned& flags) {
-  const Tops tops = all_tops_of(x);
-  const Extremes extremes = extremes_of(tops);
-  const SegmentScale s = scale_of(extremes, unit);
-  const uint32_t least = least_of(tops), bound = near_bound(s);
-  if (__any_sync(~0u, least == 0 || least == bound)) {
-    return split_segment<kNumbers, kLanes>(x, present, unit, high, low, exponent, flags);
-  }
-  __half2 found = __float2half2_rn(0.0f);
-  halve(x, s, high, low, [&](__half2 top) { found = __hadd2(found, __hge2(__habs2(top), __float2half2_rn(kLarge))); });
-  int large = static_cast<int>(__low2float(found) + __high2float(found));
-#pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) large += __shfl_xor_sync(~0u, large, d);
-  flags = flags_of(s, 2 * large > present, least > bound, large <= 2);
-  exponent = s.exponent;
-  return extremes;
-}
-
 // The sum of a segment, from both accumulators of the tensor core.
 TREDUCE_DEVICE float segment_sum(float high, float rest) { return fmaf(rest, 1.0f / (1 << kLowBits), high); }
 
@@ -229,11 +311,11 @@ TREDUCE_DEVICE void add_segment(float& acc, float high, float rest, float scale)
 
 // Shifts the halves of a segment from its scale 2^own to the unit 2^unit, if that is exact and makes no half a float16 subnormal,
 // which the tensor core would align otherwise: sums then change by a power of two alone. If not, the halves stay. Each of kLanes
-// neighbouring lanes has some of the halves. `least`: the smallest nonzero magnitude, as Extremes has it.
+// neighbouring lanes has some of the halves. `least`: the exponent of the smallest nonzero magnitude, as Facts have it.
 // Who calls: all lanes of a warp.
 // Returns the factor that brings the segment's sum to the unit: 1 where the halves were shifted.
 template <int kWords, int kLanes>
-TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], uint32_t least, int own, int unit) {
+TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], int least, int own, int unit) {
   // The smallest nonzero magnitude, two at a time: with the sign bit set, less one, every value is negative but zero, which
   // becomes the largest.
   uint32_t two = 0x7fff7fff;
@@ -246,9 +328,9 @@ TREDUCE_DEVICE float to_unit(uint32_t (&high)[kWords], uint32_t (&low)[kWords], 
   const int down = unit - own;
   constexpr int kNormal = -14;  // the exponent of float16's least normal number
   // Magnitudes from these bounds on stay normal when shifted by `down`. The factor itself is normal down to 2^-14.
-  const uint32_t bound = (static_cast<uint32_t>(unit + kNormal + 127) << 24) - 1;
+  const int bound = unit + kNormal + 127;
   const int bound_low = static_cast<int16_t>((1 + down) << 10 | 0x8000) - 1;
-  if (least == ~0u) return 1.0f;  // all are zero
+  if (least == 255) return 1.0f;  // all are zero
   if (down > 0 && down <= kTop && least >= bound && least_low >= bound_low) {
     const __half2 factor = __half2half2(__ushort_as_half(static_cast<unsigned short>((15 - down) << 10)));
     const auto multiply = [&](uint32_t& word) {

@@ -241,15 +241,11 @@ struct Tile {
   // Writes what a lane's numbers become, of a segment of the chunk. `present`: numbers of the segment.
   template <Way kWay>
   TREDUCE_DEVICE void write(const float (&numbers)[kNumbers], int segment, int octet, int unit, int present,
-                            Facts& known) const {
+                            split::Seen& seen) const {
     const int line = octet * kOctet + threadIdx.x % 32 / 4;
     uint32_t words[kQuads<kWay> / 2][kNumbers / 2];
     if constexpr (kWay == Way::pairs) {
-      int exponent;
-      unsigned flags;
-      const split::Extremes extremes =
-          split::split_segment<kNumbers, split::kLanes>(numbers, present, unit, words[0], words[1], exponent, flags);
-      known = join(known, extremes.facts(flags));
+      const int exponent = split::split_numbers(numbers, present, unit, words[0], words[1], seen);
       if (threadIdx.x % 4 == 0) block.scales[segment * kLines + line] = split::power_of_two(exponent - unit);
     } else if constexpr (kWay == Way::parts) {
       split::split_pieces(numbers, parts_exponent(shared.lines[line]), words);
@@ -311,7 +307,7 @@ struct Tile {
     const int octet = warp % kTurn, phase = warp / kTurn;
     const int end_of_own = octet < kOctets ? work.steps : 0;
     const Line line = line_of(octet < kOctets ? octet : 0);
-    Facts known = kNoFacts;
+    split::Seen seen;
     bool suits = true;
     // Of the segment that was split last.
     int group = -1, unit = 0;
@@ -362,10 +358,11 @@ struct Tile {
             // The next one, of the next chunk too.
             const int after = segment + kAtOnce < last ? segment + kAtOnce : next_end + before + phase;
             if (kAhead && after < work.steps) read(line, after * kSegment, next);
-            write<kWay>(now, at + segment - first, octet, unit, min(kSegment, work.depth - segment * kSegment), known);
+            write<kWay>(now, at + segment - first, octet, unit, min(kSegment, work.depth - segment * kSegment), seen);
           }
-          if (kWay == Way::pairs && next_end == work.steps && lane % 4 == 0) {
-            shared.found[phase][octet * kOctet + lane / 4] = known;
+          if (kWay == Way::pairs && next_end == work.steps) {
+            const Facts found = seen.facts();
+            if (lane % 4 == 0) shared.found[phase][octet * kOctet + lane / 4] = found;
           }
         } else if constexpr (kOwn) {
 #pragma unroll 1

@@ -211,6 +211,7 @@ struct WgmmaHeld;
   TREDUCE_WGMMA_HELD_OF(float16, "f16", N, A0, A1, A2, A3, B, P, Y) \
   TREDUCE_WGMMA_HELD_OF(bfloat16, "bf16", N, A0, A1, A2, A3, B, P, Y)
 TREDUCE_WGMMA_HELD(8, "4", "5", "6", "7", "8", "9", "10")
+TREDUCE_WGMMA_HELD(16, "8", "9", "10", "11", "12", "13", "14")
 TREDUCE_WGMMA_HELD(32, "16", "17", "18", "19", "20", "21", "22")
 TREDUCE_WGMMA_HELD(64, "32", "33", "34", "35", "36", "37", "38")
 TREDUCE_WGMMA_HELD(128, "64", "65", "66", "67", "68", "69", "70")
