@@ -149,6 +149,7 @@ PIECES = {
     "in_place": "persistent",
     "small_tiles": "persistent",
     "split_rows": "split_fp16",
+    "split_turns": "split_fp16",
     "split_warps": "split_fp16",
     "split_one": "split_fp16",
     "split_end": "split_fp16",
@@ -163,7 +164,8 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 
 # Rung -> how many values its kernels may load from local memory: those that loops hardly need.
-LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_fp16": 11, "split_single": 9, "split_warps": 4}
+LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_turns": 13, "split_fp16": 11, "split_single": 9}
+LOADED_AGAIN |= {"split_warps": 4}
 
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
@@ -320,6 +322,7 @@ CORES = {
     "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_held": ({"HGMMA"}, {"HMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "split_turns": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_one": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_single": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
@@ -351,7 +354,7 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
 # Kernels whose boxes a lane asks for that elect_one chose: behind `lane == 0` the compiler makes a loop over all lanes
 # of each copy.
 ASK_ONCE = ["split_fp16", "split_bf16", "split_one", "split_rows", "split_wide", "few_outputs", "few_rows"]
-ASK_ONCE += ["register_operand", "specialized_f64", "persistent", "split_both", "split_warps"]
+ASK_ONCE += ["register_operand", "specialized_f64", "persistent", "split_both", "split_turns", "split_warps"]
 
 
 @pytest.mark.parametrize("rung", ASK_ONCE)
@@ -459,7 +462,14 @@ def test_first_tasks_are_found_before_the_wait(rung):
             assert len(between) <= (rung == "persistent"), f"{symbol} divides {len(between)} times behind its wait"
 
 
-RINGS = {"few_rows", "register_operand", "specialized_f64", "split_rows", "split_wide"}  # that loads read
+RINGS = {
+    "few_rows",
+    "register_operand",
+    "specialized_f64",
+    "split_rows",
+    "split_turns",
+    "split_wide",
+}  # that loads read
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 
 

@@ -574,7 +574,8 @@ namespace split_rows {
 // rows: lines of the operand with few (X); a block has 64 of the other (W). A warp group multiplies them, another copies, and teams of
 // warps split W. One team waits for itself most of the time: two take the segments in turn, or two blocks share a multiprocessor,
 // which hides their first copies and last stores too, if there are so many. Where the copy engine reads W, warp groups of some shapes take
-// turns instead, see split_turns.cuh. Wide tiles have no teams: two warp groups split 64 lines each and multiply these, and blocks walk the tiles. Rings: `stages` of W as it is in memory, and so many bytes of W split, and of X.
+// turns instead, see split_turns.cuh. Wide tiles have no teams: two warp groups split 64 lines each and multiply these, and blocks walk the
+// tiles. Rings: `stages` of W as it is in memory, and so many bytes of W split, and of X.
 constexpr int kLines = 64, kSetLines = 8;  // of W: of a block, and of a warp that splits them
 struct Shape {
   const char *name, *parts_name;  // of the second launch

@@ -1,7 +1,8 @@
-// split_rows' first launch for up to 32 lines of X, where the copy engine reads W: warp groups take turns. Each splits its segments of all 64
-// lines of W in the registers that it multiplies them from, so nothing that is split goes through shared memory, and no warp waits for a
-// place among those who split to start its multiplications: that is what bounds split_rows. A segment's sums are added when those before it
-// have been: the sums so far go from one warp to the warp of the next group that has the same lines.
+// split_rows' first launch for tiles of up to 32 lines of X, where the copy engine reads W: four warp groups take turns. Each has every
+// fourth segment of all 64 lines of W, and splits it in the registers that it multiplies from: nothing that is split goes through shared
+// memory. In split_rows one warp group starts all multiplications, and waits for issue slots among the sixteen warps that split; that
+// bounds it. A segment's sums are added when those before it have been: the sums so far go, through shared memory, from a warp to the
+// warp of the next group that has the same lines.
 #pragma once
 
 #include "split_rows.cuh"
