@@ -375,6 +375,16 @@ struct Mode {
   // Whether that multiplies all outputs of such a line of W, of which a part is known; and whether the last launch has none to check.
   TREDUCE_DEVICE bool suffices(Facts w) const { return !halves || others.pairs_suffice(w); }
   TREDUCE_DEVICE bool is_held(Facts w) const { return matmul::is_held(w) && !(halves && others.checks(w)); }
+  // The same of a line of which this is known, and the exponent of its group's unit; and what the next launches are to know of it.
+  struct Told {
+    bool done, held;
+    Facts known;
+  };
+  TREDUCE_DEVICE Told told(Facts w, int unit) const {
+    const bool hold = !parts || parts_hold(w, unit);
+    return {hold && suffices(w), all_held && is_held(w), with_done(w, hold)};
+  }
+  TREDUCE_DEVICE Told told_nothing() const { return {true, all_held, 0}; }
   // In the second launch all are.
   TREDUCE_DEVICE static Mode all_by_parts() {
     Mode mode;
@@ -385,6 +395,20 @@ struct Mode {
     for (uint32_t& lines : mode.by_parts) lines = ~0u;
     return mode;
   }
+};
+
+// Which of a lane's outputs of a warp group's multiplication are by parts.
+template <int kRows>
+struct LaneByParts {
+  uint32_t bits = 0;  // two for each eight lines of X
+
+  TREDUCE_DEVICE explicit LaneByParts(const Mode<kRows>& mode) {
+#pragma unroll
+    for (int i = 0; i < kRows / 8; ++i) {
+      bits |= (mode.by_parts[i / 4] >> (i % 4 * 8 + threadIdx.x % 32 % 4 * 2) & 3) << i * 2;
+    }
+  }
+  TREDUCE_DEVICE bool operator()(int output) const { return (bits >> (output / 4 * 2 + output % 2) & 1) != 0; }
 };
 
 // Multiplies a piece of 64 lines of W by one of kPart lines of X, both in shared memory, in one of four steps.
@@ -736,15 +760,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
     if constexpr (S::kFirst) {
       // What is known of W now: whether the next launch has something to do, and the last one.
-      bool done = true, held = mode.all_held;
+      auto told = mode.told_nothing();
       const Facts known = seen.facts();
       if (lane % split::kLanes == 0 && exists) {
-        const bool by_parts = !mode.parts || parts_hold(known, unit);
-        done = by_parts && mode.suffices(known);
-        held = held && mode.is_held(known);
-        split::add_facts(task.facts_w(w) + mine, with_done(known, by_parts));
+        told = mode.told(known, unit);
+        split::add_facts(task.facts_w(w) + mine, told.known);
       }
-      split::tell_left(w, x, task.matrix_x, task.first + mine, done, held);
+      split::tell_left(w, x, task.matrix_x, task.first + mine, told.done, told.held);
     } else {
       store_left();
     }

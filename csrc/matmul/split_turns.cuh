@@ -132,13 +132,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   split::Seen seen[2];
   float acc[kSums];
   const auto walk = [&](auto by_halves, auto by_parts) {
-    uint32_t by_parts_here = 0;  // of this lane's outputs: two bits for each eight lines of X
-    if constexpr (by_parts()) {
-#pragma unroll
-      for (int i = 0; i < S::kRows / 8; ++i) {
-        by_parts_here |= (mode.by_parts[i / 4] >> (i % 4 * 8 + lane % 4 * 2) & 3) << i * 2;
-      }
-    }
+    const split_rows::LaneByParts<S::kRows> is_by_parts(mode);
     RingPosition<S::kStages> from;
     RingPosition<split_rows::kMostStages> at_x;
     from.skip(group);
@@ -212,7 +206,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const float4 four = first ? float4{0, 0, 0, 0} : sums[i * kWarpGroup];
         acc[i * 4] = four.x, acc[i * 4 + 1] = four.y, acc[i * 4 + 2] = four.z, acc[i * 4 + 3] = four.w;
       }
-      const auto is_by_parts = [&](int i) { return (by_parts_here >> (i / 4 * 2 + i % 2) & 1) != 0; };
       if constexpr (by_halves()) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
@@ -287,17 +280,15 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (group == (storer + 1) % kTurns && of_group < kLines / 32) {
     // What is known of W now: whether the next launch has something to do, and the last one.
     const int line = of_group * 32 + lane;
-    bool done = true, held = mode.all_held;
+    auto told = mode.told_nothing();
     if (task.first + line < work.w_lines) {
       Facts known = shared.found[0][line];
 #pragma unroll
       for (int i = 1; i < kTurns; ++i) known = join(known, shared.found[i][line]);
-      const bool holds = !mode.parts || parts_hold(known, shared.unit[line]);
-      done = holds && mode.suffices(known);
-      held = held && mode.is_held(known);
-      split::add_facts(task.facts_w(w) + line, with_done(known, holds));
+      told = mode.told(known, shared.unit[line]);
+      split::add_facts(task.facts_w(w) + line, told.known);
     }
-    split::tell_left(w, x, task.matrix_x, task.first + line, done, held);
+    split::tell_left(w, x, task.matrix_x, task.first + line, told.done, told.held);
   }
 #endif
 }
