@@ -164,8 +164,15 @@ RUNGS += [("matmul", piece) for piece in PIECES]
 
 
 # Rung -> how many values its kernels may load from local memory: those that loops hardly need.
-LOADED_AGAIN = {"split_wide": 40, "split": 16, "split_held": 16, "split_turns": 13, "split_fp16": 11, "split_single": 9}
-LOADED_AGAIN |= {"split_warps": 4}
+LOADED_AGAIN = {
+    "split_wide": 40,
+    "split": 16,
+    "split_held": 16,
+    "split_turns": 13,
+    "split_fp16": 11,
+    "split_single": 9,
+    "split_warps": 4,
+}
 
 
 @pytest.mark.parametrize(("family", "rung"), RUNGS, ids=["-".join(pair) for pair in RUNGS])
@@ -462,14 +469,8 @@ def test_first_tasks_are_found_before_the_wait(rung):
             assert len(between) <= (rung == "persistent"), f"{symbol} divides {len(between)} times behind its wait"
 
 
-RINGS = {
-    "few_rows",
-    "register_operand",
-    "specialized_f64",
-    "split_rows",
-    "split_turns",
-    "split_wide",
-}  # that loads read
+# That loads read.
+RINGS = {"few_rows", "register_operand", "specialized_f64", "split_rows", "split_turns", "split_wide"}
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 
 

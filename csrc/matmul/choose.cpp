@@ -878,7 +878,8 @@ double time_as_read(const Problem& p, const Chip& chip) {
     return wide * (t.begin + t.x * numbers(p, fewer) + std::sqrt(std::hypot(tiles * tiles, other * other)));
   }
   if (fewer > split_warps::kRows) {
-    // Fitted to 63 of 9 to 128 lines (NVIDIA H200, 2026-11-29), met within 10 % in the mean; where W is read number by number, before split_turns.
+    // Fitted to 63 of 9 to 128 lines (NVIDIA H200, 2026-11-29), met within 10 % in the mean; where W is read number by number, to 147 before
+    // split_turns.
     const bool of_a = p.m > kFewLines, boxes = has_boxes(p, of_a);
     const split_rows::Choice rows = split_rows::choose(p, of_a ? p.m : p.n, of_a ? p.n : p.m, boxes, chip);
     const bool apart = rows.group_parts > 1;

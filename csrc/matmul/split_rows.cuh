@@ -461,15 +461,15 @@ struct Scales {
   }
 };
 
-// Copies the tiles of W. Who calls: one thread.
-template <ReadW kRead, int kStages>
-TREDUCE_DEVICE void copy_w(Ring<kStages>& ring, char* tiles, const CUtensorMap& map_w, const Broadcast& box_w,
-                           const int2& batches, int first, int begin, int end) {
+// Copies the tiles of kLines of W that a task has. Who calls: one thread.
+template <ReadW kRead, int kLines, int kStages, class Task>
+TREDUCE_DEVICE void copy_w(Ring<kStages>& ring, RingPosition<kStages>& position, char* tiles, const CUtensorMap& map_w,
+                           const Work& work, const Task& task) {
   constexpr bool kAlongK = kRead == ReadW::along_k;
   constexpr int kBytes = kLines * kSegment * 4, kBoxes = kAlongK ? 2 : kLines / 32;
-  const int2 batch_w = box_w.of(batches);
-  RingPosition<kStages> position;
-  for (int step = begin; step < end; ++step, position.next()) {
+  const int2 batch_w = work.box_w.of(task.batches);
+  const int first = task.first, end = task.end;
+  for (int step = task.begin; step < end; ++step, position.next()) {
     wait_to_overwrite<ptx::kLongPause>(ring.empty + position.stage, position.parity ^ 1);
     uint64_t* const full = ring.full + position.stage;
     char* const to = tiles + position.stage * kBytes;
@@ -651,7 +651,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     const Task& task = own_task();
     const bool copies_w = kRead != ReadW::numbers && (S::kFirst || !share.listed);
     if (copies_w && warp == kFirstCopier && ptx::elect_one()) {
-      copy_w<kRead>(shared.w, tiles, map_w, work.box_w, task.batches, task.first, task.begin, task.end);
+      RingPosition<S::kStages> position;
+      copy_w<kRead, kLines>(shared.w, position, tiles, map_w, work, task);
     } else if (warp == kFirstCopier + 1) {
       const Mode mode = mode_of_x(task);
       if (ptx::elect_one()) copy_x(shared.x, tiles_x, StageOfX<S>(mode), map_x, map_x_parts, x, work, task);

@@ -68,6 +68,9 @@ struct Extremes {
     most = max(most, e.most);
     least_nonzero = min(least_nonzero, e.least_nonzero);
   }
+  // As bits without the sign, in their places; all ones if no number is nonzero.
+  TREDUCE_DEVICE uint32_t largest() const { return most >> 1; }
+  TREDUCE_DEVICE uint32_t smallest() const { return least_nonzero == ~0u ? ~0u : (least_nonzero + 1) >> 1; }
   TREDUCE_DEVICE Facts facts(unsigned flags) const {
     return facts_of(flags, most >> 24, least_nonzero == ~0u ? 255 : (least_nonzero + 1) >> 24);
   }
@@ -122,6 +125,7 @@ TREDUCE_DEVICE void halve(const float (&x)[kCount], const SegmentScale& s, uint3
     memcpy(low + i, &rest, 4);
   }
 }
+
 // The flags of a segment of which each of kLanes neighbouring lanes has kCount of the numbers, zeros past the end of k. `high`: their
 // large halves. Who calls: all lanes of a warp.
 template <int kCount, int kLanes>
@@ -175,7 +179,7 @@ struct Seen {
     flags &= flags_of_segment;
   }
   TREDUCE_DEVICE void add(const Extremes& e, unsigned flags_of_segment) {
-    add(e.most >> 1, e.least_nonzero == ~0u ? ~0u : (e.least_nonzero + 1) >> 1, flags_of_segment);
+    add(e.largest(), e.smallest(), flags_of_segment);
   }
   // Who calls: all lanes of a warp.
   TREDUCE_DEVICE Facts facts() const {
@@ -238,8 +242,8 @@ TREDUCE_DEVICE void split_numbers(const float (&x)[kLines][kNumbers], int presen
     for (int l = 0; l < kLines; ++l) {
       const Extremes extremes = Extremes::of<kLanes>(x[l]);
       s[l] = scale_of(extremes, unit[l]);
-      most[l] = extremes.most >> 1;
-      least[l] = extremes.least_nonzero == ~0u ? ~0u : (extremes.least_nonzero + 1) >> 1;
+      most[l] = extremes.largest();
+      least[l] = extremes.smallest();
     }
   }
 #pragma unroll

@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (warp >= kFirstCopier) {
     ptx::release_registers<S::kCopying>();
     if (warp == kFirstCopier && ptx::elect_one()) {
-      split_rows::copy_w<kRead>(shared.w, tiles, map_w, work.box_w, task.batches, task.first, task.begin, task.end);
+      RingPosition<S::kStages> position;
+      split_rows::copy_w<kRead, kLines>(shared.w, position, tiles, map_w, work, task);
     } else if (warp == kFirstCopier + 1) {
       const Mode mode = mode_of_x();
       if (ptx::elect_one()) {
@@ -130,7 +131,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const Mode mode = mode_of_x();
   const typename S::StageOfX stage(mode);
   split::Seen seen[2];
-  float acc[kSums];
   const auto walk = [&](auto by_halves, auto by_parts) {
     const split_rows::LaneByParts<S::kRows> is_by_parts(mode);
     RingPosition<S::kStages> from;
@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         ptx::mbarrier_wait(shared.turn[group] + of_group, parity);
         parity ^= 1;
       }
+      float acc[kSums];
 #pragma unroll
       for (int i = 0; i < kSums / 4; ++i) {
         const float4 four = first ? float4{0, 0, 0, 0} : sums[i * kWarpGroup];

@@ -231,24 +231,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp >= kWarps) {
     ptx::release_registers<kCopying>();
     if (warp == kWarps && ptx::elect_one()) {
-      constexpr bool kAlongK = kRead == ReadW::along_k;
       RingPosition<kStages> position;
       for (int index = blockIdx.x; index < work.tasks; index += gridDim.x) {
-        const auto task = Task::of(work, index);
-        const int2 batch_w = work.box_w.of(task.batches);
-        for (int step = task.begin; step < task.end; ++step, position.next()) {
-          wait_to_overwrite<ptx::kLongPause>(shared.w.empty + position.stage, position.parity ^ 1);
-          uint64_t* const full = shared.w.full + position.stage;
-          char* const to = tiles + position.stage * kBytesW;
-          ptx::mbarrier_arrive_expect(full, kBytesW);
-          constexpr int kBoxes = kAlongK ? 2 : kLines / 32;
-#pragma unroll
-          for (int box = 0; box < kBoxes; ++box) {
-            const int inner = (kAlongK ? step * kSegment : task.first) + box * 32;
-            const int outer = kAlongK ? task.first : step * kSegment;
-            ptx::load_box(to + box * (kBytesW / kBoxes), &map_w, {inner, outer, batch_w.y, batch_w.x}, full);
-          }
-        }
+        split_rows::copy_w<kRead, kLines>(shared.w, position, tiles, map_w, work, Task::of(work, index));
       }
     } else if (warp == kWarps + 1) {
       ptx::wait_for_launch_before();
