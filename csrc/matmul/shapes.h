@@ -130,12 +130,11 @@ struct Shape : TileShape {
 
   // Steps of k whose factors a thread loads at once, and of which the loop takes some. Of few outputs more: a load takes 30 cycles.
   constexpr int steps() const { return rows * columns > 32 ? 1 : rows * columns > 8 ? 2 : 4; }
-  constexpr int whole_steps() const { return 2 * steps(); }
-  // Steps of k that are copied at once: what a thread loads of them fits two fifths of its registers.
+  constexpr int whole_steps() const { return steps() < 4 ? 4 : 8; }
+  // Steps of k that are copied at once: what a thread loads of them fits three fifths of its registers.
   constexpr int depth() const {
-    const int registers = 65536 / (blocks * threads);
-    const int most = registers * 2 / 5 * threads / (tile_m + tile_n) / 16 * 16;
-    return most < 16 ? 16 : most > 128 ? 128 : most;
+    const int most = 65536 / (blocks * threads) * 3 / 5 * threads / (tile_m + tile_n);
+    return most < 32 ? 16 : most < 64 ? 32 : 64;
   }
   // Floats from a row of a warp's results in shared memory to the next.
   constexpr int out_row() const { return 4 * columns + 4; }
@@ -148,19 +147,21 @@ struct Shape : TileShape {
     return 4 * (floats > results ? floats : results);
   }
 };
-// A thread's rows and columns, of which a warp has 8 and 4 times as many, and warps below and beside each other.
-constexpr Shape shape(const char* name, int rows, int columns, int down, int across) {
+// A thread's rows and columns, of which a warp has 8 and 4 times as many; warps below and beside each other; and how many a multiprocessor
+// holds, for their registers.
+constexpr Shape shape(const char* name, int rows, int columns, int down, int across, int warps) {
   TileShape s{name, 8 * rows * down, 4 * columns * across, 32 * down * across};
-  const int outputs = rows * columns;
-  s.blocks = (outputs > 32 ? 512 : outputs > 16 ? 640 : outputs > 8 ? 768 : 1024) / s.threads;
+  s.blocks = warps / (down * across);
   return {s, rows, columns};
 }
-// Eight of 39 that were tried: the fastest of these takes 1.02 of the time of the fastest of all in the mean of 147 products (NVIDIA H200,
-// 2026-11-26).
-constexpr Shape kShapes[] = {shape("multiply 128 x 64 tiles", 8, 8, 2, 2), shape("multiply 96 x 64 tiles", 6, 8, 2, 2),
-                             shape("multiply 96 x 32 tiles", 6, 4, 2, 2),  shape("multiply 32 x 64 tiles", 2, 8, 2, 2),
-                             shape("multiply 32 x 16 tiles", 4, 4, 1, 1),  shape("multiply 32 x 32 tiles", 2, 4, 2, 2),
-                             shape("multiply 16 x 32 tiles", 2, 4, 1, 2),  shape("multiply 64 x 16 tiles", 2, 4, 4, 1)};
+// Nine of 42 that were tried: the fastest of these takes 1.004 of the time of the fastest of the eleven best in the mean of 106 products
+// (NVIDIA H200, 2026-11-29).
+constexpr Shape kShapes[] = {
+    shape("multiply 128 x 64 tiles", 8, 8, 2, 2, 16), shape("multiply 96 x 64 tiles", 6, 8, 2, 2, 20),
+    shape("multiply 64 x 64 tiles", 4, 8, 2, 2, 24),  shape("multiply 96 x 32 tiles", 6, 4, 2, 2, 24),
+    shape("multiply 64 x 32 tiles", 4, 4, 2, 2, 28),  shape("multiply 32 x 64 tiles", 2, 8, 2, 2, 28),
+    shape("multiply 32 x 32 tiles", 2, 4, 2, 2, 32),  shape("multiply 16 x 32 tiles", 2, 4, 1, 2, 32),
+    shape("multiply 64 x 16 tiles", 4, 4, 2, 1, 24)};
 constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
 
 }  // namespace short_k

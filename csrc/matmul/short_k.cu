@@ -3,17 +3,19 @@
 //
 // Order:   k order, hence the bits of `pipelined`.
 // Mapping: element k of a line lies at k * row + line in shared memory, whatever the operand's direction. Neighbouring lines are copied
-//          there by cp.async; of neighbours along k a thread loads four and stores them one below another. k is filled up to whole steps of
-//          the loop with factors of -0 and 0: their product, -0, changes no sum, of which 0 would make +0 of -0.
+//          there by cp.async; of neighbours along k a thread loads four, or one, and stores them one below another. k is filled up to whole
+//          steps of the loop with factors of -0 and 0: their product, -0, changes no sum, of which 0 would make +0 of -0.
 // Bound:   of many large matrices the multiply-adds, nine tenths of the loop's instructions in the largest tiles; of many small ones the
 //          memory; of few the latencies of a load, the loop and a store.
 // Registers: a multiply-add whose three factors all lie in even registers, or all in odd ones, costs the scheduler a cycle. The compiler
-//          avoids that if some registers are free, so the loop keeps nothing that can be computed anew (block_index), and if the loop over
-//          outputs has columns outside: the other way round a fifth of the multiply-adds were such.
+//          avoids that if some registers are free, so the loop keeps nothing that can be computed anew (block_index); if the loop over
+//          outputs has columns outside; and if sums are not stored from the registers they were added in (with_one_nan), where those of
+//          a row lie side by side.
 // Source:  Scott Gray, SGEMM (2014), for what banks of registers cost.
 #include "short_k.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "../common/divider.h"
 #include "../primitives/ptx/copy.cuh"
@@ -41,131 +43,178 @@ inline unsigned bits_of(Way way) {
   return (is_along_k(way) ? kAlongK : 0) | (is_vectors(way) ? kInVectors : 0) | (way == Way::any ? kApart : 0);
 }
 
-// kLines lines of an operand in shared memory, and how a thread of S copies them.
+// kLines lines of an operand, and how a thread of S copies them to shared memory, in rounds of S::kDepth steps of k. The last round may have
+// fewer: kWhole says that it has not.
 template <class S, int kLines>
 class Tile {
  public:
   static constexpr int kRow = row_of(kLines);  // from a step of k to the next
 
-  // Starts copies of `steps` of k from step `first` on, whose place is `to`. Of neighbours along k this thread then keeps some.
-  TREDUCE_DEVICE void start(ptx::SharedAddress to, const Lines<float>& lines, int first, int steps, unsigned lies) {
-    const int count = lines.count < kLines ? static_cast<int>(lines.count) : kLines;
-    const float* const from = lines.at(0, first);
-    const bool vectors = lies & kInVectors, apart = lies & kApart;
-    if (lies & kAlongK) {
-      vectors ? load_along_k<true>(from, lines.stride, count, steps)
-              : load_along_k<false>(from, lines.stride, count, steps);
-    } else if (vectors) {
-      copy_vectors(to, from, lines.step, count, steps);
+  TREDUCE_DEVICE Tile(const Lines<float>& lines, ptx::SharedAddress to, unsigned lies)
+      : lies_(lies),
+        stride_(lines.stride),
+        step_(lines.step),
+        count_(lines.count < kLines ? static_cast<int>(lines.count) : kLines) {
+    const Share share = share_of(lies);
+    from_ = lines.at(min(share.line, count_ - 1), share.k);
+    to_ = to + kBytes * (share.k * kRow + share.line);
+  }
+
+  // Starts copies of the next steps of k. Of neighbours along k this thread then keeps some.
+  template <bool kWhole>
+  TREDUCE_DEVICE void start(int steps) {
+    if (lies_ & kAlongK) {
+      lies_& kInVectors ? load_fours_along_k<kWhole>(steps) : load_ones_along_k<kWhole>(steps);
+    } else if (lies_ & kInVectors) {
+      copy_vectors<kWhole>(steps);
     } else {
-      apart ? copy_lines<false>(to, from, lines.stride, lines.step, count, steps)
-            : copy_lines<true>(to, from, 1, lines.step, count, steps);
+      lies_& kApart ? copy_lines<kWhole, false>(steps) : copy_lines<kWhole, true>(steps);
     }
   }
-  // Stores what this thread has kept.
-  TREDUCE_DEVICE void finish(ptx::SharedAddress to, int steps, unsigned lies) const {
-    if (lies & kAlongK) store_along_k(to, steps);
+  // Stores what this thread has kept, and goes on to the steps that follow.
+  template <bool kWhole>
+  TREDUCE_DEVICE void finish(int steps) {
+    if (lies_ & kAlongK) {
+      lies_& kInVectors ? store_fours_along_k<kWhole>(steps) : store_ones_along_k<kWhole>(steps);
+    }
+    from_ += S::kDepth * (lies_ & kAlongK ? 1 : step_);
+    to_ += kBytes * S::kDepth * kRow;
   }
 
   // Steps of k from first to end become `value`.
   TREDUCE_DEVICE static void fill(float* tile, int first, int end, float value) {
+#pragma unroll 1
     for (int i = first * kRow + threadIdx.x; i < end * kRow; i += S::kThreads) tile[i] = value;
   }
 
  private:
   static constexpr int kBytes = sizeof(float);
+  // Along k a warp loads 8 lines by 16 steps of k at once, four steps a thread, or 4 lines by 8 steps, of which no two meet in a bank; of
+  // neighbouring lines a thread copies four at once, or one.
+  static constexpr int kHop = S::kThreads / 4, kHalves = S::kDepth / 16;
+  static constexpr int kHopOfOnes = S::kThreads / 8, kEighths = S::kDepth / 8;
+  static_assert(kLines % kHop == 0);
+  static constexpr int kFours = kLines / 4, kFoursDown = S::kThreads / kFours;
+  static constexpr int kOnes = kLines >= 32 ? 32 : kLines >= 16 ? 16 : 8, kOnesDown = S::kThreads / kOnes;
 
-  // A warp loads 8 lines by 16 steps of k at once.
-  static constexpr int kHop = S::kThreads / 4, kPasses = static_cast<int>(ceil_div(kLines, kHop)),
-                       kHalves = S::kDepth / 16;
+  // Where a thread's share of a round begins.
+  struct Share {
+    int line, k;
+  };
+  TREDUCE_DEVICE static Share share_of(unsigned lies) {
+    const int t = threadIdx.x;
+    if (lies & kAlongK) return lies & kInVectors ? Share{t / 4, t % 4 * 4} : Share{t / 8, t % 8};
+    return lies & kInVectors ? Share{t % kFours * 4, t / kFours} : Share{t % kOnes, t / kOnes};
+  }
 
-  template <bool kVectors>
-  TREDUCE_DEVICE void load_along_k(const float* from, int64_t stride, int count, int steps) {
-    const int k = threadIdx.x % 4 * 4, line = threadIdx.x / 4;
-    from += line * stride + k;
-    const int64_t hop = kHop * stride;
+  // Of lines that do not exist it loads others, rather than ask before each load.
+  template <bool kWhole>
+  TREDUCE_DEVICE void load_fours_along_k(int steps) {
+    const Share share = share_of(kAlongK | kInVectors);
+    const float* next = from_;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int left = line + pass * kHop < count ? steps - k : 0;
+    for (int pass = 0; pass < kLines / kHop; ++pass) {
+      const float* const from = share.line + pass * kHop < count_ ? next : from_;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        float (&to)[4] = kept_[pass][half];
-        if constexpr (kVectors) {
-          if (16 * half < left) {
-            const float4 vector = *reinterpret_cast<const float4*>(from + 16 * half);
-            to[0] = vector.x, to[1] = vector.y, to[2] = vector.z, to[3] = vector.w;
-          }
-        } else {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if (16 * half + e < left) to[e] = from[16 * half + e];
-          }
+        if (kWhole || share.k + 16 * half < steps) {
+          const float4 vector = *reinterpret_cast<const float4*>(from + 16 * half);
+          float* const to = kept_ + 4 * (pass * kHalves + half);
+          to[0] = vector.x, to[1] = vector.y, to[2] = vector.z, to[3] = vector.w;
         }
       }
-      from += hop;
+      next += kHop * stride_;
+    }
+  }
+  template <bool kWhole>
+  TREDUCE_DEVICE void store_fours_along_k(int steps) const {
+    const Share share = share_of(kAlongK | kInVectors);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if (!kWhole && share.k + 16 * half >= steps) break;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int pass = 0; pass < kLines / kHop; ++pass) {
+          ptx::store_shared(to_ + kBytes * (pass * kHop + (16 * half + e) * kRow),
+                            kept_[4 * (pass * kHalves + half) + e]);
+        }
+      }
     }
   }
 
-  TREDUCE_DEVICE void store_along_k(ptx::SharedAddress to, int steps) const {
-    const int k = threadIdx.x % 4 * 4, line = threadIdx.x / 4;
-    to += kBytes * (k * kRow + line);
+  template <bool kWhole>
+  TREDUCE_DEVICE void load_ones_along_k(int steps) {
+    const Share share = share_of(kAlongK);
+    const float* from = from_;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int pass = 0; pass < kLines / kHopOfOnes; ++pass) {
+      const int left = share.line + pass * kHopOfOnes < count_ ? steps - share.k : 0;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int step = 16 * half + e;
-        if (k + step >= steps) break;
+      for (int i = 0; i < kEighths; ++i) {
+        if (8 * i < left) kept_[pass * kEighths + i] = from[8 * i];
+      }
+      from += kHopOfOnes * stride_;
+    }
+  }
+  template <bool kWhole>
+  TREDUCE_DEVICE void store_ones_along_k(int steps) const {
+    const Share share = share_of(kAlongK);
 #pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) {
-          if (kLines % kHop == 0 || line + pass * kHop < kLines) {
-            ptx::store_shared(to + kBytes * (pass * kHop + step * kRow), kept_[pass][half][e]);
-          }
-        }
+    for (int i = 0; i < kEighths; ++i) {
+      if (!kWhole && share.k + 8 * i >= steps) break;
+#pragma unroll
+      for (int pass = 0; pass < kLines / kHopOfOnes; ++pass) {
+        ptx::store_shared(to_ + kBytes * (pass * kHopOfOnes + 8 * i * kRow), kept_[pass * kEighths + i]);
       }
     }
   }
 
   // Single elements of neighbouring lines or, unless kNeighbours, of any; of few lines several steps of k a warp.
-  template <bool kNeighbours>
-  TREDUCE_DEVICE static void copy_lines(ptx::SharedAddress to, const float* from, int64_t stride, int64_t step,
-                                        int count, int steps) {
-    constexpr int kAcross = kLines >= 32 ? 32 : kLines >= 16 ? 16 : 8, kDown = S::kThreads / kAcross;
-    const int line = threadIdx.x % kAcross;
-    int k = threadIdx.x / kAcross;
-    from += k * step + line * (kNeighbours ? 1 : stride);
-    to += kBytes * (k * kRow + line);
-#pragma unroll 2
-    for (; k < steps; k += kDown) {
+  template <bool kWhole, bool kNeighbours>
+  TREDUCE_DEVICE void copy_lines(int steps) const {
+    const Share share = share_of(0);
+    const float* from = from_;
+    ptx::SharedAddress to = to_;
+    const auto copy = [&] {
 #pragma unroll
-      for (int hop = 0; hop < kLines; hop += kAcross) {
-        if (line + hop < count) ptx::copy_async<kBytes>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride));
+      for (int hop = 0; hop < kLines; hop += kOnes) {
+        if (share.line + hop < count_) {
+          ptx::copy_async<kBytes>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride_));
+        }
       }
-      from += kDown * step;
-      to += kBytes * kDown * kRow;
+      from += kOnesDown * step_;
+      to += kBytes * kOnesDown * kRow;
+    };
+    if constexpr (kWhole) {
+#pragma unroll 4
+      for (int i = 0; i < S::kDepth / kOnesDown; ++i) copy();
+    } else {
+#pragma unroll 1
+      for (int k = share.k; k < steps; k += kOnesDown) copy();
     }
   }
 
   // Four neighbouring lines at once.
-  TREDUCE_DEVICE static void copy_vectors(ptx::SharedAddress to, const float* from, int64_t step, int count,
-                                          int steps) {
-    constexpr int kAcross = kLines / 4, kDown = S::kThreads / kAcross, kAtOnce = 4;
-    const int line = threadIdx.x % kAcross * 4;
-    int k = threadIdx.x / kAcross;
-    if (k >= kDown || line >= count) return;
-    from += k * step + line;
-    to += kBytes * (k * kRow + line);
-#pragma unroll 1
-    for (; k < steps; k += kAtOnce * kDown) {
+  template <bool kWhole>
+  TREDUCE_DEVICE void copy_vectors(int steps) const {
+    const Share share = share_of(kInVectors);
+    if ((S::kThreads % kFours != 0 && share.k >= kFoursDown) || share.line >= count_) return;
+    const float* from = from_;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (k + i * kDown < steps) ptx::copy_async<4 * kBytes>(to + kBytes * i * kDown * kRow, from);
-        from += kDown * step;
-      }
-      to += kBytes * kAtOnce * kDown * kRow;
+    for (int k = 0; k < S::kDepth; k += kFoursDown) {
+      const bool all_exist = kWhole && S::kDepth % kFoursDown == 0;
+      if (all_exist || share.k + k < steps) ptx::copy_async<4 * kBytes>(to_ + kBytes * k * kRow, from);
+      from += kFoursDown * step_;
     }
   }
 
-  float kept_[kPasses][kHalves][4];
+  const unsigned lies_;
+  const int64_t stride_, step_;
+  const int count_;
+  const float* from_;      // this thread's first element of the round,
+  ptx::SharedAddress to_;  // and where it goes
+  float kept_[kLines * S::kDepth / S::kThreads];
 };
 
 // Where a block's tile begins, in 32 bits.
@@ -235,11 +284,21 @@ TREDUCE_DEVICE void store_rows(float* c, const float* results, int64_t n, int ro
   }
 }
 
+// What round_to<float> makes of a sum, in one instruction: a GPU's arithmetic has one NaN, 0x7fffffff, and as an integer that is above every
+// other sum.
+TREDUCE_DEVICE float with_one_nan(float sum) {
+#ifdef __CUDA_ARCH__
+  return __int_as_float(min(__float_as_int(sum), 0x7fc00000));
+#else
+  return round_to<float>(sum);
+#endif
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
     kernel(const float* a, const float* b, float* c, const float* bias, Problem p, Divider down, Divider across,
            unsigned a_lies, unsigned b_lies) {
-  constexpr int kRows = S::kRows, kColumns = S::kColumns, kSteps = S::kSteps;
+  constexpr int kRows = S::kRows, kColumns = S::kColumns, kSteps = S::kSteps, kLoop = S::kShape.whole_steps();
   using TileA = Tile<S, S::kTileM>;
   using TileB = Tile<S, S::kTileN>;
   using FactorsA = Factors<kRows, WarpShape::kRows>;
@@ -248,7 +307,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
   const int lane_row = WarpShape::row(lane), lane_column = WarpShape::column(lane);
   const int warp_row = warp / S::kAcross * S::kWarpM, warp_column = warp % S::kAcross * S::kWarpN;
   const int all = static_cast<int>(p.k);
-  const int padded = static_cast<int>(round_up(all, S::kShape.whole_steps()));
+  const int padded = static_cast<int>(round_up(all, kLoop));
   float* const tile_a = dynamic_shared<float>();
   float* const tile_b = tile_a + padded * TileA::kRow;
 
@@ -259,20 +318,22 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
     const Lines<float> rows = rows_of(a, p, at, place.row), columns = columns_of(b, p, at, place.column);
     ptx::allow_launch_after();
     ptx::wait_for_launch_before();
+    TileA copy_a(rows, ptx::shared_address(tile_a), a_lies);
+    TileB copy_b(columns, ptx::shared_address(tile_b), b_lies);
+    const auto round = [&](auto whole, int steps) {
+      copy_a.template start<whole()>(steps);
+      copy_b.template start<whole()>(steps);
+      copy_a.template finish<whole()>(steps);
+      copy_b.template finish<whole()>(steps);
+    };
+    int left = all;
 #pragma unroll 1
-    for (int first = 0; first < all; first += S::kDepth) {
-      const int steps = min(all - first, S::kDepth);
-      const ptx::SharedAddress to_a = ptx::shared_address(tile_a + first * TileA::kRow);
-      const ptx::SharedAddress to_b = ptx::shared_address(tile_b + first * TileB::kRow);
-      TileA copy_a;
-      TileB copy_b;
-      copy_a.start(to_a, rows, first, steps, a_lies);
-      copy_b.start(to_b, columns, first, steps, b_lies);
-      copy_a.finish(to_a, steps, a_lies);
-      copy_b.finish(to_b, steps, b_lies);
+    for (; left >= S::kDepth; left -= S::kDepth) round(std::true_type(), S::kDepth);
+    if (left > 0) round(std::false_type(), left);
+    if (all < padded) {
+      TileA::fill(tile_a, all, padded, -0.0f);
+      TileB::fill(tile_b, all, padded, 0.0f);
     }
-    TileA::fill(tile_a, all, padded, -0.0f);
-    TileB::fill(tile_b, all, padded, 0.0f);
     ptx::commit_copies();
     ptx::wait_copies<0>();
     __syncthreads();
@@ -292,10 +353,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
   };
   load(0, 0);
 #pragma unroll 1
-  for (int k = 0; k < padded; k += 2 * kSteps) {
+  for (int k = 0; k < padded; k += kLoop) {
 #pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      load(1 - u, (u + 1) * kSteps);  // after the last step what nobody uses
+    for (int first = 0; first < kLoop; first += kSteps) {
+      const int u = first / kSteps % 2;
+      load(1 - u, first + kSteps);  // after the last step what nobody uses
 #pragma unroll
       for (int l = 0; l < kSteps; ++l) {
 #pragma unroll
@@ -307,8 +369,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
         }
       }
     }
-    read_a += 2 * kSteps * TileA::kRow;
-    read_b += 2 * kSteps * TileB::kRow;
+    read_a += kLoop * TileA::kRow;
+    read_b += kLoop * TileB::kRow;
   }
 
   // ---- epilogue: rows leave whole, through shared memory, where the operands were ----
@@ -324,18 +386,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kShape.blocks)
       for (int i = 0; i < kRows; ++i) sum[i][j] = with_bias(sum[i][j], bias, at);
     }
   }
-  bool any_nan = false;  // of two at once
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kColumns; j += 2) any_nan |= std::isunordered(sum[i][j], sum[i][j + 1]);
-  }
-  if (any_nan) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) sum[i][j] = round_to<float>(sum[i][j]);
-    }
+    for (int j = 0; j < kColumns; ++j) sum[i][j] = with_one_nan(sum[i][j]);
   }
   __syncthreads();
   float* const results = dynamic_shared<float>() + warp * S::kWarpM * S::kOutRow;
