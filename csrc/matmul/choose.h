@@ -7,8 +7,8 @@
 #include "../common/prepared.h"
 #include "operand.h"
 #include "shapes.h"
-#include "split.h"
-#include "split_launches.h"
+#include "split/split.h"
+#include "split/split_launches.h"
 
 namespace treduce::matmul {
 

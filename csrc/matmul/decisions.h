@@ -4,7 +4,7 @@
 
 #include "operand.h"
 #include "shapes.h"
-#include "split.h"
+#include "split/split.h"
 
 namespace treduce::matmul {
 

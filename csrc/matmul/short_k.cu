@@ -63,19 +63,21 @@ class Tile {
   // Starts copies of the next steps of k. Of neighbours along k this thread then keeps some.
   template <bool kWhole>
   TREDUCE_DEVICE void start(int steps) {
+    const bool vectors = lies_ & kInVectors, apart = lies_ & kApart;
     if (lies_ & kAlongK) {
-      lies_& kInVectors ? load_fours_along_k<kWhole>(steps) : load_ones_along_k<kWhole>(steps);
-    } else if (lies_ & kInVectors) {
+      vectors ? load_fours_along_k<kWhole>(steps) : load_ones_along_k<kWhole>(steps);
+    } else if (vectors) {
       copy_vectors<kWhole>(steps);
     } else {
-      lies_& kApart ? copy_lines<kWhole, false>(steps) : copy_lines<kWhole, true>(steps);
+      apart ? copy_lines<kWhole, false>(steps) : copy_lines<kWhole, true>(steps);
     }
   }
   // Stores what this thread has kept, and goes on to the steps that follow.
   template <bool kWhole>
   TREDUCE_DEVICE void finish(int steps) {
+    const bool vectors = lies_ & kInVectors;
     if (lies_ & kAlongK) {
-      lies_& kInVectors ? store_fours_along_k<kWhole>(steps) : store_ones_along_k<kWhole>(steps);
+      vectors ? store_fours_along_k<kWhole>(steps) : store_ones_along_k<kWhole>(steps);
     }
     from_ += S::kDepth * (lies_ & kAlongK ? 1 : step_);
     to_ += kBytes * S::kDepth * kRow;

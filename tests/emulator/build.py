@@ -33,6 +33,7 @@ NO_TWIN = (
     '"../hopper.cuh"',
     '"hopper.cuh"',
     '"groups.cuh"',
+    '"../groups.cuh"',
     '"split_rows.cuh"',
     '"split_wide.cuh"',
     '"persistent.cuh"',

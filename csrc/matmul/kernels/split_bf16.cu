@@ -13,11 +13,11 @@
 //          Computations": three parts, six products.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
-#include "../split_few.cuh"
-#include "../split_finish.cuh"
-#include "../split_parts.cuh"
-#include "../split_tiles.cuh"
-#include "../split_whole.cuh"
+#include "../split/split_few.cuh"
+#include "../split/split_finish.cuh"
+#include "../split/split_parts.cuh"
+#include "../split/split_tiles.cuh"
+#include "../split/split_whole.cuh"
 
 namespace treduce::matmul::split_bf16 {
 

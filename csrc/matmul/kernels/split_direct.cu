@@ -18,11 +18,11 @@
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
 #include "../rung.h"
-#include "../split_held.h"
-#include "../split_launches.h"
-#include "../split_pieces.cuh"
-#include "../split_single.h"
-#include "../split_source.cuh"
+#include "../split/split_held.h"
+#include "../split/split_launches.h"
+#include "../split/split_pieces.cuh"
+#include "../split/split_single.h"
+#include "../split/split_source.cuh"
 
 namespace treduce::matmul::split_direct {
 

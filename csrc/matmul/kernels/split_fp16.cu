@@ -15,13 +15,13 @@
 //          theoretical peak performance": the low half scaled by 2^11, sums outside the tensor core.
 #include "../epilogue.cuh"
 #include "../hopper.cuh"
-#include "../split_as_read.h"
-#include "../split_few.cuh"
-#include "../split_finish.cuh"
-#include "../split_parts.cuh"
-#include "../split_rest.cuh"
-#include "../split_tiles.cuh"
-#include "../split_whole.cuh"
+#include "../split/split_as_read.h"
+#include "../split/split_few.cuh"
+#include "../split/split_finish.cuh"
+#include "../split/split_parts.cuh"
+#include "../split/split_rest.cuh"
+#include "../split/split_tiles.cuh"
+#include "../split/split_whole.cuh"
 
 namespace treduce::matmul::split_fp16 {
 

@@ -2,8 +2,8 @@
 // warp splits lines of W in registers, and on the plain cores.
 #pragma once
 
-#include "../common/divider.h"
-#include "hopper.cuh"
+#include "../../common/divider.h"
+#include "../hopper.cuh"
 #include "split_launches.h"
 #include "split_pieces.cuh"
 #include "split_source.cuh"

@@ -1,7 +1,7 @@
 // A segment of lines that are split, in the registers of a warp that multiplies it by mma's instruction.
 #pragma once
 
-#include "../primitives/ptx/mma.cuh"
+#include "../../primitives/ptx/mma.cuh"
 #include "split_segment.cuh"
 
 namespace treduce::matmul::split {

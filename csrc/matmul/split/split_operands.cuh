@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
-#include "../primitives/shared.cuh"
-#include "rung.h"
+#include "../../primitives/shared.cuh"
+#include "../rung.h"
 #include "split_launches.h"
 #include "split_segment.cuh"
 #include "split_source.cuh"

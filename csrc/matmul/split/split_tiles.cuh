@@ -2,7 +2,7 @@
 // cores, read from the flags of its lines; scales and units; tensor maps.
 #pragma once
 
-#include "hopper.cuh"
+#include "../hopper.cuh"
 #include "split_segment.cuh"
 
 namespace treduce::matmul::split {

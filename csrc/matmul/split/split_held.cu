@@ -6,9 +6,9 @@
 
 #include <type_traits>
 
-#include "../primitives/ptx/atomic.cuh"
-#include "../primitives/ptx/launch.cuh"
-#include "hopper.cuh"
+#include "../../primitives/ptx/atomic.cuh"
+#include "../../primitives/ptx/launch.cuh"
+#include "../hopper.cuh"
 #include "split_group.cuh"
 #include "split_launches.h"
 #include "split_source.cuh"

@@ -3,8 +3,8 @@
 // one after the other.
 #pragma once
 
-#include "../primitives/in_order.cuh"
-#include "../primitives/ptx/launch.cuh"
+#include "../../primitives/in_order.cuh"
+#include "../../primitives/ptx/launch.cuh"
 #include "split_left.cuh"
 
 namespace treduce::matmul::split_end {

@@ -1,7 +1,7 @@
 // A float32 operand as those who split it read it: where its lines are, and in which units their groups are taken (see split.h).
 #pragma once
 
-#include "operand.h"
+#include "../operand.h"
 #include "split_segment.cuh"
 
 namespace treduce::matmul::split {

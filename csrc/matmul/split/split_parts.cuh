@@ -1,7 +1,7 @@
 // Products by three bfloat16 parts, as split_fp16 ends with them (see kernels/split_bf16.cu).
 #pragma once
 
-#include "rung.h"
+#include "../rung.h"
 #include "split_segment.cuh"
 
 namespace treduce::matmul::split_bf16 {

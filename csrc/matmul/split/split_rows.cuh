@@ -5,8 +5,8 @@
 // halves, into parts, or into both. (Where the copy engine reads W, split_turns.cuh has the first launch of tiles of few lines of X.)
 #pragma once
 
-#include "../primitives/in_order.cuh"
-#include "epilogue.cuh"
+#include "../../primitives/in_order.cuh"
+#include "../epilogue.cuh"
 #include "split_group.cuh"
 #include "split_launches.h"
 #include "split_lines.cuh"

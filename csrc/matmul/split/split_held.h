@@ -2,7 +2,7 @@
 // both take long to compile.
 #pragma once
 
-#include "rung.h"
+#include "../rung.h"
 
 namespace treduce::matmul::split_held {
 

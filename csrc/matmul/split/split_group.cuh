@@ -1,9 +1,9 @@
 // A segment of lines that are split, as a warp group multiplies it: 64 lines of W by lines of X, which lie in shared memory.
 #pragma once
 
-#include "epilogue.cuh"
+#include "../epilogue.cuh"
+#include "../tile.cuh"
 #include "split_pieces.cuh"
-#include "tile.cuh"
 
 namespace treduce::matmul::split {
 

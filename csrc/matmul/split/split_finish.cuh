@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
-#include "../primitives/ptx/launch.cuh"
-#include "../primitives/shared.cuh"
-#include "rung.h"
+#include "../../primitives/ptx/launch.cuh"
+#include "../../primitives/shared.cuh"
+#include "../rung.h"
 #include "split_launches.h"
 #include "split_segment.cuh"
 #include "split_tiles.cuh"

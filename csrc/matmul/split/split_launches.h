@@ -2,7 +2,7 @@
 // cut. Host code, free of torch and CUDA.
 #pragma once
 
-#include "shapes.h"
+#include "../shapes.h"
 #include "split.h"
 
 namespace treduce::matmul {

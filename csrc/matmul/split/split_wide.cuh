@@ -9,8 +9,8 @@
 
 #include "split_wide.h"
 
-#include "../primitives/ptx/copy_part.cuh"
-#include "../primitives/ptx/opaque.cuh"
+#include "../../primitives/ptx/copy_part.cuh"
+#include "../../primitives/ptx/opaque.cuh"
 #include "split_rows.cuh"
 
 namespace treduce::matmul::split_wide {

@@ -3,9 +3,9 @@
 // faster than others.
 #pragma once
 
-#include "../common/divider.h"
-#include "../primitives/ptx/atomic.cuh"
-#include "../primitives/ptx/opaque.cuh"
+#include "../../common/divider.h"
+#include "../../primitives/ptx/atomic.cuh"
+#include "../../primitives/ptx/opaque.cuh"
 #include "split_pieces.cuh"
 #include "split_rows.cuh"
 

@@ -15,7 +15,7 @@
 
 #include <initializer_list>
 
-#include "operand.h"
+#include "../operand.h"
 
 namespace treduce::matmul {
 

@@ -4,7 +4,7 @@
 // of a warp group's. The last warp then adds the sums of the segments, in their order.
 #pragma once
 
-#include "rung.h"
+#include "../rung.h"
 #include "split_operands.cuh"
 #include "split_pieces.cuh"
 

@@ -3,8 +3,8 @@
 // segment, until none is left. Of most data nothing is left, and then a launch would be time that is lost.
 #pragma once
 
-#include "../primitives/ptx/acquire.cuh"
-#include "../primitives/shared.cuh"
+#include "../../primitives/ptx/acquire.cuh"
+#include "../../primitives/shared.cuh"
 #include "split_finish.cuh"
 #include "split_group.cuh"
 #include "split_operands.cuh"

@@ -1,9 +1,9 @@
 // The kernels that split an operand of few lines before it is multiplied.
 #pragma once
 
-#include "../primitives/cluster.cuh"
-#include "../primitives/ptx/acquire.cuh"
-#include "../primitives/ptx/launch.cuh"
+#include "../../primitives/cluster.cuh"
+#include "../../primitives/ptx/acquire.cuh"
+#include "../../primitives/ptx/launch.cuh"
 #include "split_operands.cuh"
 
 namespace treduce::matmul::split {

@@ -4,8 +4,8 @@
 // of W. As in split_rows, X was split before, and what lines of W leave to do is for the launch after this one.
 #pragma once
 
-#include "../common/divider.h"
-#include "../primitives/ptx/opaque.cuh"
+#include "../../common/divider.h"
+#include "../../primitives/ptx/opaque.cuh"
 #include "split_pieces.cuh"
 #include "split_rows.cuh"
 

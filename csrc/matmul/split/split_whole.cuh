@@ -1,7 +1,7 @@
 // The kernels that split both operands before they are multiplied.
 #pragma once
 
-#include "../primitives/ptx/launch.cuh"
+#include "../../primitives/ptx/launch.cuh"
 #include "split_few.cuh"
 #include "split_operands.cuh"
 

@@ -2,7 +2,7 @@
 // to compile.
 #pragma once
 
-#include "rung.h"
+#include "../rung.h"
 
 namespace treduce::matmul::split_wide {
 

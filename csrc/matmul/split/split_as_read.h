@@ -2,7 +2,7 @@
 // columns (split_both.cuh). Apart from split_fp16.cu, because both take long to compile.
 #pragma once
 
-#include "rung.h"
+#include "../rung.h"
 
 namespace treduce::matmul::split_as_read {
 

@@ -3,9 +3,9 @@
 // known of the lines, in the shared memory of one of them.
 #include "split_single.h"
 
-#include "../primitives/cluster.cuh"
-#include "../primitives/ptx/launch.cuh"
-#include "hopper.cuh"
+#include "../../primitives/cluster.cuh"
+#include "../../primitives/ptx/launch.cuh"
+#include "../hopper.cuh"
 #include "split_left.cuh"
 
 namespace treduce::matmul::split_single {
