@@ -531,6 +531,7 @@ MATMUL_GROUPS = {
     "untuned": "shapes that nothing was tuned for",
     "drawn": "drawn at random",
     "hundreds": "hundreds of rows and columns, drawn at random",
+    "thousands": "up to thousands of rows and columns, drawn at random",
     "integers": "integers",
 }
 _WEIGHTS = (
@@ -575,6 +576,26 @@ def _hundreds(count: int, seed: int) -> Iterator[MatmulPoint]:
         if random.random() < 0.5:
             m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
         yield MatmulPoint("hundreds", m, n, k, "too small to hide its launches", random.choice(_DIRECTIONS))
+
+
+def _thousands(count: int, seed: int) -> Iterator[MatmulPoint]:
+    """Products of some rounds of tiles, two thirds of them of sizes that are multiples of 8."""
+    random = Random(seed)
+    for _ in range(count):
+        m, n, k = (_size(random, 128, 4096) for _ in range(3))
+        if random.random() < 2 / 3:
+            m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
+        yield MatmulPoint("thousands", m, n, k, "a shape that nobody chose", random.choice(_DIRECTIONS))
+
+
+def _long(count: int, seed: int) -> Iterator[MatmulPoint]:
+    """Few outputs of long k, half of them of sizes that are multiples of 8."""
+    random = Random(seed)
+    for _ in range(count):
+        m, n, k = _size(random, 16, 256), _size(random, 16, 256), _size(random, 4096, 60_000)
+        if random.random() < 0.5:
+            m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
+        yield MatmulPoint("long", m, n, k, "a shape that nobody chose", random.choice(_DIRECTIONS))
 
 
 MATMUL_GRID = (
@@ -627,6 +648,8 @@ MATMUL_GRID = (
         )
     ),
     MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
+    MatmulPoint("long", 100, 100, 100_000, "four tiles, of edges"),
+    *_long(10, seed=22),
     *(
         MatmulPoint("untuned", m, n, k, reason, layout)
         for m, n, k, layout, reason in (
@@ -649,6 +672,7 @@ MATMUL_GRID = (
     ),
     *_drawn(30, seed=20),
     *_hundreds(12, seed=21),
+    *_thousands(12, seed=23),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
     *(
         MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))

@@ -14,7 +14,6 @@
 // Source:  Scott Gray, SGEMM (2014), for what banks of registers cost.
 #include "short_k.h"
 
-#include <cmath>
 #include <type_traits>
 
 #include "../common/divider.h"
