@@ -33,7 +33,6 @@ NO_TWIN = (
     '"../hopper.cuh"',
     '"hopper.cuh"',
     '"groups.cuh"',
-    '"../groups.cuh"',
     '"split_rows.cuh"',
     '"split_wide.cuh"',
     '"persistent.cuh"',
