@@ -567,35 +567,16 @@ def _drawn(count: int, seed: int) -> Iterator[MatmulPoint]:
             yield MatmulPoint("drawn", m, n, k, "a shape that nobody chose", layout, batch)
 
 
-def _hundreds(count: int, seed: int) -> Iterator[MatmulPoint]:
-    """Products that a launch more or less is a tenth of, half of them of sizes that are multiples of 8."""
-    random = Random(seed)
-    size = partial(_size, random)
-    for _ in range(count):
-        m, n, k = size(130, 1200), size(130, 1200), size(128, 2048)
-        if random.random() < 0.5:
-            m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
-        yield MatmulPoint("hundreds", m, n, k, "too small to hide its launches", random.choice(_DIRECTIONS))
-
-
-def _thousands(count: int, seed: int) -> Iterator[MatmulPoint]:
-    """Products of some rounds of tiles, two thirds of them of sizes that are multiples of 8."""
+def _sizes(
+    kind: str, reason: str, count: int, seed: int, *ranges: tuple[int, int], rounded: float
+) -> Iterator[MatmulPoint]:
+    """Single products whose m, n and k are drawn from `ranges`; of the share `rounded` they are multiples of 8."""
     random = Random(seed)
     for _ in range(count):
-        m, n, k = (_size(random, 128, 4096) for _ in range(3))
-        if random.random() < 2 / 3:
+        m, n, k = (_size(random, *ends) for ends in ranges)
+        if random.random() < rounded:
             m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
-        yield MatmulPoint("thousands", m, n, k, "a shape that nobody chose", random.choice(_DIRECTIONS))
-
-
-def _long(count: int, seed: int) -> Iterator[MatmulPoint]:
-    """Few outputs of long k, half of them of sizes that are multiples of 8."""
-    random = Random(seed)
-    for _ in range(count):
-        m, n, k = _size(random, 16, 256), _size(random, 16, 256), _size(random, 4096, 60_000)
-        if random.random() < 0.5:
-            m, n, k = m // 8 * 8, n // 8 * 8, k // 8 * 8
-        yield MatmulPoint("long", m, n, k, "a shape that nobody chose", random.choice(_DIRECTIONS))
+        yield MatmulPoint(kind, m, n, k, reason, random.choice(_DIRECTIONS))
 
 
 MATMUL_GRID = (
@@ -649,7 +630,7 @@ MATMUL_GRID = (
     ),
     MatmulPoint("long", 64, 64, 65536, "one tile: only k can be shared"),
     MatmulPoint("long", 100, 100, 100_000, "four tiles, of edges"),
-    *_long(10, seed=22),
+    *_sizes("long", "a shape that nobody chose", 10, 22, (16, 256), (16, 256), (4096, 60_000), rounded=1 / 2),
     *(
         MatmulPoint("untuned", m, n, k, reason, layout)
         for m, n, k, layout, reason in (
@@ -671,8 +652,10 @@ MATMUL_GRID = (
         )
     ),
     *_drawn(30, seed=20),
-    *_hundreds(12, seed=21),
-    *_thousands(12, seed=23),
+    *_sizes(
+        "hundreds", "too small to hide its launches", 12, 21, (130, 1200), (130, 1200), (128, 2048), rounded=1 / 2
+    ),
+    *_sizes("thousands", "a shape that nobody chose", 12, 23, *[(128, 4096)] * 3, rounded=2 / 3),
     MatmulPoint("integers", 1024, 1024, 1024, "torch refuses integers on CUDA", dtypes=("int32", "int64")),
     *(
         MatmulPoint("integers", m, n, k, reason, layout, dtypes=("int8",))

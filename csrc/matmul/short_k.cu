@@ -76,7 +76,7 @@ class Tile {
   TREDUCE_DEVICE void finish(int steps) {
     const bool vectors = lies_ & kInVectors;
     if (lies_ & kAlongK) {
-      vectors ? store_fours_along_k<kWhole>(steps) : store_ones_along_k<kWhole>(steps);
+      vectors ? store_along_k<kWhole, 4>(steps) : store_along_k<kWhole, 1>(steps);
     }
     from_ += S::kDepth * (lies_ & kAlongK ? 1 : step_);
     to_ += kBytes * S::kDepth * kRow;
@@ -96,7 +96,7 @@ class Tile {
   static constexpr int kHopOfOnes = S::kThreads / 8, kEighths = S::kDepth / 8;
   static_assert(kLines % kHop == 0);
   static constexpr int kFours = kLines / 4, kFoursDown = S::kThreads / kFours;
-  static constexpr int kOnes = kLines >= 32 ? 32 : kLines >= 16 ? 16 : 8, kOnesDown = S::kThreads / kOnes;
+  static constexpr int kOnes = kLines < 32 ? kLines : 32, kOnesDown = S::kThreads / kOnes;
 
   // Where a thread's share of a round begins.
   struct Share {
@@ -128,23 +128,6 @@ class Tile {
     }
   }
   template <bool kWhole>
-  TREDUCE_DEVICE void store_fours_along_k(int steps) const {
-    const Share share = share_of(kAlongK | kInVectors);
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      if (!kWhole && share.k + 16 * half >= steps) break;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-#pragma unroll
-        for (int pass = 0; pass < kLines / kHop; ++pass) {
-          ptx::store_shared(to_ + kBytes * (pass * kHop + (16 * half + e) * kRow),
-                            kept_[4 * (pass * kHalves + half) + e]);
-        }
-      }
-    }
-  }
-
-  template <bool kWhole>
   TREDUCE_DEVICE void load_ones_along_k(int steps) {
     const Share share = share_of(kAlongK);
     const float* from = from_;
@@ -158,15 +141,21 @@ class Tile {
       from += kHopOfOnes * stride_;
     }
   }
-  template <bool kWhole>
-  TREDUCE_DEVICE void store_ones_along_k(int steps) const {
-    const Share share = share_of(kAlongK);
+  // kWidth: neighbours along k that a thread has loaded at once.
+  template <bool kWhole, int kWidth>
+  TREDUCE_DEVICE void store_along_k(int steps) const {
+    constexpr int kDown = kWidth == 4 ? kHop : kHopOfOnes, kAlong = kWidth == 4 ? 16 : 8, kTimes = S::kDepth / kAlong;
+    const Share share = share_of(kWidth == 4 ? kAlongK | kInVectors : kAlongK);
 #pragma unroll
-    for (int i = 0; i < kEighths; ++i) {
-      if (!kWhole && share.k + 8 * i >= steps) break;
+    for (int i = 0; i < kTimes; ++i) {
+      if (!kWhole && share.k + kAlong * i >= steps) break;
 #pragma unroll
-      for (int pass = 0; pass < kLines / kHopOfOnes; ++pass) {
-        ptx::store_shared(to_ + kBytes * (pass * kHopOfOnes + 8 * i * kRow), kept_[pass * kEighths + i]);
+      for (int e = 0; e < kWidth; ++e) {
+#pragma unroll
+        for (int pass = 0; pass < kLines / kDown; ++pass) {
+          ptx::store_shared(to_ + kBytes * (pass * kDown + (kAlong * i + e) * kRow),
+                            kept_[kWidth * (pass * kTimes + i) + e]);
+        }
       }
     }
   }

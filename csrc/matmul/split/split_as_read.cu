@@ -22,8 +22,17 @@ cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Oper
   const cudaError_t error = split_rows::run(
       call, of_a, w, x, split_w, split_x, partials,
       [&](const Boxes& boxes) {
-        const bool one = split_one::suits(x.lines, call.prepared.groups, call.problem.batches);
-        return (one ? &split_one::run : &split_warps::run)(call, boxes, of_a, w, x, split_w, split_x, partials);
+        CUtensorMap map_w;
+        const cudaError_t encoded =
+            hopper::encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, split_warps::kLines, &map_w, Fetch::lines);
+        if (encoded != cudaSuccess) return encoded;
+        const auto [c, bias] = split::results_of(call, partials);
+        if (split_one::suits(x.lines, call.prepared.groups, call.problem.batches)) {
+          return launch(of_a ? &split_one::kernel<true> : &split_one::kernel<false>, call.step(1), map_w, split_x,
+                        split_w, split_one::work_of(call, w, x, split_x.shape), c, bias);
+        }
+        return launch(of_a ? &split_warps::kernel<true> : &split_warps::kernel<false>, call.step(1), map_w, split_x,
+                      split_w, split_warps::work_of(call, boxes, w, x, split_x.shape), c, bias);
       },
       [&](auto index, const Boxes& boxes) {
         return split_turns::run<index()>(call, boxes, of_a, w, x, split_w, split_x, partials);

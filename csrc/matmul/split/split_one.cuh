@@ -337,17 +337,12 @@ __global__ void __launch_bounds__(kThreads, split_warps::kBlocks)
 #endif
 }
 
-// boxes: of W.
-inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
-                       const Operand16& split_w, const Operand16& split_x, float* partials) {
+inline Work work_of(const Call& call, const Operand& w, const Operand& x, const Halves& split_x) {
   const Problem& p = call.problem;
-  CUtensorMap map_w;
-  const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w, Fetch::lines);
-  if (error != cudaSuccess) return error;
   const int64_t groups = call.prepared.groups;
   Work work;
   work.groups = Divider(groups);
-  work.steps = static_cast<int>(split_x.shape.segments());
+  work.steps = static_cast<int>(split_x.segments());
   work.w_lines = static_cast<int>(w.lines);
   work.tasks = static_cast<int>(ceil_div(w.lines, int64_t(kLines)));
   work.blocks = static_cast<int>(call.step(1).grid / groups);
@@ -357,10 +352,8 @@ inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Op
   work.outputs = p.m * p.n;
   work.w = split::source_of(w);
   work.x = split::source_of(x);
-  work.vectors_x = splitting_of(x, split_x.shape).vectors;
-  const auto results = split::results_of(call, partials);
-  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work, results.c,
-                results.bias);
+  work.vectors_x = splitting_of(x, split_x).vectors;
+  return work;
 }
 
 }  // namespace treduce::matmul::split_one

@@ -293,17 +293,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 // boxes: of W.
-inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Operand& w, const Operand& x,
-                       const Operand16& split_w, const Operand16& split_x, float* partials) {
+inline Work work_of(const Call& call, const Boxes& boxes, const Operand& w, const Operand& x, const Halves& split_x) {
   const Problem& p = call.problem;
-  CUtensorMap map_w;
-  const cudaError_t error = encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, kLines, &map_w, Fetch::lines);
-  if (error != cudaSuccess) return error;
   Work work;
   work.n = p.n;
   work.w_lines = w.lines;
   work.x_lines = static_cast<int>(x.lines);
-  work.steps = static_cast<int>(split_x.shape.segments());
+  work.steps = static_cast<int>(split_x.segments());
   const int64_t w_tiles = ceil_div(w.lines, int64_t(kLines));
   work.w_tiles = Divider(w_tiles);
   work.batches = Divider(p.batches);
@@ -317,9 +313,7 @@ inline cudaError_t run(const Call& call, const Boxes& boxes, bool of_a, const Op
   work.w = split::matrices_of(w);
   work.x = split::matrices_of(x);
   work.source = split::source_of(w);
-  const auto results = split::results_of(call, partials);
-  return launch(of_a ? &kernel<true> : &kernel<false>, call.step(1), map_w, split_x, split_w, work, results.c,
-                results.bias);
+  return work;
 }
 
 }  // namespace treduce::matmul::split_warps
