@@ -275,8 +275,12 @@ def test_both_operands_are_split_as_they_are_read():
     p = plan("matmul", (40, 64, 4500), (40, 4500, 64))
     assert [launch.kernel for launch in p.launches] == [*kernels[:2], "add groups of k, finish"]
     assert p.launches[0].grid[0] == 40 * 3 and "sums of segments" not in {r.name for r in p.regions}
-    # Not of one group of k; not where the copy engine reads one of them not; not of more lines.
-    for m, n, k in ((64, 64, 2048), (64, 65, 4096), (64, 132, 4096), (8, 64, 4096)):
+    # Those who split load what the copy engine does not read: no warps copy. Tiles are as large as one another.
+    p = plan("matmul", (100, 20_001), (20_001, 130))
+    assert p.reads == ("split as it is read",) * 2 and p.launches[0].grid[0] == 2 * 3 * 21
+    assert [launch.block[0] for launch in p.launches[:2]] == [640, 640]
+    # Not of one group of k, nor of many or very few lines.
+    for m, n, k in ((64, 64, 2048), (64, 260, 4096), (8, 64, 4096)):
         assert plan("matmul", (m, k), (k, n), variant="split_fp16").reads != ("split as it is read",) * 2
 
 

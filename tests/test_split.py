@@ -1079,6 +1079,13 @@ def test_many_tiles_have_the_bits_of_few():
         (64, 68, 4500, (2,)),
         (64, 64, 4500, (40,)),  # a block a group
         (128, 124, 40_000, (3,)),
+        # Those who split load them.
+        (9, 9, 2051, ()),
+        (65, 18, 43_637, ()),
+        (49, 190, 11_605, ()),
+        (255, 250, 5001, ()),
+        (33, 70, 4099, (3,)),
+        (63, 64, 4501, (40,)),
     ],
 )
 def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, layout, poison):
@@ -1091,7 +1098,7 @@ def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, l
         return x if benign else lines_of_every_kind(x.numel() // k, k, g)[0].view_as(x)
 
     a, b = in_layout(lines(m, benign), layout[0]), in_layout(lines(n, benign).mT.contiguous(), layout[1])
-    beside = lines(130, True)  # so many that one operand is split before
+    beside = lines(260, True)  # so many that one operand is split before
     for more_a, more_b in ((torch.cat([a, beside], -2), b), (a, torch.cat([b, beside.mT], -1))):
         whole = product(more_a, more_b, SPLIT)[..., :m, :n].contiguous()
         for _ in range(2):
@@ -1099,6 +1106,16 @@ def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, l
     if benign and not batch:
         bias = torch.randn(n, generator=g, device="cuda")
         assert_same_bits(torch.ops.treduce.linear(a, b.T, bias, SPLIT.name), whole + bias)
+
+
+@pytest.mark.cuda
+def test_few_lines_of_any_stride_have_the_bits_of_contiguous_ones(poison):
+    poison()
+    a, b = (torch.randn(2 * lines, 3 * 9001, device="cuda") for lines in (100, 70))
+    for x, y in ((a[::2, ::3], b[::2, ::3]), (a[::2, 5:9006], b[::2, ::3]), (a[:100, 1:9002], b[70:, 3:9004])):
+        x_whole, y_whole = torch.cat([x, a[:260, :9001]]), torch.cat([y, b[:10, :9001]])
+        whole = product(x_whole, y_whole.T, SPLIT)[: len(x), : len(y)].contiguous()
+        assert_same_bits(product(x, y.T, SPLIT), whole)
 
 
 # Of each tile that split_direct has, and of each cluster, also of such as walk k in several rounds: m, n, k, batch.

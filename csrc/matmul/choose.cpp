@@ -914,12 +914,12 @@ AsRead readable(const Problem& p) {
 // Whether splitting both first was measured beside that.
 bool may_be_first(const Problem& p) { return are_some(p) && p.k <= 8192 && (p.batches == 1 || are_few_and_short(p)); }
 
-// The faster of both, and the product's time.
+// Of several ways the fastest, and the product's time.
 struct Timed {
   AsRead as_read;
   double time;
 };
-Timed faster_of(const Problem& p, AsRead one, const Chip& chip) {
+Timed first_or_as_read(const Problem& p, AsRead one, const Chip& chip) {
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
   // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Of batches short ones were measured (88).
@@ -927,20 +927,20 @@ Timed faster_of(const Problem& p, AsRead one, const Chip& chip) {
   const double first = time_split_first(p, chip), as_read = time_as_read(p, chip);
   return first < kFaster * as_read ? Timed{AsRead::neither, first} : Timed{one, as_read};
 }
+Timed fastest(const Problem& p, const Chip& chip) {
+  const AsRead one = readable(p);
+  const Timed best = one == AsRead::neither ? Timed{one, time_split_first(p, chip)}
+                     : may_be_first(p)      ? first_or_as_read(p, one, chip)
+                                            : Timed{one, time_as_read(p, chip)};
+  const auto both = split_both::choose(p, chip);
+  return both && both->time < best.time ? Timed{AsRead::both, both->time} : best;
+}
 
 }  // namespace
 
-AsRead split_as_read(const Problem& p, const Chip& chip) {
-  const AsRead one = readable(p);
-  return one != AsRead::neither && may_be_first(p) ? faster_of(p, one, chip).as_read : one;
-}
+AsRead split_as_read(const Problem& p, const Chip& chip) { return fastest(p, chip).as_read; }
 
-double time_of(const Problem& p, const Chip& chip) {
-  if (split_both::choose(p, true, chip)) return 17 + 2.2 * numbers(p, p.m + p.n);
-  const AsRead one = readable(p);
-  if (one == AsRead::neither) return time_split_first(p, chip);
-  return may_be_first(p) ? faster_of(p, one, chip).time : time_as_read(p, chip);
-}
+double time_of(const Problem& p, const Chip& chip) { return fastest(p, chip).time; }
 
 }  // namespace split_fp16
 
@@ -1025,22 +1025,31 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
 
 namespace split_both {
 
-std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip) {
-  constexpr int64_t kFewest = split_warps::kRows + 1, kMost = 128, kMostBytes = 32 << 20;  // sums that the L2 holds
+std::optional<Choice> choose(const Problem& p, const Chip& chip) {
+  constexpr int64_t kFewest = split_warps::kRows + 1, kMost = 4 * kTile, kMostBytes = 64 << 20;
   const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), groups = groups_of(p.k);
-  if (!boxes || groups == 1 || fewer < kFewest || more > kMost) return std::nullopt;
+  if (groups == 1 || fewer < kFewest || more > kMost) return std::nullopt;
   const int64_t tiles = tiles_of(p, kTile, kTile), segments = ceil_div(p.k, int64_t(kSegment));
-  // Of more tiles, operands that several tiles read are better split once.
-  if (tiles * groups > 2 * int64_t(chip.multiprocessors)) return std::nullopt;
-  Choice choice = {kGroupSegments, false};
+  // Microseconds: to begin, end and launch; of a block's segment, and more by the share of a tile's lines that it splits; of a MB of sums.
+  // Fitted to 150 times of 91 products (NVIDIA H200, 2026-11-29), of which half are met within 4 %.
+  struct Times {
+    double begin, segment, split;
+  };
+  constexpr Times kGroups = {7.2, 0.8, 0.7}, kRuns = {9.7, 1, 0.45};
+  constexpr double kSums = 0.3;
+  const double share = static_cast<double>(step_of(p.m) + step_of(p.n)) / (2 * kTile);
+  const auto time = [&](const Times& t, int64_t steps) {
+    return t.begin + static_cast<double>(steps) * (t.segment + t.split * share);
+  };
+  const int64_t rounds = ceil_div(tiles * groups, int64_t(chip.multiprocessors));
+  const Choice whole = {kGroupSegments, false, time(kGroups, rounds * kGroupSegments)};
   const int64_t runs = chip.multiprocessors / tiles;
-  if (runs == 0 || segments * tiles * kTile * kTile * 4 > kMostBytes) return choice;
-  // In what a block takes for a segment: what begins and ends it, and the launch that adds. Not measured by themselves.
-  constexpr int64_t kStart = 4, kAdding = 6;
+  const int64_t bytes = segments * tiles * sum_bytes_of(step_of(p.m), step_of(p.n));
+  if (runs == 0 || bytes > kMostBytes) return whole;
   const int64_t length = ceil_div(segments, runs);
-  const int64_t whole = ceil_div(tiles * groups, int64_t(chip.multiprocessors)) * (kGroupSegments + kStart);
-  if (length + kStart + kAdding < whole) choice = {static_cast<int>(length), true};
-  return choice;
+  const Choice parts = {static_cast<int>(length), true,
+                        time(kRuns, length) + kSums * 1e-6 * static_cast<double>(bytes)};
+  return parts.time < whole.time ? parts : whole;
 }
 
 }  // namespace split_both
@@ -1240,7 +1249,10 @@ bool pays(const Problem& p, const Chip& chip) {
   const bool short_lines = split_held::takes(p, chip);
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const bool single = best.choice.single;
-  const double faster = short_lines || long_lines || single ? kMeasured : few ? kFasterOfFew : kFaster;
+  // Both operands split as they are read are multiplied a second time as well.
+  const bool as_both = split_fp16::split_as_read(p, chip) == AsRead::both;
+  const bool measured = short_lines || long_lines || single || as_both;
+  const double faster = measured ? kMeasured : few ? kFasterOfFew : kFaster;
   const double time = long_lines ? time_of_long(p, best.time) : best.time;
   return (single || p.k <= kMostDepth) && time < faster * split_fp16::time_of(p, chip);
 }

@@ -139,11 +139,12 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
 
 namespace split_both {
 struct Choice {
-  int length;  // segments of a block
-  bool sums;   // whether it leaves their sums to another launch; else it has a group of k
+  int length;   // segments of a block
+  bool sums;    // whether it leaves their sums to another launch; else it has a group of k
+  double time;  // in microseconds
 };
-// None where split_rows is to do it. boxes: the copy engine reads both operands.
-std::optional<Choice> choose(const Problem& p, bool boxes, const Chip& chip);
+// If it takes the product.
+std::optional<Choice> choose(const Problem& p, const Chip& chip);
 }  // namespace split_both
 
 namespace split_held {

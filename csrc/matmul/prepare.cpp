@@ -237,19 +237,24 @@ void add_split_both(const split_both::Choice& choice, Prepared& out) {
   out.block_segments = choice.length;
   out.segment_sums = choice.sums;
   out.tile_m = out.tile_n = kTile;
-  out.stages = kStages;
+  const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
+  out.stages = stages_of(boxes);
   const int64_t tiles = tiles_of(out.problem, kTile, kTile);
+  const int64_t sum_bytes = sum_bytes_of(step_of(out.problem.m), step_of(out.problem.n));
   if (choice.sums) {
-    out.split_a.halves = out.workspace.add("sums of segments", shape.segments() * tiles * kTile * kTile * 4);
+    out.split_a.halves = out.workspace.add("sums of segments", shape.segments() * tiles * sum_bytes);
     out.split_a.units = out.workspace.add("units of groups", out.groups * tiles * 2 * kTile * 4);
   }
   const int64_t runs = ceil_div(shape.segments(), int64_t(choice.length)), blocks = tiles * runs;
   out.split_a.facts = out.workspace.add("facts of runs", tiles * 2 * kTile * runs * sizeof(Facts));
   out.split_b.facts = out.workspace.add("lines for parts", blocks * kSplitWarps);
-  for (const char* const name : {"split, multiply 64 x 64 tiles", "split, multiply parts, 64 x 64 tiles"}) {
-    add_blocks(name, blocks, out, kThreads, /*cluster=*/1, kSharedBytes);
+  add_blocks("split, multiply 64 x 64 tiles", blocks, out, threads_of(boxes), /*cluster=*/1, shared_bytes_of(boxes, 2));
+  add_blocks("split, multiply parts, 64 x 64 tiles", blocks, out, threads_of(false), /*cluster=*/1,
+             shared_bytes_of(false, kParts));
+  if (choice.sums) {
+    const int64_t bytes = 16 * add_quads(out.groups);
+    add_blocks("add segments and groups", tiles * ceil_div(sum_bytes, bytes), out, kAddThreads);
   }
-  if (choice.sums) add_blocks("add segments and groups", tiles * (kTile * kTile / 4 / kAddQuads), out, kAddThreads);
 }
 
 void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
@@ -551,9 +556,8 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   SplitRegions* const splits[] = {&out.split_a, &out.split_b};
   out.view_a = view_of(a, true);
   out.view_b = view_of(b, true);
-  const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
-  const auto both = split_both::choose(p, boxes, chip);
-  const AsRead as_read = both ? AsRead::both : split_fp16::split_as_read(p, chip);
+  const AsRead as_read = split_fp16::split_as_read(p, chip);
+  const auto both = as_read == AsRead::both ? split_both::choose(p, chip) : std::nullopt;
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = split_fp16::groups_apart(p, chip);

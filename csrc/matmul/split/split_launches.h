@@ -152,15 +152,29 @@ namespace split_both {
 
 // Outputs each way. Warps: those who multiply, those who split, and a warp group of which a thread copies. Two warp groups that multiply
 // half of the columns each were slower: the instructions bound this kernel.
-constexpr int kTile = 64, kMultiplyWarps = 4, kSplitWarps = 16, kThreads = (kMultiplyWarps + kSplitWarps + 4) * 32;
-// Rings: of both operands as they are in memory, and of both split.
-constexpr int kStages = 4, kSplitStages = 2, kWholeBytes = 2 * kTile * kSegment * 4;
-constexpr int kSharedBytes = kStages * kWholeBytes + kSplitStages * 2 * kParts * kTile * 128 + hopper::kTileAlignment;
-// Of a thread: all at first, then those who copy, split and multiply.
-constexpr int kRegisters = 65536 / kThreads / 8 * 8, kCopying = 32, kSplitting = 80;
-constexpr int kMultiplying = 6 * kRegisters - kCopying - 4 * kSplitting;
-// Of the launch that adds: quads of outputs of a block, and groups that it adds at once.
-constexpr int kAddQuads = 8, kGroupsAtOnce = 32, kAddThreads = kAddQuads * kGroupsAtOnce;
+constexpr int kTile = 64, kMultiplyWarps = 4, kSplitWarps = 16;
+constexpr int threads_of(bool boxes) { return (kMultiplyWarps + kSplitWarps + (boxes ? 4 : 0)) * 32; }
+// Rings: of both operands as they are in memory, and of both split. Who loads has one stage of the first.
+constexpr int kStages = 3, kSplitStages = 3, kWholeBytes = 2 * kTile * kSegment * 4;
+constexpr int stages_of(bool boxes) { return boxes ? kStages : 1; }
+constexpr int shared_bytes_of(bool boxes, int pieces) {
+  return stages_of(boxes) * kWholeBytes + kSplitStages * (2 * pieces * kTile * 128 + hopper::kTileAlignment) +
+         hopper::kTileAlignment;
+}
+// Lines from tile to tile: as few tiles as there can be, and each as large as the others, in the eights that a warp splits.
+inline int step_of(int64_t lines) {
+  return static_cast<int>(round_up(ceil_div(lines, ceil_div(lines, int64_t(kTile))), int64_t(split_rows::kSetLines)));
+}
+// Of a tile: threads of those who multiply that have outputs, and the bytes of a segment's sums.
+TREDUCE_HOST_DEVICE constexpr int adders_of(int step_m) { return (step_m + 15) / 16 * 32; }
+constexpr int64_t sum_bytes_of(int step_m, int step_n) { return int64_t(adders_of(step_m)) * (step_n / 8) * 16; }
+// Of the launch that adds: threads of a block, of which each has four outputs and a group; and quads of outputs of a block.
+constexpr int kAddThreads = 256;
+constexpr int add_quads(int64_t groups) {
+  int quads = kAddThreads / 4;  // a thread an output at the end
+  while (quads > 8 && quads * groups > kAddThreads) quads /= 2;
+  return quads;
+}
 
 }  // namespace split_both
 
