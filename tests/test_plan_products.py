@@ -273,7 +273,7 @@ def test_both_operands_are_split_as_they_are_read():
     assert [launch.kernel for launch in p.launches] == kernels and p.launches[0].grid[0] == 128
     assert "sums of segments" in {r.name for r in p.regions}
     p = plan("matmul", (40, 64, 4500), (40, 4500, 64))
-    assert [launch.kernel for launch in p.launches] == [*kernels[:2], "add groups of k, finish"]
+    assert [launch.kernel for launch in p.launches] == [*kernels[:2], "add groups of k", "finish"]
     assert p.launches[0].grid[0] == 40 * 3 and "sums of segments" not in {r.name for r in p.regions}
     # Those who split load what the copy engine does not read: no warps copy. Tiles are as large as one another.
     p = plan("matmul", (100, 20_001), (20_001, 130))

@@ -1109,6 +1109,22 @@ def test_few_lines_on_both_sides_have_the_bits_of_many(m, n, k, batch, benign, l
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 9000), (20, 40, 5001), (49, 190, 6605), (9, 250, 70_000)])
+def test_plain_outputs_of_a_long_k_have_the_bits_of_many(m, n, k, layout, poison):
+    """Both operands spread so far that all outputs are computed on the plain cores, a block each group of k."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+    a, b = (torch.softmax(15 * torch.randn(lines, k, generator=g, device="cuda"), 1) for lines in (m, n))
+    a[1, k // 2], b[3, 7] = torch.inf, torch.nan
+    beside, bias = torch.randn(260, k, generator=g, device="cuda"), torch.randn(n, generator=g, device="cuda")
+    whole = product(in_layout(torch.cat([a, beside]), layout[0]), in_layout(b.mT.contiguous(), layout[1]), SPLIT)[:m]
+    a, b = in_layout(a, layout[0]), in_layout(b.mT.contiguous(), layout[1])
+    assert_same_bits(product(a, b, SPLIT), whole.contiguous())
+    assert_same_bits(torch.ops.treduce.linear(a, b.mT, bias, SPLIT.name), whole + bias)
+
+
+@pytest.mark.cuda
 def test_few_lines_of_any_stride_have_the_bits_of_contiguous_ones(poison):
     poison()
     a, b = (torch.randn(2 * lines, 3 * 9001, device="cuda") for lines in (100, 70))

@@ -230,7 +230,7 @@ void add_parts(const Problem& p, const Chip& chip, bool overlapping, Prepared& o
   }
 }
 
-// The launches of split_both, but for the last.
+// The launches of split_both.
 void add_split_both(const split_both::Choice& choice, Prepared& out) {
   using namespace split_both;
   const Halves& shape = out.split_a.shape;
@@ -239,8 +239,9 @@ void add_split_both(const split_both::Choice& choice, Prepared& out) {
   out.tile_m = out.tile_n = kTile;
   const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
   out.stages = stages_of(boxes);
-  const int64_t tiles = tiles_of(out.problem, kTile, kTile);
-  const int64_t sum_bytes = sum_bytes_of(step_of(out.problem.m), step_of(out.problem.n));
+  static_assert(kTile == split::kFinishTile);
+  const Problem& p = out.problem;
+  const int64_t tiles = tiles_of(p, kTile, kTile), sum_bytes = sum_bytes_of(step_of(p.m), step_of(p.n));
   if (choice.sums) {
     out.split_a.halves = out.workspace.add("sums of segments", shape.segments() * tiles * sum_bytes);
     out.split_a.units = out.workspace.add("units of groups", out.groups * tiles * 2 * kTile * 4);
@@ -251,10 +252,13 @@ void add_split_both(const split_both::Choice& choice, Prepared& out) {
   add_blocks("split, multiply 64 x 64 tiles", blocks, out, threads_of(boxes), /*cluster=*/1, shared_bytes_of(boxes, 2));
   add_blocks("split, multiply parts, 64 x 64 tiles", blocks, out, threads_of(false), /*cluster=*/1,
              shared_bytes_of(false, kParts));
-  if (choice.sums) {
-    const int64_t bytes = 16 * add_quads(out.groups);
-    add_blocks("add segments and groups", tiles * ceil_div(sum_bytes, bytes), out, kAddThreads);
-  }
+  const int64_t bytes = 16 * add_quads(out.groups);
+  add_blocks(choice.sums ? "add segments and groups" : "add groups of k", tiles * ceil_div(sum_bytes, bytes), out,
+             kAddThreads);
+  // A block of the last launch has a group of a tile, and counts itself.
+  out.split_b.halves = out.workspace.add("groups on plain cores", out.groups * p.batches * p.m * p.n * 4);
+  out.split_b.units = out.workspace.add("blocks done", tiles * sizeof(uint32_t));
+  add_blocks("finish", tiles * out.groups, out);
 }
 
 void add_finish(const Problem& p, const Chip& chip, Prepared& out) {
@@ -560,7 +564,7 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   const auto both = as_read == AsRead::both ? split_both::choose(p, chip) : std::nullopt;
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
-  out.apart = split_fp16::groups_apart(p, chip);
+  out.apart = both || split_fp16::groups_apart(p, chip);
   out.rest_in_one = !out.few && split_fp16::rest_in_one(p, chip);
   for (int i = 0; i < 2; ++i) {
     SplitRegions& s = *splits[i];
@@ -603,7 +607,9 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
 
   if (both) {
     add_split_both(*both, out);
-  } else if (out.few) {
+    return;
+  }
+  if (out.few) {
     const bool of_a = as_read == AsRead::a;
     // A cluster for each line of X; and, to begin what is known of W, some more where that has many.
     constexpr int64_t kLinesBegun = 4096;

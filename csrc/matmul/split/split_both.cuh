@@ -102,8 +102,8 @@ struct Work {
   // byte for each warp that splits. Many blocks joining what they know of the same lines would wait for each other.
   Facts* known;
   uint4* unsuited;
-  // Whether there are lines that pairs do not suit; and outputs that are left to the last launch.
-  uint32_t *some_parts, *some_plain;
+  // Whether there are lines that pairs do not suit; and outputs that are left to the last launch, which counts its blocks.
+  uint32_t *some_parts, *some_plain, *done;
 
   TREDUCE_DEVICE int tiles() const { return down * across * batches; }
   TREDUCE_DEVICE int adders() const { return adders_of(sides[0].step); }
@@ -221,8 +221,9 @@ __global__ void __launch_bounds__(threads_of(kBoxes), 1)
     }
     if (__any_sync(~0u, plain) && threadIdx.x % 32 == 0) atomicOr(work.some_plain, ~0u);
     if (__syncthreads_or(parts) == 0) return;
-  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
-    *work.some_parts = *work.some_plain = 0;
+  } else if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) *work.some_parts = *work.some_plain = 0;
+    for (int i = threadIdx.x; i < work.tiles(); i += kThreads) work.done[i] = 0;
   }
   const int splitters = at.splitters(false) + at.splitters(true);
   if (threadIdx.x == 0) {
@@ -456,10 +457,10 @@ __global__ void __launch_bounds__(threads_of(kBoxes), 1)
 #endif
 }
 
-// Adds the sums of the segments of each group in their order, then the groups: a thread four outputs and a group, of as many groups at
-// a time as the block has threads for. quads: that a block adds, neighbours.
+// Adds the sums of the segments of each group in their order, if they were left, then the groups: a thread four outputs and a group, of as
+// many groups at a time as the block has threads for. quads: that a block adds, neighbours. of_whole: the sums of groups, [group][output].
 static __global__ void __launch_bounds__(kAddThreads, 2)
-    add_segments(TREDUCE_GRID_CONSTANT Work work, int quads, float* c, const float* bias) {
+    add_segments(TREDUCE_GRID_CONSTANT Work work, int quads, const float* of_whole, float* c, const float* bias) {
   ptx::allow_launch_after();
   __shared__ float of_groups[4 * kAddThreads];
   const int lane = static_cast<int>(threadIdx.x) % quads, slot = static_cast<int>(threadIdx.x) / quads;
@@ -476,7 +477,15 @@ static __global__ void __launch_bounds__(kAddThreads, 2)
   float total = 0;
   for (int begin = 0; begin < work.groups; begin += at_once) {
     const int group = begin + slot, quad = first + lane;
-    if (group < work.groups && quad < all) {
+    if (group < work.groups && quad < all && of_whole != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = row_of(quad, i), column = column_of(quad, i);
+        const int64_t output = at.matrix * (m * n) + (at.row + row) * n + at.column + column;
+        if (row < at.rows && column < at.columns)
+          of_groups[threadIdx.x * 4 + i] = of_whole[group * work.outputs + output];
+      }
+    } else if (group < work.groups && quad < all) {
       const int* const units = work.units_of(group, at.tile);
       const int count = min(work.steps - group * kGroupSegments, kGroupSegments);
       constexpr int kAtOnce = kGroupSegments / 2;
@@ -548,14 +557,13 @@ inline cudaError_t run(const Call& call, const Operand& a, const Operand& b, con
   work.unsuited = call.region<uint4>(prepared.split_b.facts);
   work.some_parts = split_a.codes;
   work.some_plain = split_b.codes;
+  work.done = call.region<uint32_t>(prepared.split_b.units);
   const auto first = has_boxes ? &kernel<Pass::first, true> : &kernel<Pass::first, false>;
   error = launch(first, call.step(0), maps[0], maps[1], work, partials);
   if (error == cudaSuccess) error = launch(&kernel<Pass::rest, false>, call.step(1), maps[0], maps[1], work, partials);
-  if (error == cudaSuccess && adds) {
-    error = launch(&add_segments, call.step(2), work, add_quads(prepared.groups), static_cast<float*>(call.c),
-                   static_cast<const float*>(call.bias));
-  }
-  return error;
+  if (error != cudaSuccess) return error;
+  return launch(&add_segments, call.step(2), work, add_quads(prepared.groups), static_cast<const float*>(partials),
+                static_cast<float*>(call.c), static_cast<const float*>(call.bias));
 }
 
 }  // namespace treduce::matmul::split_both

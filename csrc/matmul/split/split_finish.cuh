@@ -16,12 +16,15 @@ namespace treduce::matmul::split {
 // Plain outputs are sums of fused multiply-adds in k order over each segment; segments and groups are added in the order in which
 // the tensor cores' sums are.
 constexpr int kFixTile = kFinishTile, kFixDepth = 16;
+constexpr int kFixStride =
+    kFixTile + 4;  // in shared memory: stores along k meet twice in a bank, loads of four lines not at all
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
-// All threads of a block, who compute a tile together.
-template <int kCount>
+// All threads of a block, who compute a tile together. kLoadsAhead: there are registers to load numbers while others are multiplied.
+template <int kCount, bool kAhead>
 struct WholeBlock {
   static constexpr int kThreads = kCount;
+  static constexpr bool kLoadsAhead = kAhead;
 
   TREDUCE_DEVICE static int thread() { return static_cast<int>(threadIdx.x); }
   TREDUCE_DEVICE static void sync() { __syncthreads(); }
@@ -34,7 +37,7 @@ constexpr int kPlaces = 2048, kMostFew = 64;
 struct Scratch {
   union {
     int places[kPlaces];
-    float tiles[2][kFixTile * kFixDepth];
+    alignas(16) float tiles[2][kFixStride * kFixDepth];
     unsigned short few[kMostFew];
   };
   unsigned sums[kFixTile];
@@ -91,66 +94,122 @@ __device__ __noinline__ float sum_of_not_finite(Scratch& scratch, const float* m
   return sum_of(sum);
 }
 
-// Computes a tile of 64 x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
+// Lines of one operand of a tile, as threads copy them into shared memory, some steps of k at a time: a row for each step of k. Neighbouring
+// threads load what lies side by side.
+template <class Team, int kLines>
+struct FixLines {
+  static constexpr int kEach = kLines * kFixDepth / Team::kThreads;
+
+  const float* from;           // the thread's first number of the next steps
+  int64_t next, depth_stride;  // to its next one, of a line or of k
+  int k, k_step;
+  int to, to_step;    // where its numbers lie in a tile
+  bool there[kEach];  // whether their lines exist
+
+  TREDUCE_DEVICE FixLines(const float* data, int64_t line_stride, int64_t depth_stride, int64_t lines)
+      : depth_stride(depth_stride) {
+    const bool along_k = depth_stride == 1;
+    const int line = along_k ? Team::thread() / kFixDepth : Team::thread() % kLines;
+    const int line_step = along_k ? Team::kThreads / kFixDepth : 0;
+    k = along_k ? Team::thread() % kFixDepth : Team::thread() / kLines;
+    k_step = along_k ? 0 : Team::kThreads / kLines;
+    from = data + line * line_stride + k * depth_stride;
+    next = line_step * line_stride + k_step * depth_stride;
+    to = k * kFixStride + line;
+    to_step = k_step * kFixStride + line_step;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) there[i] = line + i * line_step < lines;
+  }
+  // The numbers of the next steps, of which `left` exist.
+  TREDUCE_DEVICE void load(int left, float (&numbers)[kEach]) {
+    const float* at = from;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i, at += next) {
+      numbers[i] = there[i] && k + i * k_step < left ? __ldg(at) : 0.0f;
+    }
+    from += kFixDepth * depth_stride;
+  }
+  TREDUCE_DEVICE void store(float* tile, const float (&numbers)[kEach]) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) tile[to + i * to_step] = numbers[i];
+  }
+};
+
+// Loads one or four neighbours from shared memory, aligned.
+template <int kCount>
+TREDUCE_DEVICE void read_neighbours(const float* from, float (&to)[kCount]) {
+  if constexpr (kCount == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else {
+    to[0] = *from;
+  }
+}
+
+// Computes a tile of kRows x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
 // Who calls: every thread of the team. Synchronises within.
-template <class Team>
+template <class Team, int kRows>
 __device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const float* b, float* c, const float* bias,
                                       const Problem& p, int64_t first_row, int64_t first_column, const Plain& plain,
                                       const bool* nothing) {
+  constexpr int kColumns = 4, kAcross = kFixTile / kColumns, kDown = kRows * kAcross / Team::kThreads;  // of a thread
+  static_assert(kDown == 1 || kDown == 4);
+  const int row = Team::thread() / kAcross * kDown, column = Team::thread() % kAcross * kColumns;
   float *const tile_a = scratch.tiles[0], *const tile_b = scratch.tiles[1];
-  constexpr int kThreads = Team::kThreads, kDown = kThreads / 16,
-                kRows = kFixTile / kDown;  // a thread has kRows x 4 outputs
-  const int x = Team::thread() % 16, y = Team::thread() / 16;
-  float acc[kRows][4] = {}, group[kRows][4] = {}, total[kRows][4] = {};
-  // Adds a part's sums to the whole's, and clears them.
-  const auto add = [](float (&to)[kRows][4], float (&part)[kRows][4]) {
+  FixLines<Team, kRows> rows(a + first_row * p.a_row, p.a_row, p.a_column, p.m - first_row);
+  FixLines<Team, kFixTile> columns(b + first_column * p.b_column, p.b_column, p.b_row, p.n - first_column);
+  float acc[kDown][kColumns] = {}, group[kDown][kColumns] = {};
+  float next_rows[decltype(rows)::kEach], next_columns[decltype(columns)::kEach];
+  const int64_t depth = p.k;
+  const auto load = [&](int64_t begin) {
+    const int left = static_cast<int>(min(depth - begin, int64_t(kFixDepth)));
+    rows.load(left, next_rows);
+    columns.load(left, next_columns);
+  };
+  if (Team::kLoadsAhead) load(0);
+  for (int64_t begin = 0; begin < depth; begin += kFixDepth) {
+    if (!Team::kLoadsAhead) load(begin);
+    rows.store(tile_a, next_rows);
+    columns.store(tile_b, next_columns);
+    Team::sync();
+    if (Team::kLoadsAhead) load(begin + kFixDepth);
+#pragma unroll 4
+    for (int l = 0; l < kFixDepth; ++l) {
+      float of_rows[kDown], of_columns[kColumns];
+      read_neighbours(tile_a + l * kFixStride + row, of_rows);
+      read_neighbours(tile_b + l * kFixStride + column, of_columns);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        to[i][j] += part[i][j];
-        part[i][j] = 0;
+        for (int j = 0; j < kColumns; ++j) acc[i][j] = multiply_add(of_rows[i], of_columns[j], acc[i][j]);
       }
     }
-  };
-  for (int64_t begin = 0; begin < p.k; begin += kFixDepth) {
+    const int64_t end = begin + kFixDepth;
+    const bool is_last = end >= depth;
+    if (end % kSegment == 0 || is_last) {
 #pragma unroll
-    for (int i = 0; i < kFixTile * kFixDepth / kThreads; ++i) {
-      const int place = i * kThreads + Team::thread();
-      const int64_t row = first_row + place / kFixDepth, ka = begin + place % kFixDepth;
-      const int64_t column = first_column + place % kFixTile, kb = begin + place / kFixTile;
-      tile_a[place % kFixDepth * kFixTile + place / kFixDepth] =
-          row < p.m && ka < p.k ? a[row * p.a_row + ka * p.a_column] : 0.0f;
-      tile_b[place] = column < p.n && kb < p.k ? b[kb * p.b_row + column * p.b_column] : 0.0f;
+      for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) group[i][j] += acc[i][j], acc[i][j] = 0;
+      }
     }
-    Team::sync();
-    const int depth = static_cast<int>(min(int64_t(kFixDepth), p.k - begin));
-#pragma unroll 1
-    for (int l = 0; l < depth; ++l) {
+    if (end % kGroup == 0 || is_last) {
+      // Groups are added where the output lies: registers are few.
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          acc[i][j] = multiply_add(tile_a[l * kFixTile + y + i * kDown], tile_b[l * kFixTile + x + j * 16], acc[i][j]);
+        for (int j = 0; j < kColumns; ++j) {
+          const int down = row + i, across = column + j;
+          if (plain.has(down, across) && !nothing[down] && !nothing[kFixTile + across]) {
+            float* const to = c + (first_row + down) * p.n + first_column + across;
+            const float sum = (begin < kGroup ? 0.0f : *to) + group[i][j];
+            *to = is_last ? round_to<float>(with_bias(sum, bias, first_column + across)) : sum;
+          }
+          group[i][j] = 0;
         }
       }
     }
-    if ((begin + kFixDepth) % kSegment == 0) add(group, acc);
-    if ((begin + kFixDepth) % kGroup == 0) add(total, group);
     Team::sync();
-  }
-  add(group, acc);
-  add(total, group);
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int down = y + i * kDown, across = x + j * 16;
-      const int64_t row = first_row + down, column = first_column + across;
-      if (plain.has(down, across) && !nothing[down] && !nothing[kFixTile + across]) {
-        c[row * p.n + column] = round_to<float>(with_bias(total[i][j], bias, column));
-      }
-    }
   }
 }
 
@@ -287,8 +346,10 @@ TREDUCE_DEVICE void fix(Scratch& scratch, const float* a, const float* b, float*
       }
     }
   }
-  if (uncertain > kMostFew) {
-    fix_tile<Team>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
+  if (uncertain > kMostFew && rows <= kFinishRows) {
+    fix_tile<Team, kFinishRows>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
+  } else if (uncertain > kMostFew) {
+    fix_tile<Team, kFixTile>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
   } else if (uncertain > 0) {
     fix_few<Team>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
   }
@@ -353,6 +414,17 @@ struct LastTile {
   // Who calls: every thread of the team. Synchronises within.
   TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                               int64_t first_row, int64_t first_column, int64_t index) {
+    const int uncertain = find(c, p, first_row, first_column);
+    if (uncertain >= 0) compute(a, b, c, bias, p, first_row, first_column, index, uncertain);
+  }
+  // The same in two steps: finds them, and how many of them are of finite lines; -1: none.
+  TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                              int64_t first_row, int64_t first_column, int64_t index, int uncertain) {
+    const Offsets offsets = offsets_of(p, index);
+    fix<Team>(scratch, a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, rows, columns, plain, nothing,
+              uncertain);
+  }
+  TREDUCE_DEVICE int find(const float* c, const Problem& p, int64_t first_row, int64_t first_column) {
     constexpr int kDown = Team::kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
     const int column = Team::thread() % kFixTile;
     const Facts of_column = facts[kFixTile + column];
@@ -390,11 +462,7 @@ struct LastTile {
     Team::sync();
     uncertain = 0;
     for (const int more : of_warp) uncertain += more;
-    if (Team::any(some)) {
-      const Offsets offsets = offsets_of(p, index);
-      fix<Team>(scratch, a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, rows, columns, plain,
-                nothing, uncertain);
-    }
+    return Team::any(some) ? uncertain : -1;
   }
 };
 
@@ -468,19 +536,20 @@ struct WarpTile {
 };
 
 // codes_a, codes_b: which codes lines have in outputs that are not by pairs; null: not known. shares: blocks that add the groups
-// of a tile, each of some rows.
-static __global__ void __launch_bounds__(kThreads, 2)
+// of a tile, each of some rows. kAdds: there are several groups.
+template <bool kAdds>
+__global__ void __launch_bounds__(kThreads, 2)
     finish(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ LastTile<WholeBlock<kThreads>> last;
-  __shared__ bool some_left[kThreads / 32];
+  __shared__ LastTile<WholeBlock<kThreads, !kAdds>> last;
+  [[maybe_unused]] __shared__ bool some_left[kThreads / 32];
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
   const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
   const auto is_all = [&] { return known && !any_output(set_a, set_b, &codes_at_last); };  // of any tile
-  if (groups == 1 && is_all()) return;
+  if (!kAdds && is_all()) return;
   const int64_t outputs = p.batches * p.m * p.n;
   const int of_pairs = certain_of_pairs(p.k);
   const auto batch_of = [&](int64_t batch) {
@@ -495,7 +564,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
   };
   constexpr int kWarps = kThreads / 32;
   const int warp = threadIdx.x / 32;
-  if (groups > 1) {
+  if constexpr (kAdds) {
     const int rows = shares > 1 ? kFinishRows : kFixTile, share = static_cast<int>(blockIdx.x) % shares;
     const auto add = [&](auto count, const auto& at) {
       const int64_t matrix = at.batch * p.m * p.n;
@@ -552,6 +621,47 @@ static __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+// The same of few tiles and a long k, whose groups have been added: a block has a tile and a group, and leaves the sums of the group's products;
+// the last one of a tile adds the groups. sums: [group][output]; done: of each tile, how many blocks have ended, zero before.
+static __global__ void __launch_bounds__(kThreads, 2)
+    finish_by_groups(const float* a, const float* b, float* c, const float* bias, TREDUCE_GRID_CONSTANT Problem p,
+                     Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
+                     TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
+                     int64_t inner_batches, int groups, float* sums, uint32_t* done) {
+  __shared__ LastTile<WholeBlock<kThreads, true>> last;
+  __shared__ bool is_last;
+  ptx::wait_for_launch_before();
+  if (!any_output(*codes_a, *codes_b, &codes_at_last)) return;
+  const int64_t tile = blockIdx.x % tiles.count, group = blockIdx.x / tiles.count, outputs = p.batches * p.m * p.n;
+  const auto at = tiles.place(tile);
+  const int64_t matrix = at.batch * p.m * p.n;
+  last.read(lines_a, lines_b, at.row, at.column, p.m, p.n,
+            {static_cast<int>(at.batch / inner_batches), static_cast<int>(at.batch % inner_batches)});
+  __syncthreads();
+  if (!last.any_last()) return;
+  const int uncertain = last.find(c + matrix, p, at.row, at.column);
+  if (uncertain < 0) return;  // all blocks of the tile find the same
+  Problem part = p;
+  part.k = min(int64_t(kGroup), p.k - group * kGroup);
+  last.compute(a + group * kGroup * p.a_column, b + group * kGroup * p.b_row, sums + group * outputs + matrix, nullptr,
+               part, at.row, at.column, at.batch, uncertain);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(done + tile, 1) == static_cast<uint32_t>(groups - 1);
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (int i = threadIdx.x; i < kFixTile * kFixTile; i += kThreads) {
+    const int row = i / kFixTile, column = i % kFixTile;
+    if (!last.plain.has(row, column)) continue;
+    const int64_t output = matrix + (at.row + row) * p.n + at.column + column;
+    float total = 0;
+#pragma unroll 8
+    for (int g = 0; g < groups; ++g) total += __ldcg(sums + g * outputs + output);
+    c[output] = round_to<float>(with_bias(total, bias, at.column + column));
+  }
+}
+
 inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
                               const Operand16& split_b, const float* partials) {
   const Problem& p = call.problem;
@@ -561,10 +671,16 @@ inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand&
   if (call.prepared.split_b.as_read) codes_b = codes_a;
   const Launch shape = call.step(-1);
   const Tiles<kFixTile, kFixTile> tiles(p);
+  if (call.prepared.split_a.as_read && call.prepared.split_b.as_read) {
+    return launch(&finish_by_groups, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
+                  static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, lines_of(a, split_a),
+                  lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), static_cast<int>(call.prepared.groups),
+                  call.region<float>(call.prepared.split_b.halves), call.region<uint32_t>(call.prepared.split_b.units));
+  }
   const int shares = static_cast<int>(shape.grid / tiles.count);
-  return launch(&finish, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
-                static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, lines_of(a, split_a),
-                lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), partials,
+  return launch(partials != nullptr ? &finish<true> : &finish<false>, shape, static_cast<const float*>(call.a),
+                static_cast<const float*>(call.b), static_cast<float*>(call.c), static_cast<const float*>(call.bias), p,
+                tiles, lines_of(a, split_a), lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), partials,
                 partials != nullptr ? static_cast<int>(call.prepared.groups) : 1, shares > 1 ? shares : 1);
 }
 

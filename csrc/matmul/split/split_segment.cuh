@@ -409,12 +409,25 @@ TREDUCE_DEVICE bool is_finite(float x) { return (__float_as_uint(x) << 1) < 0xff
 // An output: the sum of fused multiply-adds in k order over each segment; segments and groups are added in the order in which the tensor cores'
 // sums are. Who calls: all lanes of a warp, each of which has a segment of a group.
 TREDUCE_DEVICE float plain_sum(const float* a, int64_t step_a, const float* b, int64_t step_b, int64_t k) {
+  const auto is_aligned = [](const float* x, int64_t step) {
+    return step == 1 && reinterpret_cast<uint64_t>(x) % sizeof(float4) == 0;
+  };
+  const bool fours = is_aligned(a, step_a) && is_aligned(b, step_b);
   float total = 0;
   for (int64_t begin = 0; begin < k; begin += kGroup) {
     const int64_t mine = begin + int64_t(threadIdx.x % 32) * kSegment, end = min(mine + kSegment, k);
     float acc = 0;
+    int64_t i = mine;
+    if (fours) {
+#pragma unroll 4
+      for (; i + 4 <= end; i += 4) {
+        const float4 x = __ldg(reinterpret_cast<const float4*>(a + i)),
+                     y = __ldg(reinterpret_cast<const float4*>(b + i));
+        acc = multiply_add(x.w, y.w, multiply_add(x.z, y.z, multiply_add(x.y, y.y, multiply_add(x.x, y.x, acc))));
+      }
+    }
 #pragma unroll 8
-    for (int64_t i = mine; i < end; ++i) acc = multiply_add(__ldg(a + i * step_a), __ldg(b + i * step_b), acc);
+    for (; i < end; ++i) acc = multiply_add(__ldg(a + i * step_a), __ldg(b + i * step_b), acc);
     float group = 0;
 #pragma unroll
     for (int segment = 0; segment < kGroupSegments; ++segment) group += __shfl_sync(~0u, acc, segment);
