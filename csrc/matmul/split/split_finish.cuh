@@ -20,10 +20,11 @@ constexpr int kFixStride =
     kFixTile + 4;  // in shared memory: stores along k meet twice in a bank, loads of four lines not at all
 static_assert(kSegment % kFixDepth == 0 && kGroup % kSegment == 0);
 
-// All threads of a block, who compute a tile together. kLoadsAhead: there are registers to load numbers while others are multiplied.
-template <int kCount, bool kAhead>
+// All threads of a block, who compute a tile together. kRowsAtOnce: of a tile, that registers suffice for; kLoadsAhead: and to load numbers
+// while others are multiplied.
+template <int kCount, int kRows, bool kAhead>
 struct WholeBlock {
-  static constexpr int kThreads = kCount;
+  static constexpr int kThreads = kCount, kRowsAtOnce = kRows;
   static constexpr bool kLoadsAhead = kAhead;
 
   TREDUCE_DEVICE static int thread() { return static_cast<int>(threadIdx.x); }
@@ -100,32 +101,32 @@ template <class Team, int kLines>
 struct FixLines {
   static constexpr int kEach = kLines * kFixDepth / Team::kThreads;
 
-  const float* from;           // the thread's first number of the next steps
-  int64_t next, depth_stride;  // to its next one, of a line or of k
-  int k, k_step;
-  int to, to_step;    // where its numbers lie in a tile
-  bool there[kEach];  // whether their lines exist
+  const float* from;  // the thread's first number of the next steps
+  int64_t next;       // to its next one, of a line or of k
+  int k;
+  int to, to_step;     // where its numbers lie in a tile
+  uint32_t there = 0;  // a bit for each: whether its line exists
 
-  TREDUCE_DEVICE FixLines(const float* data, int64_t line_stride, int64_t depth_stride, int64_t lines)
-      : depth_stride(depth_stride) {
+  TREDUCE_DEVICE FixLines(const float* data, int64_t line_stride, int64_t depth_stride, int64_t lines) {
     const bool along_k = depth_stride == 1;
     const int line = along_k ? Team::thread() / kFixDepth : Team::thread() % kLines;
     const int line_step = along_k ? Team::kThreads / kFixDepth : 0;
     k = along_k ? Team::thread() % kFixDepth : Team::thread() / kLines;
-    k_step = along_k ? 0 : Team::kThreads / kLines;
+    const int k_step = along_k ? 0 : Team::kThreads / kLines;
     from = data + line * line_stride + k * depth_stride;
     next = line_step * line_stride + k_step * depth_stride;
     to = k * kFixStride + line;
     to_step = k_step * kFixStride + line_step;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) there[i] = line + i * line_step < lines;
+    for (int i = 0; i < kEach; ++i) there |= uint32_t(line + i * line_step < lines) << i;
   }
   // The numbers of the next steps, of which `left` exist.
-  TREDUCE_DEVICE void load(int left, float (&numbers)[kEach]) {
+  TREDUCE_DEVICE void load(int left, int64_t depth_stride, float (&numbers)[kEach]) {
     const float* at = from;
+    const int k_step = to_step / kFixStride;
 #pragma unroll
     for (int i = 0; i < kEach; ++i, at += next) {
-      numbers[i] = there[i] && k + i * k_step < left ? __ldg(at) : 0.0f;
+      numbers[i] = (there >> i & 1) != 0 && k + i * k_step < left ? __ldg(at) : 0.0f;
     }
     from += kFixDepth * depth_stride;
   }
@@ -135,36 +136,39 @@ struct FixLines {
   }
 };
 
-// Loads one or four neighbours from shared memory, aligned.
+// Loads one, two or four neighbours from shared memory, aligned.
 template <int kCount>
 TREDUCE_DEVICE void read_neighbours(const float* from, float (&to)[kCount]) {
   if constexpr (kCount == 4) {
     const float4 four = *reinterpret_cast<const float4*>(from);
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  } else if constexpr (kCount == 2) {
+    const float2 two = *reinterpret_cast<const float2*>(from);
+    to[0] = two.x, to[1] = two.y;
   } else {
     to[0] = *from;
   }
 }
 
-// Computes a tile of kRows x 64 outputs on the plain cores, and writes those that are to be computed so, of finite lines.
-// Who calls: every thread of the team. Synchronises within.
-template <class Team, int kRows>
-__device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const float* b, float* c, const float* bias,
-                                      const Problem& p, int64_t first_row, int64_t first_column, const Plain& plain,
-                                      const bool* nothing) {
+// Computes rows of a tile of 64 x 64 outputs on the plain cores, from `first` on, and writes those that are to be computed so, of finite lines.
+// tile: a LastTile. Who calls: every thread of the team. Synchronises within.
+template <class Team, class LastTile>
+TREDUCE_DEVICE void fix_rows(LastTile& tile, const float* a, const float* b, float* c, const float* bias,
+                             const Problem& p, int64_t first_row, int64_t first_column, int first) {
+  constexpr int kRows = Team::kRowsAtOnce;
   constexpr int kColumns = 4, kAcross = kFixTile / kColumns, kDown = kRows * kAcross / Team::kThreads;  // of a thread
-  static_assert(kDown == 1 || kDown == 4);
-  const int row = Team::thread() / kAcross * kDown, column = Team::thread() % kAcross * kColumns;
-  float *const tile_a = scratch.tiles[0], *const tile_b = scratch.tiles[1];
-  FixLines<Team, kRows> rows(a + first_row * p.a_row, p.a_row, p.a_column, p.m - first_row);
+  static_assert(kDown == 1 || kDown == 2 || kDown == 4);
+  const int row = first + Team::thread() / kAcross * kDown, column = Team::thread() % kAcross * kColumns;
+  float *const tile_a = tile.scratch.tiles[0], *const tile_b = tile.scratch.tiles[1];
+  FixLines<Team, kRows> rows(a + (first_row + first) * p.a_row, p.a_row, p.a_column, p.m - first_row - first);
   FixLines<Team, kFixTile> columns(b + first_column * p.b_column, p.b_column, p.b_row, p.n - first_column);
   float acc[kDown][kColumns] = {}, group[kDown][kColumns] = {};
   float next_rows[decltype(rows)::kEach], next_columns[decltype(columns)::kEach];
   const int64_t depth = p.k;
   const auto load = [&](int64_t begin) {
     const int left = static_cast<int>(min(depth - begin, int64_t(kFixDepth)));
-    rows.load(left, next_rows);
-    columns.load(left, next_columns);
+    rows.load(left, p.a_column, next_rows);
+    columns.load(left, p.b_row, next_columns);
   };
   if (Team::kLoadsAhead) load(0);
   for (int64_t begin = 0; begin < depth; begin += kFixDepth) {
@@ -176,7 +180,7 @@ __device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const fl
 #pragma unroll 4
     for (int l = 0; l < kFixDepth; ++l) {
       float of_rows[kDown], of_columns[kColumns];
-      read_neighbours(tile_a + l * kFixStride + row, of_rows);
+      read_neighbours(tile_a + l * kFixStride + row - first, of_rows);
       read_neighbours(tile_b + l * kFixStride + column, of_columns);
 #pragma unroll
       for (int i = 0; i < kDown; ++i) {
@@ -200,7 +204,7 @@ __device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const fl
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
           const int down = row + i, across = column + j;
-          if (plain.has(down, across) && !nothing[down] && !nothing[kFixTile + across]) {
+          if (tile.plain.has(down, across) && !tile.nothing[down] && !tile.nothing[kFixTile + across]) {
             float* const to = c + (first_row + down) * p.n + first_column + across;
             const float sum = (begin < kGroup ? 0.0f : *to) + group[i][j];
             *to = is_last ? round_to<float>(with_bias(sum, bias, first_column + across)) : sum;
@@ -210,6 +214,16 @@ __device__ __noinline__ void fix_tile(Scratch& scratch, const float* a, const fl
       }
     }
     Team::sync();
+  }
+}
+
+// The same of all rows.
+template <class Team, class LastTile>
+__device__ __noinline__ void fix_tile(LastTile& tile, const float* a, const float* b, float* c, const float* bias,
+                                      const Problem& p, int64_t first_row, int64_t first_column) {
+  const int end = Team::kRowsAtOnce < kFixTile ? tile.rows : 1;
+  for (int first = 0; first < end; first += Team::kRowsAtOnce) {
+    fix_rows<Team>(tile, a, b, c, bias, p, first_row, first_column, first);
   }
 }
 
@@ -322,10 +336,13 @@ TREDUCE_DEVICE bool all_sure(const float* c, const Facts* rows, const Facts* col
 // Computes the plain outputs of a tile of 64 x 64. nothing: see Range, of rows and of columns; uncertain: so many outputs are of other
 // lines.
 // Who calls: every thread of the team. Synchronises within.
-template <class Team>
-TREDUCE_DEVICE void fix(Scratch& scratch, const float* a, const float* b, float* c, const float* bias, const Problem& p,
-                        int64_t first_row, int64_t first_column, int rows, int columns, const Plain& plain,
-                        const bool* nothing, int uncertain) {
+template <class Team, class LastTile>
+TREDUCE_DEVICE void fix(LastTile& tile, const float* a, const float* b, float* c, const float* bias, const Problem& p,
+                        int64_t first_row, int64_t first_column, int uncertain) {
+  Scratch& scratch = tile.scratch;
+  const Plain& plain = tile.plain;
+  const bool* const nothing = tile.nothing;
+  const int rows = tile.rows, columns = tile.columns;
   const int i = Team::thread() % kFixTile;
   const float *const row_a = a + first_row * p.a_row, *const column_b = b + first_column * p.b_column;
   for (int first = 0; first < 2 * kFixTile; first += 32) {
@@ -346,10 +363,8 @@ TREDUCE_DEVICE void fix(Scratch& scratch, const float* a, const float* b, float*
       }
     }
   }
-  if (uncertain > kMostFew && rows <= kFinishRows) {
-    fix_tile<Team, kFinishRows>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
-  } else if (uncertain > kMostFew) {
-    fix_tile<Team, kFixTile>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
+  if (uncertain > kMostFew) {
+    fix_tile<Team>(tile, a, b, c, bias, p, first_row, first_column);
   } else if (uncertain > 0) {
     fix_few<Team>(scratch, a, b, c, bias, p, first_row, first_column, plain, nothing);
   }
@@ -421,8 +436,7 @@ struct LastTile {
   TREDUCE_DEVICE void compute(const float* a, const float* b, float* c, const float* bias, const Problem& p,
                               int64_t first_row, int64_t first_column, int64_t index, int uncertain) {
     const Offsets offsets = offsets_of(p, index);
-    fix<Team>(scratch, a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, rows, columns, plain, nothing,
-              uncertain);
+    fix<Team>(*this, a + offsets.a, b + offsets.b, c, bias, p, first_row, first_column, uncertain);
   }
   TREDUCE_DEVICE int find(const float* c, const Problem& p, int64_t first_row, int64_t first_column) {
     constexpr int kDown = Team::kThreads / kFixTile, kBatch = 8;  // rows between a thread's outputs; loads in flight
@@ -543,7 +557,7 @@ __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ LastTile<WholeBlock<kThreads, !kAdds>> last;
+  __shared__ LastTile<WholeBlock<kThreads, kAdds ? kFinishRows : kFixTile / 2, !kAdds>> last;
   [[maybe_unused]] __shared__ bool some_left[kThreads / 32];
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
@@ -628,7 +642,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
                      Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
                      TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
                      int64_t inner_batches, int groups, float* sums, uint32_t* done) {
-  __shared__ LastTile<WholeBlock<kThreads, true>> last;
+  __shared__ LastTile<WholeBlock<kThreads, kFixTile / 2, true>> last;
   __shared__ bool is_last;
   ptx::wait_for_launch_before();
   if (!any_output(*codes_a, *codes_b, &codes_at_last)) return;

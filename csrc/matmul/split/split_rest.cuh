@@ -19,7 +19,7 @@ using split::Operand16;
 
 // The last threads of a block, two warp groups: those who compute on the plain cores.
 struct Team {
-  static constexpr int kThreads = split_rest::kThreads, kBarrier = 5;
+  static constexpr int kThreads = split_rest::kThreads, kRowsAtOnce = split::kFixTile / 2, kBarrier = 5;
   static constexpr bool kLoadsAhead = false;  // registers are few
 
   TREDUCE_DEVICE static int thread() { return static_cast<int>(threadIdx.x - (blockDim.x - kThreads)); }
