@@ -97,7 +97,10 @@ KINDS: dict[str, Make] = {
     "x 2^U(-35, 35)": _exponents(-35, 35),
     "x 2^U(-100, 26)": _exponents(-100, 26),
 }
-BOTH = ("normal", "x 1e-20", "softmax of 3 normal", "1 % features x 1000", "log-normal", "x 2^U(-35, 35)")
+BOTH = (
+    *("normal", "x 1e-20", "softmax of 3 normal", "softmax of 15 normal", "1 % features x 1000", "log-normal"),
+    "x 2^U(-35, 35)",
+)
 
 
 def cases() -> list[tuple[tuple[int, int, int], str, bool]]:

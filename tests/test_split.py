@@ -1121,7 +1121,8 @@ def test_plain_outputs_of_a_long_k_have_the_bits_of_many(m, n, k, layout, poison
     whole = product(in_layout(torch.cat([a, beside]), layout[0]), in_layout(b.mT.contiguous(), layout[1]), SPLIT)[:m]
     a, b = in_layout(a, layout[0]), in_layout(b.mT.contiguous(), layout[1])
     assert_same_bits(product(a, b, SPLIT), whole.contiguous())
-    assert_same_bits(torch.ops.treduce.linear(a, b.mT, bias, SPLIT.name), whole + bias)
+    with_bias = torch.where(whole.isnan(), whole, whole + bias)  # torch's NaN has other bits
+    assert_same_bits(torch.ops.treduce.linear(a, b.mT, bias, SPLIT.name), with_bias)
 
 
 @pytest.mark.cuda
