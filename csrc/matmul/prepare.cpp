@@ -237,7 +237,7 @@ void add_split_both(const split_both::Choice& choice, Prepared& out) {
   out.block_segments = choice.length;
   out.segment_sums = choice.sums;
   out.tile_m = out.tile_n = kTile;
-  const bool boxes = out.view_a.reading == Reading::direct && out.view_b.reading == Reading::direct;
+  const bool boxes = has_boxes(out.view_a, out.view_b);
   out.stages = stages_of(boxes);
   static_assert(kTile == split::kFinishTile);
   const Problem& p = out.problem;

@@ -28,7 +28,7 @@ struct Side {
   TREDUCE_DEVICE Facts* facts_of(int2 batch, int64_t line) const {
     return facts + matrices.of(batch.x, batch.y) * lines_padded + line;
   }
-  // Of a tile, which the copy engine brings; and the bytes of these.
+  // Boxes in which the copy engine brings a tile's lines of a segment, of so many lines each; and the bytes of all.
   TREDUCE_HOST_DEVICE int boxes() const { return along_k ? 2 : ceil_div(step, 32); }
   TREDUCE_HOST_DEVICE int box_lines() const { return along_k ? step : 32; }
   TREDUCE_HOST_DEVICE int box_bytes() const { return boxes() * box_lines() * (along_k ? 32 : kSegment) * 4; }
@@ -529,13 +529,13 @@ inline cudaError_t run(const Call& call, const Operand& a, const Operand& b, con
   const Decisions& prepared = call.prepared;
   CUtensorMap maps[2] = {};
   Work work;
-  const bool has_boxes = prepared.view_a.reading == Reading::direct && prepared.view_b.reading == Reading::direct;
+  const bool boxed = has_boxes(prepared.view_a, prepared.view_b);
   const auto fill = [&](Side& side, CUtensorMap* map, const View& view, const Operand& o, const Operand16& split) {
     Boxes boxes = view.boxes;
     boxes.data = o.data;
     side = {boxes.along_k, broadcast_of(boxes),      split::matrices_of(o), split::source_of(o), split.line_facts,
             o.lines,       split.shape.lines_padded, step_of(o.lines)};
-    if (!has_boxes) return cudaSuccess;
+    if (!boxed) return cudaSuccess;
     return encode(boxes, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 32, boxes.along_k ? side.step : kSegment, map);
   };
   cudaError_t error = fill(work.sides[0], maps, prepared.view_a, a, split_a);
@@ -558,7 +558,7 @@ inline cudaError_t run(const Call& call, const Operand& a, const Operand& b, con
   work.some_parts = split_a.codes;
   work.some_plain = split_b.codes;
   work.done = call.region<uint32_t>(prepared.split_b.units);
-  const auto first = has_boxes ? &kernel<Pass::first, true> : &kernel<Pass::first, false>;
+  const auto first = boxed ? &kernel<Pass::first, true> : &kernel<Pass::first, false>;
   error = launch(first, call.step(0), maps[0], maps[1], work, partials);
   if (error == cudaSuccess) error = launch(&kernel<Pass::rest, false>, call.step(1), maps[0], maps[1], work, partials);
   if (error != cudaSuccess) return error;

@@ -153,6 +153,8 @@ namespace split_both {
 // Outputs each way. Warps: those who multiply, those who split, and a warp group of which a thread copies. Two warp groups that multiply
 // half of the columns each were slower: the instructions bound this kernel.
 constexpr int kTile = 64, kMultiplyWarps = 4, kSplitWarps = 16;
+// Whether the copy engine reads both operands; else those who split load them.
+inline bool has_boxes(const View& a, const View& b) { return !a.is_copied() && !b.is_copied(); }
 constexpr int threads_of(bool boxes) { return (kMultiplyWarps + kSplitWarps + (boxes ? 4 : 0)) * 32; }
 // Rings: of both operands as they are in memory, and of both split. Who loads has one stage of the first.
 constexpr int kStages = 3, kSplitStages = 3, kWholeBytes = 2 * kTile * kSegment * 4;
