@@ -911,40 +911,36 @@ AsRead readable(const Problem& p) {
   return of_a ? AsRead::a : AsRead::b;
 }
 
-// Whether splitting both first was measured beside that.
-bool may_be_first(const Problem& p) { return are_some(p) && p.k <= 8192 && (p.batches == 1 || are_few_and_short(p)); }
+// The longest k that splitting before, or as it is read, was measured for.
+constexpr int64_t kLongestFitted = 8192;
 
-// Of several ways the fastest, and the product's time.
-struct Timed {
-  AsRead as_read;
-  double time;
-};
-Timed first_or_as_read(const Problem& p, AsRead one, const Chip& chip) {
+// Whether splitting both first was measured beside that.
+bool may_be_first(const Problem& p) {
+  return are_some(p) && p.k <= kLongestFitted && (p.batches == 1 || are_few_and_short(p));
+}
+
+Way first_or_as_read(const Problem& p, AsRead one, const Chip& chip) {
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
   // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Of batches short ones were measured (88).
   constexpr double kFaster = 0.9;
   const double first = time_split_first(p, chip), as_read = time_as_read(p, chip);
-  return first < kFaster * as_read ? Timed{AsRead::neither, first} : Timed{one, as_read};
-}
-Timed fastest(const Problem& p, const Chip& chip) {
-  const AsRead one = readable(p);
-  const Timed best = one == AsRead::neither ? Timed{one, time_split_first(p, chip)}
-                     : may_be_first(p)      ? first_or_as_read(p, one, chip)
-                                            : Timed{one, time_as_read(p, chip)};
-  const auto both = split_both::choose(p, chip);
-  // Of longer k the times of lines that are split as they are read were fitted to wide operands; by few lines they take up to twice as long.
-  constexpr int64_t kFitted = 8192;
-  constexpr double kLonger = 1.35;
-  const double other = best.as_read != AsRead::neither && p.k > kFitted ? kLonger * best.time : best.time;
-  return both && both->time < other ? Timed{AsRead::both, both->time} : best;
+  return first < kFaster * as_read ? Way{AsRead::neither, first, {}} : Way{one, as_read, {}};
 }
 
 }  // namespace
 
-AsRead split_as_read(const Problem& p, const Chip& chip) { return fastest(p, chip).as_read; }
-
-double time_of(const Problem& p, const Chip& chip) { return fastest(p, chip).time; }
+Way fastest(const Problem& p, const Chip& chip) {
+  const AsRead one = readable(p);
+  const Way best = one == AsRead::neither ? Way{one, time_split_first(p, chip), {}}
+                   : may_be_first(p)      ? first_or_as_read(p, one, chip)
+                                          : Way{one, time_as_read(p, chip), {}};
+  const auto both = split_both::choose(p, chip);
+  // Of longer k the times of lines that are split as they are read were fitted to wide operands; by few lines they take up to twice as long.
+  constexpr double kLonger = 1.35;
+  const double other = best.as_read != AsRead::neither && p.k > kLongestFitted ? kLonger * best.time : best.time;
+  return both && both->time < other ? Way{AsRead::both, both->time, both} : best;
+}
 
 }  // namespace split_fp16
 
@@ -1257,14 +1253,14 @@ bool pays(const Problem& p, const Chip& chip) {
   const bool short_lines = split_held::takes(p, chip);
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const bool single = best.choice.single;
-  const double other = split_fp16::time_of(p, chip);
-  if (p.k > kMostDepth) return single && best.time < kMeasured * other;
+  const split_fp16::Way other = split_fp16::fastest(p, chip);
+  if (p.k > kMostDepth) return single && best.time < kMeasured * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.
-  const bool as_both = split_fp16::split_as_read(p, chip) == AsRead::both;
-  if (as_both && p.batches == 1) return time_of_few_outputs(best.time) < other;
+  const bool as_both = other.as_read == AsRead::both;
+  if (as_both && p.batches == 1) return time_of_few_outputs(best.time) < other.time;
   const bool measured = short_lines || long_lines || single || as_both;
   const double faster = measured ? kMeasured : few ? kFasterOfFew : kFaster;
-  return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other;
+  return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other.time;
 }
 
 }  // namespace split_direct

@@ -103,12 +103,25 @@ Choice choose(const Problem& p, const Chip& chip);
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip);
 }  // namespace register_operand
 
+namespace split_both {
+struct Choice {
+  int length;   // segments of a block
+  bool sums;    // whether it leaves their sums to another launch; else it has a group of k
+  double time;  // in microseconds
+};
+// If it takes the product.
+std::optional<Choice> choose(const Problem& p, const Chip& chip);
+}  // namespace split_both
+
 namespace split_fp16 {
 // Which operand is split on its way to the tensor cores, where the other has few lines: most of the memory is then read once. Neither if
-// there is so little of it that it is faster to split both before.
-AsRead split_as_read(const Problem& p, const Chip& chip);
-// Microseconds that a product takes, if the copy engine reads the operands.
-double time_of(const Problem& p, const Chip& chip);
+// there is so little of it that it is faster to split both before. And microseconds that the product takes.
+struct Way {
+  AsRead as_read;
+  double time;
+  std::optional<split_both::Choice> both;  // if both operands are
+};
+Way fastest(const Problem& p, const Chip& chip);
 // Whether groups of k are computed side by side, and added afterwards: the additions are the same.
 bool groups_apart(const Problem& p, const Chip& chip);
 // Whether blocks compute what pairs leave of their tiles, in place of three launches, which take 4 us even if nothing is left.
@@ -136,16 +149,6 @@ struct Choice {
 // w_lines, x_lines: of the operand with many lines and of that with few. boxes: the copy engine reads the former.
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip);
 }  // namespace split_rows
-
-namespace split_both {
-struct Choice {
-  int length;   // segments of a block
-  bool sums;    // whether it leaves their sums to another launch; else it has a group of k
-  double time;  // in microseconds
-};
-// If it takes the product.
-std::optional<Choice> choose(const Problem& p, const Chip& chip);
-}  // namespace split_both
 
 namespace split_held {
 struct Choice {

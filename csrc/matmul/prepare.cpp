@@ -560,8 +560,9 @@ void prepare_split_fp16(const Request& r, const Chip& chip, Prepared& out) {
   SplitRegions* const splits[] = {&out.split_a, &out.split_b};
   out.view_a = view_of(a, true);
   out.view_b = view_of(b, true);
-  const AsRead as_read = split_fp16::split_as_read(p, chip);
-  const auto both = as_read == AsRead::both ? split_both::choose(p, chip) : std::nullopt;
+  const split_fp16::Way way = split_fp16::fastest(p, chip);
+  const AsRead as_read = way.as_read;
+  const auto& both = way.both;
   out.few = as_read != AsRead::neither;
   out.groups = groups_of(p.k);
   out.apart = both || split_fp16::groups_apart(p, chip);
