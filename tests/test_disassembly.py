@@ -427,18 +427,24 @@ def test_who_multiply_are_known_to_be_converged():
 CODED = re.compile(r"/\*[0-9a-f]{4,5}\*/ +([^;]*);\s+/\* 0x([0-9a-f]{16}) \*/\s+/\* 0x([0-9a-f]{16}) \*/")
 
 
-def arrives_while_loading(listing):
+def arrives_while_loading(listing, reads_on=False):
     """Whether a warp arrives at a barrier of its block while loads from shared memory are under way. The encoding says,
     from bit 110 on, which of six counters is up until the result is there (7: none), and from bit 116 on which must be
-    down before."""
-    under_way = set()
+    down before. reads_on: the warp releases the stage before the one that it has waited for last, whose loads may be
+    under way."""
+    under_way, of_next = set(), set()
     for text, _, high in CODED.findall(listing):
         control = int(high, 16) >> 46
-        under_way -= {counter for counter in range(6) if control >> 6 >> counter & 1}
+        done = {counter for counter in range(6) if control >> 6 >> counter & 1}
+        under_way -= done
+        of_next -= done
         if "SYNCS.ARRIVE.TRANS64.A1T0" in text and under_way:
             return True
+        if reads_on and "SYNCS.PHASECHK" in text:
+            under_way |= of_next
+            of_next.clear()
         if re.search(r"\bLDSM?\b", text) and control & 7 != 7:
-            under_way.add(control & 7)
+            (of_next if reads_on else under_way).add(control & 7)
     return False
 
 
@@ -471,6 +477,7 @@ def test_first_tasks_are_found_before_the_wait(rung):
 
 # That loads read.
 RINGS = {"few_rows", "register_operand", "specialized_f64", "split_rows", "split_turns", "split_wide"}
+READS_ON = {"in_place"}
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 
 
@@ -479,7 +486,11 @@ def test_copies_stay_behind_loads(rung):
     """An arrival overtakes loads: who then asks the copy engine to overwrite what they read needs a fence before."""
     if tables.row("matmul", PIECES.get(rung, rung)).one_chip and "9.0a" not in torch_reduce.build_info().architectures:
         pytest.skip("built without code for 9.0a")
-    arrive = {symbol for symbol, listing in listings("matmul", rung).items() if arrives_while_loading(listing)}
+    arrive = {
+        symbol
+        for symbol, listing in listings("matmul", rung).items()
+        if arrives_while_loading(listing, reads_on=rung in READS_ON)
+    }
     assert (len(arrive) > 0) == (rung in RINGS), f"do loads of {rung} read what the copy engine brings?"
     for symbol in arrive:
         found = copies_behind_fences(listings("matmul", rung)[symbol])

@@ -415,6 +415,9 @@ IN_PLACE = (  # batch, m, n, k: tiles of each shape, their edges, and k around a
     (5, 30, 30, 64),
     (2000, 31, 29, 33),
     (2, 257, 257, 2051),
+    (1, 114, 18, 20037),  # groups of k
+    (2, 30, 45, 8195),
+    (1, 301, 44, 24005),
 )
 
 

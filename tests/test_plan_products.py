@@ -89,6 +89,16 @@ def test_operands_that_no_boxes_suit_are_read_in_place():
         assert main(p).grid == (132, 1) and (len(p.launches) == 1) == (a[-1] % 8 == 0)
 
 
+def test_groups_of_k_are_read_in_place():
+    """Where outputs are few: a block a tile and group, whose sums a second launch adds. Nothing is copied."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        a = torch.empty(43_637, 114, dtype=dtype, device="meta").mT
+        p = plan("matmul", a, (43_637, 18), input_dtype=dtype, tf32=True)
+        assert (p.reads, p.groups, p.groups_apart) == (("where it lies",) * 2, 22, True)
+        assert len(p.launches) == 2 and p.launches[0].kernel == "multiply 32 x 32 tiles, copied apart, in place"
+        assert p.launches[0].grid == (4 * 22, 1) and p.workspace_bytes == 22 * 114 * 18 * 4
+
+
 def test_few_rows_are_split_as_they_are_read():
     p = plan("linear", (16, 8192), (28672, 8192), True)
     assert p.reads == ("split first", "split as it is read") and p.tile == (16, 64)

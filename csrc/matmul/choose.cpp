@@ -600,20 +600,21 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   return {whole.index, false, cost_of(whole, false)};
 }
 
-// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 121
-// products in 16 bits and as tfloat32, whose operands are copied, that were drawn at random (lines of 17 to 5000, k of 64 to 7000, batches up
-// to 40; NVIDIA H200, 2026-11-27).
+// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 4,400
+// products in 16 bits and as tfloat32 whose operands nearly all are copied, drawn at random (NVIDIA H200, 2026-11-29).
 double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip) {
-  constexpr double kBegin = 1.65, kCopy = 1.7, kCopyBytes = 3.1e6, kAllBytes = 1.4e6;
-  const double megahertz = size_of(dtype) == 2 ? 1560 : 2400;
+  constexpr double kBegin = 2.26, kCopy = 1.6, kCopyBytes = 1.49e6, kReadBytes = 3.75e6, kWrittenBytes = 1.24e6,
+                   kMegahertz = 1970;
   const auto bytes = static_cast<int64_t>(size_of(dtype));
-  const double memory = static_cast<double>(elements_of(p) * bytes) / kAllBytes;
-  double time = kBegin + std::hypot(way.cycles / megahertz, memory);
+  const int64_t results = p.batches * p.m * p.n;
+  const double memory = static_cast<double>((elements_of(p) - results) * bytes) / kReadBytes +
+                        static_cast<double>(results * bytes) / kWrittenBytes;
+  double time = kBegin + std::hypot(way.cycles / kMegahertz, memory);
   if (way.a.is_copied() || way.b.is_copied()) {
     time += kCopy + static_cast<double>(way.a.copied_bytes + way.b.copied_bytes) / kCopyBytes;
   }
   if (way.tile != nullptr && p.n * bytes % kBoxAlignment != 0) {
-    const double rows = bytes == 2 ? 1.35 : 0.54;
+    const double rows = bytes == 2 ? 1.23 : 0.3;
     const TileShape& s = *way.tile;
     const int64_t rounds = ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(chip.multiprocessors));
     time += static_cast<double>(rounds * ceil_div(std::min<int64_t>(s.tile_n, p.n) * bytes, kCacheLine)) * rows;
@@ -680,24 +681,32 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage. Of all: a launch. Fitted to 840 times of the products that
-// persistent::microseconds was fitted to: where operands have to be copied for it, what is chosen of both takes 1.011 of the fastest one's
-// time.
+// nothing else runs, besides its stages, and a stage besides its copies. Of all: a launch. Fitted to 17,500 times of 2,800 products drawn at
+// random, half of them of few outputs (NVIDIA H200, 2026-11-29).
 struct Times {
   struct OfShape {
     double tile, alone, stage;
   } of[kShapeCount];
   double launch;
 };
-constexpr Times kOf16Bits = {{{0.24, 0.9, 0.43}, {0.45, 0.97, 0.56}, {0.69, 0.86, 0.28}, {0.97, 1.15, 0.39}}, 0.41};
-constexpr Times kOfFloats = {{{0.28, 0.665, 0.48}, {0.33, 1.36, 0.57}, {0.57, 0.63, 0.325}, {0.98, 1.08, 0.455}}, 0.65};
-constexpr double kMultiply = 0.1;                    // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.69, kShiftApart = 0.29;  // of a stage, beside its time
-constexpr double kBytes = 3.7e6;                     // a microsecond, of operands and results
+constexpr Times kOf16Bits = {{{0.35, 0.86, 0.328}, {0.81, 1.61, 0.388}, {0.93, 0.88, 0.134}, {1.37, 1.63, 0.243}}, 1.2};
+constexpr Times kOfFloats = {{{0.42, 0.24, 0.39}, {0.8, 0.61, 0.483}, {0.68, 0.2, 0.15}, {1.27, 0.77, 0.304}}, 1.71};
+constexpr double kMultiply = 0.149;                  // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.48, kShiftApart = 0.22;  // of a stage, beside its time
+constexpr double kBytes = 3.97e6;                    // a microsecond, of operands and results
+constexpr double kAdd = 1.64;                        // of groups of k that are apart
 
-double lines_time(const Access& access, int64_t lines, int bytes) {
-  const double time = access.width == 16 ? 0.147 : access.width == 8 ? 0.18 : access.width == 4 ? 0.283 : 0.312;
-  return time * static_cast<double>(access.along_k ? lines : std::max<int64_t>(lines, kRowBytes / bytes)) / 64;
+// Of 64 lines of a stage.
+struct Copying {
+  double busy, waiting;  // of a multiprocessor, and of a block that nothing hides
+};
+Copying copying(const Access& access, int64_t lines, int bytes) {
+  const Copying of = access.width == 16  ? Copying{0.081, 0.035}
+                     : access.width == 8 ? Copying{0.128, 0.062}
+                     : access.width == 4 ? Copying{0.162, 0.115}
+                                         : Copying{0.27, 0};
+  const double share = static_cast<double>(access.along_k ? lines : std::max<int64_t>(lines, kRowBytes / bytes)) / 64;
+  return {of.busy * share, of.waiting * share};
 }
 
 double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
@@ -705,18 +714,24 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
   const Times& all = bytes == 2 ? kOf16Bits : kOfFloats;
   const Times::OfShape& of = all.of[index];
   const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
-  const int64_t tiles = down * across * p.batches;
+  const int64_t groups = long_k::groups_of(p.k, bytes == 2 ? DType::bfloat16 : DType::float32);
+  const int64_t tiles = down * across * p.batches * groups;
   // That a tile has, in the mean.
   const int64_t rows = ceil_div(p.m, down), columns = ceil_div(p.n, across);
   const auto outputs = static_cast<double>(round_up(rows, s.warp_m) * round_up(columns, s.warp_n));
-  const auto stages = static_cast<double>(ceil_div(p.k * bytes, int64_t(kRowBytes)));
-  const double stage = lines_time(a, rows, bytes) + lines_time(b, columns, bytes) + kMultiply * outputs / (64 * 64);
-  const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + stages * stage);
-  const double shift = (s.copy_warps > 0 ? kShiftApart : kShift) * (is_shifted(a.width) + is_shifted(b.width));
+  const int64_t depth = groups > 1 ? long_k::kGroup : p.k;
+  const auto stages = static_cast<double>(ceil_div(depth * bytes, int64_t(kRowBytes)));
+  const double multiplied = static_cast<double>(ceil_div(depth * bytes, int64_t(kRowBytes / 2))) / 2;
+  const Copying of_a = copying(a, rows, bytes), of_b = copying(b, columns, bytes);
+  const double stage = of_a.busy + of_b.busy + kMultiply * outputs / (64 * 64);
+  const double busy = static_cast<double>(tiles) / chip.multiprocessors * (of.tile + multiplied * stage);
+  const bool apart = s.copy_warps > 0;  // both operands at a time
+  const double copies = apart ? std::max(of_a.waiting, of_b.waiting) : of_a.waiting + of_b.waiting;
+  const double shift = (apart ? kShiftApart : kShift) * (is_shifted(a.width) + is_shifted(b.width));
   const auto rounds = static_cast<double>(ceil_div(tiles, int64_t(chip.multiprocessors) * s.blocks));
-  const double waiting = rounds * (of.alone + stages * (of.stage + shift));
+  const double waiting = rounds * (of.alone + stages * (of.stage + copies + shift));
   const double memory = static_cast<double>(elements_of(p) * bytes) / kBytes;
-  return all.launch + std::pow(std::pow(busy, 4) + std::pow(waiting, 4) + std::pow(memory, 4), 0.25);
+  return all.launch + std::hypot(busy, waiting, memory) + (groups > 1 ? kAdd : 0);
 }
 
 }  // namespace
@@ -724,13 +739,13 @@ double time_of(int index, const Problem& p, int bytes, const Access& a, const Ac
 std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b,
                             const persistent::Way& other, const Chip& chip) {
   const int bytes = static_cast<int>(size_of(dtype));
-  if (dtype == DType::int8 || long_k::groups_of(p.k, dtype) > 1) return std::nullopt;
+  if (dtype == DType::int8) return std::nullopt;
   // Where only the rows of the result begin inside 16 bytes, a block's longer walk along k soon costs more than storing them.
   const bool direct = !other.a.is_copied() && !other.b.is_copied();
   constexpr int64_t kFewStages = 4;
   const bool stored_well = other.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
   if (direct && (stored_well || p.k * bytes > kFewStages * kRowBytes)) return std::nullopt;
-  const double faster = direct ? 0.9 : 0.95;
+  const double faster = direct ? 0.9 : 1;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
   constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};

@@ -18,6 +18,7 @@
 #include "../primitives/ptx/mbarrier.cuh"
 #include "../primitives/ptx/mma.cuh"
 #include "../primitives/shared.cuh"
+#include "groups.cuh"
 #include "hopper.cuh"
 #include "in_place_copies.cuh"
 
@@ -44,47 +45,51 @@ template <class T, bool kAlongK, bool kOfB>
 class Reader {
  public:
   // `line`: the warp's first.
-  TREDUCE_DEVICE Reader(const char* shared, int line)
-      : shared_(shared), address_(ptx::shared_address(const_cast<char*>(shared))) {
+  TREDUCE_DEVICE Reader(ptx::SharedAddress operand, int line) {
     const int lane = threadIdx.x % 32, slab = line / kDepth<T> * kDepth<T>;
     const int line_half = kOfB ? lane / 16 : lane / 8 % 2, k_half = kOfB ? lane / 8 % 2 : lane / 16;
+    int place;
     if (kAlongK) {
-      place_ = (line + line_half * 8 + lane % 8) * kRowBytes + (k_half ^ lane % 8) * 16;
+      place = (line + line_half * 8 + lane % 8) * kRowBytes + (k_half ^ lane % 8) * 16;
     } else if (sizeof(T) == 2) {
       const int chunk = line % kDepth<T> / 8 + line_half;
-      place_ = (slab + k_half * 8 + lane % 8) * kRowBytes + (chunk ^ lane % 8) * 16;
+      place = (slab + k_half * 8 + lane % 8) * kRowBytes + (chunk ^ lane % 8) * 16;
     } else {
       const int chunk = line % kDepth<T> / 4 + lane / 16;
-      place_ = (slab + lane % 4) * kRowBytes + (chunk ^ lane % 4 * 2) * 16 + lane / 4 % 4 * 4;
+      place = (slab + lane % 4) * kRowBytes + (chunk ^ lane % 4 * 2) * 16 + lane / 4 % 4 * 4;
     }
+    // Else the compiler computes them anew in each step.
+    operand_ = ptx::kept(static_cast<int>(operand));
+    place_ = ptx::kept(place);
   }
 
   // Fragment `index`, of 16 lines, of multiplication `step`. Of A: lines 0 to 7 and 8 to 15 of the first half of k, then of the second; of B:
-  // both halves of lines 0 to 7, then of 8 to 15. tile: where it begins, in bytes.
+  // both halves of lines 0 to 7, then of 8 to 15; float32 as it lies. tile: where it begins, in bytes.
   TREDUCE_DEVICE void load(uint32_t (&words)[4], int tile, int index, int step) const {
     if constexpr (kAlongK) {
-      ptx::load_matrices<false>(words, address_ + tile + (place_ ^ step * 32) + index * 16 * kRowBytes);
+      ptx::load_matrices<false>(words, operand_ + tile + (place_ ^ step * 32) + index * 16 * kRowBytes);
     } else if constexpr (sizeof(T) == 2) {
-      ptx::load_matrices<true>(words, address_ + tile + (place_ ^ index * 32) + step * 16 * kRowBytes);
+      ptx::load_matrices<true>(words, operand_ + tile + (place_ ^ index * 32) + step * 16 * kRowBytes);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int line_half = kOfB ? i / 2 : i % 2, k_half = kOfB ? i % 2 : i / 2;
         const int at = tile + (place_ ^ index * 64 ^ line_half * 32) + (step * 8 + k_half * 4) * kRowBytes;
-        words[i] = *reinterpret_cast<const uint32_t*>(shared_ + at);
+        words[i] = ptx::load_shared<uint32_t>(operand_ + at);
       }
-    }
-    if constexpr (sizeof(T) == 4) {
-#pragma unroll
-      for (uint32_t& word : words) word = ptx::round_to_even_tfloat32(word);
     }
   }
 
  private:
-  const char* shared_;
-  ptx::SharedAddress address_;
-  int place_;
+  int operand_, place_;
 };
+
+// A fragment as the tensor cores read it.
+template <class T>
+TREDUCE_DEVICE void round_to(uint32_t (&to)[4], const uint32_t (&words)[4], T) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = sizeof(T) == 4 ? ptx::round_to_even_tfloat32(words[i]) : words[i];
+}
 
 // Sums of a tile in shared memory, rounded.
 template <class Out, class S>
@@ -166,10 +171,14 @@ TREDUCE_DEVICE void wait_for_stage(int stages) {
   }
 }
 
-// Where a block's tile lies: tiles beside each other, below each other, and matrices, by the outer and the inner number of a batch.
+// Where a block's tile lies: tiles beside each other, below each other, and matrices, by the outer and the inner number of a batch; and groups
+// of k.
 struct Tiles {
-  Divider across, down, inner_batches;
-  int64_t a[2], b[2];  // from matrix to matrix, in elements
+  Divider across, down, inner_batches, batches;
+  int64_t a[2], b[2];        // from matrix to matrix, in elements
+  int64_t a_group, b_group;  // and from group to group
+  int64_t outputs;           // of a group
+  float* sums;               // of groups that are apart, [group][matrix][row][column]
 };
 
 // kShifts: all warps copy, and shift the rows of both operands.
@@ -186,45 +195,66 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   char* const shared = dynamic_shared<char>() + S::kShape.barrier_bytes();
 
   const unsigned line_of_tiles = tiles.across.quotient_of_small(blockIdx.x);
-  const unsigned matrix = tiles.down.quotient_of_small(line_of_tiles);
+  const unsigned matrix_and_group = tiles.down.quotient_of_small(line_of_tiles);
+  const unsigned group = tiles.batches.quotient_of_small(matrix_and_group);
+  const unsigned matrix = matrix_and_group - group * static_cast<unsigned>(tiles.batches.divisor);
   const unsigned batch_x = tiles.inner_batches.quotient_of_small(matrix);
   const unsigned batch_y = matrix - batch_x * static_cast<unsigned>(tiles.inner_batches.divisor);
-  const int64_t row = int64_t(line_of_tiles - matrix * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
-  const int64_t column = int64_t(blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor)) * S::kTileN;
+  const int64_t row = int64_t(line_of_tiles - matrix_and_group * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
+  const unsigned tile_across = blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor);
+  const int64_t column = int64_t(tile_across) * S::kTileN;
+  if (tiles.sums != nullptr) {
+    depth = min(depth - static_cast<int>(group) * static_cast<int>(long_k::kGroup), static_cast<int>(long_k::kGroup));
+  }
   const int steps = (depth + kDepth<T> - 1) / kDepth<T>;
-  const int64_t matrix_a = batch_x * tiles.a[0] + batch_y * tiles.a[1];
-  const int64_t matrix_b = batch_x * tiles.b[0] + batch_y * tiles.b[1];
+  const int64_t matrix_a = batch_x * tiles.a[0] + batch_y * tiles.a[1] + group * tiles.a_group;
+  const int64_t matrix_b = batch_x * tiles.b[0] + batch_y * tiles.b[1] + group * tiles.b_group;
   // Stage s lies at s % stages.
   const ptx::SharedAddress ring = ptx::shared_address(shared);
   const auto shifts = [](int width) { return S::kApart ? sizeof(T) == 2 && is_shifted(width) : kShifts; };
   const int stage_a = rows_of(S::kTileM, sizeof(T), kAAlongK) * row_bytes(shifts(a.width));
   const int stage_bytes = stage_a + rows_of(S::kTileN, sizeof(T), kBAlongK) * row_bytes(shifts(b.width));
-  const Reader<T, kAAlongK, false> reader_a(shared, warp_m);
-  const Reader<T, kBAlongK, true> reader_b(shared + stage_a, warp_n);
-  const bool has_outputs = row + warp_m < m && column + warp_n < n;
+  const Reader<T, kAAlongK, false> reader_a(ring, warp_m);
+  const Reader<T, kBAlongK, true> reader_b(ring + stage_a, warp_n);
+  const int rows = static_cast<int>(min(m - row, int64_t(S::kTileM)));  // of the tile that exist
+  const int columns = static_cast<int>(min(n - column, int64_t(S::kTileN)));
+  const bool has_outputs = warp_m < rows && warp_n < columns;
 
   float acc[kM][kN * 2][4] = {};
-  const auto multiply = [&](int stage, int step) {
-    uint32_t words_a[kM][4], words_b[kN][4];
+  using Fragment = uint32_t[4];
+  const auto load_a = [&](Fragment(&to)[kM], int stage, int step) {
 #pragma unroll
-    for (int i = 0; i < kM; ++i) reader_a.load(words_a[i], stage, i, step);
+    for (int i = 0; i < kM; ++i) reader_a.load(to[i], stage, i, step);
+  };
+  // Fragments of all lines of A by one of B.
+  const auto multiply = [&](const Fragment(&of_a)[kM], const Fragment& of_b, int j) {
+    Fragment words_b;
+    round_to(words_b, of_b, T{});
 #pragma unroll
-    for (int j = 0; j < kN; ++j) reader_b.load(words_b[j], stage, j, step);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) {
-#pragma unroll
-      for (int i = 0; i < kM; ++i) {
-        ptx::multiply(T{}, acc[i][j * 2], words_a[i], words_b[j][0], words_b[j][1]);
-        ptx::multiply(T{}, acc[i][j * 2 + 1], words_a[i], words_b[j][2], words_b[j][3]);
-      }
+    for (int i = 0; i < kM; ++i) {
+      Fragment words_a;
+      round_to(words_a, of_a[i], T{});
+      ptx::multiply(T{}, acc[i][j * 2], words_a, words_b[0], words_b[1]);
+      ptx::multiply(T{}, acc[i][j * 2 + 1], words_a, words_b[2], words_b[3]);
     }
   };
-  // Of a stage, or of its first half, if the other is past the end of k.
+  // A stage, or its first half, if the other is past the end of k. Between multiplications there is no branch, at which each would be waited for.
   const auto multiply_stage = [&](int stage, int left) {
+    const auto multiply_steps = [&](auto count) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      if (s == kSteps / 2 && left <= kDepth<T> / 2) break;
-      multiply(stage, s);
+      for (int s = 0; s < count(); ++s) {
+        Fragment of_a[kM], of_b[kN];
+        load_a(of_a, stage, s);
+#pragma unroll
+        for (int j = 0; j < kN; ++j) reader_b.load(of_b[j], stage, j, s);
+#pragma unroll
+        for (int j = 0; j < kN; ++j) multiply(of_a, of_b[j], j);
+      }
+    };
+    if (left > kDepth<T> / 2) {
+      multiply_steps(std::integral_constant<int, kSteps>());
+    } else {
+      multiply_steps(std::integral_constant<int, kSteps / 2>());
     }
   };
 
@@ -240,11 +270,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     // Not in static memory, which the launch does not count.
     auto& barriers = *reinterpret_cast<hopper::Ring<kMostStages>*>(dynamic_shared<char>());
     static_assert(sizeof(barriers) == S::kShape.barrier_bytes());
+    const int warps_with_outputs = ceil_div(rows, S::kWarpM) * ceil_div(columns, S::kWarpN);
     if (threadIdx.x == 0) {
-      barriers.init(S::kMultiplyThreads / 32, stages, arrivals<S>(shifts(a.width)) + arrivals<S>(shifts(b.width)));
+      barriers.init(warps_with_outputs, stages, arrivals<S>(shifts(a.width)) + arrivals<S>(shifts(b.width)));
     }
     __syncthreads();
-    const uint32_t full = ptx::shared_address(barriers.full);
+    const uint32_t full = ptx::kept(static_cast<int>(ptx::shared_address(barriers.full)));
     Place place{ring, full, stage_bytes, stages * stage_bytes, full, full + stages * 8};
     if (threadIdx.x >= S::kMultiplyThreads) {
       const auto fill = [&](auto kind, const Source& source, int64_t of_matrix, int64_t line) {
@@ -261,15 +292,91 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       return;
     }
     ptx::wait_for_launch_before();
-    // A stage is released behind the wait for the next, when what was read of it has gone into sums: an arrival overtakes loads that
-    // nothing waits for.
-    uint32_t read = 0;  // the barrier of the stage before
-    for (int step = 0; step < steps; ++step, place.next()) {
+    static_assert(kSteps == 4);
+    int stage = 0, left = depth;
+    const auto wait_for_stage = [&] {
       ptx::mbarrier_wait(place.full, place.parity);
       __syncwarp();
-      if (step > 0 && lane == 0) ptx::mbarrier_arrive(read);
-      if (has_outputs) multiply_stage(place.stage - ring, depth - step * kDepth<T>);
-      read = place.empty();
+      stage = place.stage - ring;
+    };
+    // Behind the multiplications of what was read of it: an arrival overtakes loads that nothing waits for.
+    const auto release_stage = [&](uint32_t empty) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(empty);
+    };
+    if (!has_outputs) {
+      // Its barriers do not count this warp.
+    } else if constexpr (kM * kN == 1) {
+      // A warp with few outputs waits for what it reads, and reads two steps ahead, also of the next stage.
+      Fragment of_a[kSteps][kM], of_b[kSteps];
+      const auto read = [&](int step) {
+        load_a(of_a[step], stage, step);
+        reader_b.load(of_b[step], stage, 0, step);
+      };
+      const auto multiply_step = [&](int step) { multiply(of_a[step], of_b[step], 0); };
+      const auto multiply_half = [&] {
+        read(2);
+        multiply_step(0);
+        read(3);
+        multiply_step(1);
+      };
+      wait_for_stage();
+      read(0);
+      read(1);
+      for (; left > kDepth<T>; left -= kDepth<T>) {
+        multiply_half();
+        const uint32_t empty = place.empty();
+        place.next();
+        wait_for_stage();
+        read(0);
+        multiply_step(2);
+        read(1);
+        multiply_step(3);
+        release_stage(empty);
+      }
+      multiply_half();
+      if (left > kDepth<T> / 2) {
+        multiply_step(2);
+        multiply_step(3);
+      }
+    } else {
+      // With more outputs multiplications take longer than reading, and there are fewer registers: fragments are read a step ahead, of A to
+      // registers of their own, and of B where they have been multiplied.
+      Fragment even[kM], odd[kM], of_b[kN];
+      const auto read_first = [&] {
+        load_a(even, stage, 0);
+#pragma unroll
+        for (int j = 0; j < kN; ++j) reader_b.load(of_b[j], stage, j, 0);
+      };
+      const auto multiply_and_read = [&](const Fragment(&of_a)[kM], Fragment(&next)[kM], int step) {
+        load_a(next, stage, step);
+#pragma unroll
+        for (int j = 0; j < kN; ++j) {
+          multiply(of_a, of_b[j], j);
+          reader_b.load(of_b[j], stage, j, step);
+        }
+      };
+      const auto multiply_last = [&] {
+#pragma unroll
+        for (int j = 0; j < kN; ++j) multiply(odd, of_b[j], j);
+      };
+      const auto multiply_second_half = [&] {
+        multiply_and_read(odd, even, 2);
+        multiply_and_read(even, odd, 3);
+      };
+      for (; left > kDepth<T>; left -= kDepth<T>, place.next()) {
+        wait_for_stage();
+        read_first();
+        multiply_and_read(even, odd, 1);
+        multiply_second_half();
+        multiply_last();
+        release_stage(place.empty());
+      }
+      wait_for_stage();
+      read_first();
+      multiply_and_read(even, odd, 1);
+      if (left > kDepth<T> / 2) multiply_second_half();
+      multiply_last();
     }
   } else {
     CopiesOf<kShifts, T, S, S::kTileM, kAAlongK> copies_a(a, matrix_a, row);
@@ -302,17 +409,40 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   // ---- epilogue ----
   if constexpr (!S::kApart) ptx::wait_copies<0>();
+  const int first_column = warp_n + lane % 4 * 2;
+  // `column` anew: the loop has no register for it.
+  const int64_t outputs_column = int64_t(ptx::kept(static_cast<int>(tile_across))) * S::kTileN;
+  const int64_t first_output = (int64_t(matrix) * m + row) * n + outputs_column;
+  if (tiles.sums != nullptr) {
+    // Few outputs: the sums of groups leave as they lie.
+    float* const to = tiles.sums + group * tiles.outputs + first_output;
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = warp_m + i * 16 + half * 8 + lane / 4;
+#pragma unroll
+        for (int j = 0; j < kN * 2; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int at = first_column + j * 8 + e;
+            if (r < rows && at < columns) to[r * n + at] = acc[i][j][half * 2 + e];
+          }
+        }
+      }
+    }
+    return;
+  }
   meet();  // nobody reads the ring any more
   using Tile = Results<Out, S>;
   Out* const results = reinterpret_cast<Out*>(shared);
-  const int first_column = warp_n + lane % 4 * 2;
   if (bias != nullptr) {
 #pragma unroll
     for (int j = 0; j < kN * 2; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int64_t at = column + first_column + j * 8 + e;
-        const float value = at < n ? static_cast<float>(bias[at]) : 0.0f;
+        const int at = first_column + j * 8 + e;
+        const float value = at < columns ? static_cast<float>(bias[outputs_column + at]) : 0.0f;
 #pragma unroll
         for (int i = 0; i < kM; ++i) {
           acc[i][j][e] += value;
@@ -333,9 +463,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
   }
   meet();
-  Tile::store(results, c + (int64_t(matrix) * m + row) * n + column, n,
-              static_cast<int>(min(m - row, int64_t(S::kTileM))),
-              static_cast<int>(min(n - column, int64_t(S::kTileN))));
+  Tile::store(results, c + first_output, n, rows, columns);
 #endif
 }
 
@@ -348,19 +476,29 @@ inline Source source_of(const Operand& o, const Access& access) {
 }
 
 template <class S>
-Tiles tiles_for(const Operand& a, const Operand& b, const Problem& p) {
+Tiles tiles_for(const Call& call, const Operand& a, const Operand& b) {
+  const Problem& p = call.problem;
   return {Divider(ceil_div(p.n, int64_t(S::kTileN))),
           Divider(ceil_div(p.m, int64_t(S::kTileM))),
           Divider(inner_batches_of(p)),
+          Divider(p.batches),
           {a.batch_stride[0], a.batch_stride[1]},
-          {b.batch_stride[0], b.batch_stride[1]}};
+          {b.batch_stride[0], b.batch_stride[1]},
+          long_k::kGroup * a.depth_stride,
+          long_k::kGroup * b.depth_stride,
+          p.batches * p.m * p.n,
+          call.prepared.apart ? call.region<float>(call.prepared.partials) : nullptr};
 }
 
 template <class T, class S, bool kAAlongK, bool kBAlongK, bool kShifts>
 cudaError_t launch_kernel(const Call& call, const Source& a, const Source& b, const Tiles& tiles) {
   const Problem& p = call.problem;
-  return launch(&kernel<T, S, kAAlongK, kBAlongK, kShifts>, call.step(-1), a, b, tiles, static_cast<Result<T>*>(call.c),
-                static_cast<const Result<T>*>(call.bias), p.m, p.n, static_cast<int>(p.k), call.prepared.stages);
+  const bool apart = call.prepared.apart;
+  const cudaError_t error = launch(&kernel<T, S, kAAlongK, kBAlongK, kShifts>, call.step(apart ? -2 : -1), a, b, tiles,
+                                   static_cast<Result<T>*>(call.c), static_cast<const Result<T>*>(call.bias), p.m, p.n,
+                                   static_cast<int>(p.k), call.prepared.stages);
+  if (error != cudaSuccess || !apart) return error;
+  return add_groups_apart<T, Result<T>>(call, groups_for(call, /*adds_groups=*/false, kDepth<T>));
 }
 
 template <class T>
@@ -372,8 +510,8 @@ cudaError_t launch_type(const Call& call) {
     using S = Tiling<index()>;
     const auto launch_as = [&](auto a_along_k, auto b_along_k) {
       const auto launch_with = [&](auto shifts) {
-        return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(call, source_of(a, access_a),
-                                                                       source_of(b, access_b), tiles_for<S>(a, b, p));
+        return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(
+            call, source_of(a, access_a), source_of(b, access_b), tiles_for<S>(call, a, b));
       };
       if constexpr (sizeof(T) == 2 && !S::kApart) {
         if (S::kShape.shifts(access_a, access_b)) return launch_with(std::true_type{});

@@ -381,17 +381,19 @@ void prepare_boxes(const TileShape& s, const Request& r, Prepared& out) {
   out.launches.add(launch);
 }
 
-// The one launch of in_place.cu.
+// The launches of in_place.cu.
 void add_in_place(in_place::Index index, const Operand& a, const Operand& b, const Chip& chip, Prepared& out) {
   const Problem& p = out.problem;
   const in_place::Shape& s = in_place::kShapes[index];
   const int bytes = static_cast<int>(size_of(out.dtype));
-  const int64_t steps = ceil_div(p.k * bytes, int64_t(in_place::kRowBytes));
   out.in_place = true;
   out.shape = index;
   set_tile(s, out);
   LaunchShape launch = launch_of(s);
-  launch.grid = tiles_of(p, s.tile_m, s.tile_n);
+  out.groups = long_k::groups_of(p.k, out.dtype);
+  out.apart = out.groups > 1;
+  const int64_t depth = out.apart ? long_k::kGroup : p.k, steps = ceil_div(depth * bytes, int64_t(in_place::kRowBytes));
+  launch.grid = tiles_of(p, s.tile_m, s.tile_n) * out.groups;
   // As many stages as k has, and shared memory for the blocks that a multiprocessor is to have at once.
   const int64_t at_once = std::min<int64_t>(ceil_div(launch.grid, int64_t(chip.multiprocessors)), s.blocks);
   for (const int stages : in_place::kStages) {
@@ -403,6 +405,7 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   }
   overlap(launch, s.blocks, chip);
   out.launches.add(launch);
+  if (out.apart) add_groups_apart(chip, out);
 }
 
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
@@ -464,7 +467,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
       few.reset();
     }
   }
-  if (const auto index = choice.apart ? std::nullopt : in_place::choose(p, r.dtype, a, b, way, chip)) {
+  // Groups of k are computed side by side, or not at all.
+  const bool grouped = long_k::groups_of(p.k, r.dtype) > 1;
+  if (const auto index = choice.apart == grouped ? in_place::choose(p, r.dtype, a, b, way, chip) : std::nullopt) {
     add_in_place(*index, a, b, chip, out);
     return;
   }

@@ -177,7 +177,7 @@ TREDUCE_DEVICE void fix_rows(LastTile& tile, const float* a, const float* b, flo
     columns.store(tile_b, next_columns);
     Team::sync();
     if (Team::kLoadsAhead) load(begin + kFixDepth);
-#pragma unroll 4
+#pragma unroll(kRows < kFixTile ? 4 : 1)
     for (int l = 0; l < kFixDepth; ++l) {
       float of_rows[kDown], of_columns[kColumns];
       read_neighbours(tile_a + l * kFixStride + row - first, of_rows);
@@ -557,7 +557,7 @@ __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ LastTile<WholeBlock<kThreads, kAdds ? kFinishRows : kFixTile / 2, !kAdds>> last;
+  __shared__ LastTile<WholeBlock<kThreads, kAdds ? kFinishRows : kFixTile, !kAdds>> last;
   [[maybe_unused]] __shared__ bool some_left[kThreads / 32];
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
@@ -642,7 +642,7 @@ static __global__ void __launch_bounds__(kThreads, 2)
                      Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
                      TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
                      int64_t inner_batches, int groups, float* sums, uint32_t* done) {
-  __shared__ LastTile<WholeBlock<kThreads, kFixTile / 2, true>> last;
+  __shared__ LastTile<WholeBlock<kThreads, kFixTile, true>> last;
   __shared__ bool is_last;
   ptx::wait_for_launch_before();
   if (!any_output(*codes_a, *codes_b, &codes_at_last)) return;
