@@ -97,6 +97,9 @@ def test_groups_of_k_are_read_in_place():
         assert (p.reads, p.groups, p.groups_apart) == (("where it lies",) * 2, 22, True)
         assert len(p.launches) == 2 and p.launches[0].kernel == "multiply 32 x 32 tiles, copied apart, in place"
         assert p.launches[0].grid == (4 * 22, 1) and p.workspace_bytes == 22 * 114 * 18 * 4
+        for k, in_place in ((2**31 - 1, True), (2**31 + 1, False)):  # what an int counts
+            p = plan("matmul", (17, k), (k, 9), input_dtype=dtype, tf32=True)
+            assert ("in place" in p.launches[0].kernel) == in_place
 
 
 def test_few_rows_are_split_as_they_are_read():

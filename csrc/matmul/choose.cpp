@@ -751,7 +751,8 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};
   const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
-  const bool fits = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) <= INT32_MAX;
+  const int64_t tiles = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) * long_k::groups_of(p.k, dtype);
+  const bool fits = tiles <= INT32_MAX && p.k <= INT32_MAX;  // the kernel counts them so
   const bool pays = time(best) < faster * persistent::microseconds(p, dtype, other, chip);
   return fits && pays ? std::optional(best) : std::nullopt;
 }

@@ -1,11 +1,11 @@
-// persistent where the copy engine cannot read the operands where they lie, and k is short: rows that do not begin at multiples of 16
-// bytes, and tfloat32 across k. A copy of an operand would be read and written once more, which takes as long as the product. So threads
+// persistent where the copy engine cannot read the operands where they lie, and k is short or outputs are few: rows that do not begin at
+// multiples of 16 bytes, and tfloat32 across k. A copy of an operand would be read and written once more, which takes as long as the product. So threads
 // copy it to shared memory, as many bytes at once as its alignment allows (cp.async of 16, 8 or 4). Of rows of 16 bits that begin at odd
 // elements they copy the aligned chunks of 16 bytes in which these lie, and shift the rows where they have arrived.
 //
 // Order:   that of few_rows.cuh, by the same instructions.
-// Mapping: a block a tile, several blocks a multiprocessor, which hide each other's first copies and last stores. A stage has 128 bytes
-//          of k of each line. A row of a tile is a line, or where lines are contiguous a step of k. Where blocks are few, up to seven stages
+// Mapping: a block a tile, or of long k a tile and a group of k, whose sums a second launch adds; several blocks a multiprocessor, which hide
+//          each other's first copies and last stores. A stage has 128 bytes of k of each line. A row of a tile is a line, or where lines are contiguous a step of k. Where blocks are few, up to seven stages
 //          are under way, and warps of their own copy, a half of them either operand: a warp that copies and multiplies is bound by its
 //          instructions, one after another.
 //          Sums leave by way of shared memory, whole rows of a tile at a time, wherever these begin.
@@ -171,8 +171,7 @@ TREDUCE_DEVICE void wait_for_stage(int stages) {
   }
 }
 
-// Where a block's tile lies: tiles beside each other, below each other, and matrices, by the outer and the inner number of a batch; and groups
-// of k.
+// Where a block's tile lies: tiles beside each other, below each other, matrices, by the outer and the inner number of a batch, and groups of k.
 struct Tiles {
   Divider across, down, inner_batches, batches;
   int64_t a[2], b[2];        // from matrix to matrix, in elements
