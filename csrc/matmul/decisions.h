@@ -54,6 +54,7 @@ struct Decisions {
   int block_segments = 0;
   bool segment_sums = false;
   SplitRegions split_a = {}, split_b = {};
+  bool both_as_read() const { return split_a.as_read && split_b.as_read; }
   int64_t partials = 0, few_lines = 0;  // offsets
   // Of rest_in_one: where the tiles that are left are told of. And the words that the first launch zeroes: `runs` of the operands, and these.
   int64_t left_tiles = 0, left_words = 0;

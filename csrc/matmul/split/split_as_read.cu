@@ -15,8 +15,8 @@ using split::Operand16;
 
 cudaError_t run(const Call& call, const Operand& a, const Operand& b, const Operand16& split_a,
                 const Operand16& split_b, float* partials) {
+  if (call.prepared.both_as_read()) return split_both::run(call, a, b, split_a, split_b, partials);
   const bool of_a = call.prepared.split_a.as_read;
-  if (of_a && call.prepared.split_b.as_read) return split_both::run(call, a, b, split_a, split_b, partials);
   const Operand &w = of_a ? a : b, &x = of_a ? b : a;
   const Operand16 &split_w = of_a ? split_a : split_b, &split_x = of_a ? split_b : split_a;
   const cudaError_t error = split_rows::run(

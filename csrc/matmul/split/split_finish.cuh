@@ -685,7 +685,7 @@ inline cudaError_t run_finish(const Call& call, const Operand& a, const Operand&
   if (call.prepared.split_b.as_read) codes_b = codes_a;
   const Launch shape = call.step(-1);
   const Tiles<kFixTile, kFixTile> tiles(p);
-  if (call.prepared.split_a.as_read && call.prepared.split_b.as_read) {
+  if (call.prepared.both_as_read()) {
     return launch(&finish_by_groups, shape, static_cast<const float*>(call.a), static_cast<const float*>(call.b),
                   static_cast<float*>(call.c), static_cast<const float*>(call.bias), p, tiles, lines_of(a, split_a),
                   lines_of(b, split_b), codes_a, codes_b, inner_batches_of(p), static_cast<int>(call.prepared.groups),
