@@ -298,7 +298,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       __syncwarp();
       stage = place.stage - ring;
     };
-    // Behind the multiplications of what was read of it: an arrival overtakes loads that nothing waits for.
+    // Behind a wait that follows the multiplications of what was read of the stage: an arrival overtakes loads that nothing waits for, and the
+    // compiler lets it overtake multiplications, but not a wait.
     const auto release_stage = [&](uint32_t empty) {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(empty);
@@ -363,15 +364,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         multiply_and_read(odd, even, 2);
         multiply_and_read(even, odd, 3);
       };
-      for (; left > kDepth<T>; left -= kDepth<T>, place.next()) {
-        wait_for_stage();
+      wait_for_stage();
+      for (; left > kDepth<T>; left -= kDepth<T>) {
         read_first();
         multiply_and_read(even, odd, 1);
         multiply_second_half();
         multiply_last();
-        release_stage(place.empty());
+        const uint32_t empty = place.empty();
+        place.next();
+        wait_for_stage();
+        release_stage(empty);
       }
-      wait_for_stage();
       read_first();
       multiply_and_read(even, odd, 1);
       if (left > kDepth<T> / 2) multiply_second_half();
