@@ -709,12 +709,13 @@ Copying copying(const Access& access, int64_t lines, int bytes) {
   return {of.busy * share, of.waiting * share};
 }
 
-double time_of(int index, const Problem& p, int bytes, const Access& a, const Access& b, const Chip& chip) {
+double time_of(int index, const Problem& p, DType dtype, const Access& a, const Access& b, const Chip& chip) {
   const Shape& s = kShapes[index];
+  const int bytes = static_cast<int>(size_of(dtype));
   const Times& all = bytes == 2 ? kOf16Bits : kOfFloats;
   const Times::OfShape& of = all.of[index];
   const int64_t down = ceil_div(p.m, int64_t(s.tile_m)), across = ceil_div(p.n, int64_t(s.tile_n));
-  const int64_t groups = long_k::groups_of(p.k, bytes == 2 ? DType::bfloat16 : DType::float32);
+  const int64_t groups = long_k::groups_of(p.k, dtype);
   const int64_t tiles = down * across * p.batches * groups;
   // That a tile has, in the mean.
   const int64_t rows = ceil_div(p.m, down), columns = ceil_div(p.n, across);
@@ -749,7 +750,7 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
   constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};
-  const auto time = [&](Index index) { return time_of(index, p, bytes, access_a, access_b, chip); };
+  const auto time = [&](Index index) { return time_of(index, p, dtype, access_a, access_b, chip); };
   const Index best = cheapest(kAll, time);
   const int64_t tiles = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) * long_k::groups_of(p.k, dtype);
   const bool fits = tiles <= INT32_MAX && p.k <= INT32_MAX;  // the kernel counts them so
