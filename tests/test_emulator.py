@@ -528,10 +528,26 @@ def in_every_layout(matrix, *shapes):
             yield a, b, a_view, b_view
 
 
-def product(store, variant, a, b, a_view=same, b_view=same, seeds=SEEDS, bias=None, shift=0, twin=None, **sizes):
+PROCESSORS = 3  # kProcessors of emulator.h
+
+
+def product(
+    store,
+    variant,
+    a,
+    b,
+    a_view=same,
+    b_view=same,
+    seeds=SEEDS,
+    bias=None,
+    shift=0,
+    twin=None,
+    processors=PROCESSORS,
+    **sizes,
+):
     """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary.
 
-    `twin`: the rung of the same bits that the CPU has."""
+    `twin`: the rung of the same bits that the CPU has; `processors`: for so many it is decided what to launch."""
     left, right = a_view(a), b_view(b)
     twin = twin or variant.name
     if bias is None:
@@ -539,7 +555,7 @@ def product(store, variant, a, b, a_view=same, b_view=same, seeds=SEEDS, bias=No
     else:
         expected = torch.ops.treduce.linear(left, right.t(), bias, twin)  # every tile size has these bits
     batches = expected.size(0) if expected.dim() == 3 else 1
-    words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0)]
+    words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0), processors]
     words += [left.size(-2), right.size(-1), left.size(-1), batches, *strides(left, batches), *strides(right, batches)]
     return Case([*words, store(a), store(b), shift, "none" if bias is None else store(bias)], expected, seeds)
 
@@ -610,10 +626,13 @@ def products_of_fragments(store, variant):
     batch = []
     for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
 
+        def whole(*shape, dtype=dtype):
+            return torch.randint(-4, 5, shape, generator=cases.generator(shape[-1])).to(dtype)
+
         def matrix(*shape, dtype=dtype):
             if dtype == torch.float64:
                 return cases.values(math.prod(shape), dtype, seed=shape[-1]).view(shape)
-            return torch.randint(-4, 5, shape, generator=cases.generator(shape[-1])).to(dtype)
+            return whole(*shape, dtype=dtype)
 
         for m, n, k in ((1, 1, 1), (5, 3, 0), (35, 69, 83)):
             batch.append(twin(matrix(m, k), matrix(k, n)))
@@ -625,14 +644,104 @@ def products_of_fragments(store, variant):
         every_other = functools.partial(torch.as_strided, size=(36, 40), stride=(80, 2))
         batch.append(twin(matrix(36, 82), matrix(40, 24), every_other))
         if dtype == torch.float64:  # long k in groups, of numbers whose sums are exact in any order
-            a, b = (
-                torch.randint(-4, 5, shape, generator=cases.generator(1)).double() for shape in ((5, 8210), (8210, 3))
-            )
-            batch.append(twin(a, b, bias=matrix(3)))
+            batch.append(twin(whole(5, 8210), whole(8210, 3), bias=matrix(3)))
         for m, n, k in ((17, 19, 20), (40, 72, 33)):
             bias = matrix(n, dtype=_check.result_dtype("matmul", dtype))
             batch.append(twin(matrix(m, k), matrix(k, n), bias=bias, shift=1))
+        if variant.name in MANY_KERNELS:
+            batch += [twin(*operands, processors=chip) for chip, *operands in products_of_every_kind(whole, dtype)]
     return batch
+
+
+MANY_KERNELS = ("persistent", "specialized_f64")  # rungs that have kernels for many kinds of products
+
+
+def products_of_every_kind(matrix, dtype):
+    """A chip's multiprocessors, operands and views, for kernels that are chosen by shape, layout and chip."""
+    long = 2056 if dtype == torch.float64 else 8200  # just so many that k is cut in groups
+    for chip, m, n, k in (
+        (3, 300, 280, 136),  # large tiles, of a cluster too
+        (132, 200, 168, 72),  # small ones
+        (3, 77, 91, 133),  # lines that begin anywhere
+        (132, 77, 91, 133),
+        (132, 70, 33, 300),
+        (132, 1, 200, 96),  # few rows
+        (132, 16, 136, 264),
+        (132, 120, 5, 96),  # few columns
+        (132, 24, 40, long),  # few outputs
+        (132, 21, 19, long + 1),
+    ):
+        # Of a long k one layout of those with kernels of their own: these take time.
+        views = list(itertools.product((same, transposed), repeat=2))
+        for a_view, b_view in views[1:3] if k > 300 else views:
+            a = matrix(m, k) if a_view is same else matrix(k, m)
+            b = matrix(k, n) if b_view is same else matrix(n, k)
+            yield chip, a, b, a_view, b_view
+    yield 132, matrix(40, 16, 12), matrix(40, 12, 20)  # many small ones
+    yield 132, matrix(7, 33, 21), matrix(7, 21, 18), same, same
+
+
+def numbers_of_kind(kind, rows, columns, has_kind):
+    """Whole numbers of float32, whose products have exact sums. `has_kind`: else this operand is ordinary."""
+    generator = cases.generator(rows * columns)
+    x = torch.randint(-4, 5, (rows, columns), generator=generator).float()
+    some = torch.rand(x.shape, generator=generator)
+    if kind == "close" or not (has_kind or kind == "far on both sides"):
+        return x
+    if kind == "one-hot":
+        return torch.nn.functional.one_hot(torch.randint(columns, (rows,), generator=generator), columns).float()
+    if kind == "zeros":
+        return x * (some < 0.03)
+    far = 2.0**16 if kind == "far" else 2.0**9
+    return torch.where(some < 0.02, x * far, torch.where(some < 0.5, x, 0.0))
+
+
+KINDS_OF_NUMBERS = ("close", "far", "zeros", "one-hot", "far on both sides")
+# Shapes and chips for which float32 by pairs has kernels of its own. (multiprocessors, m, n, k)
+SPLIT_SHAPES = {
+    "split_fp16": (
+        (3, 140, 150, 130),  # large tiles
+        (132, 140, 150, 130),  # small ones
+        (3, 20, 300, 200),
+        (3, 1, 40, 130),  # few rows, or columns
+        (3, 3, 33, 64),
+        (3, 60, 5, 64),
+        (3, 100, 5, 130),
+        (3, 140, 5, 64),
+        (132, 12, 33, 2100),  # few outputs
+        (3, 70, 300, 512),  # one operand is split as it is read
+        (3, 200, 33, 512),
+        (3, 200, 520, 200),  # lines are ordered
+    ),
+    "split_direct": (
+        (3, 1, 5, 64),
+        (3, 1, 33, 64),
+        (3, 1, 100, 64),
+        (3, 12, 33, 130),
+        (3, 33, 40, 130),
+        (3, 100, 5, 64),
+    ),
+    "split_bf16": ((3, 40, 72, 130), (132, 140, 150, 70)),
+}
+
+
+def products_of_kinds(store, variant):
+    """Kinds of numbers, for which float32 by pairs has ways of its own, take turns, and so do layouts."""
+    turns = in_turn(KINDS_OF_NUMBERS, (same, transposed), (same, same, transposed, transposed))
+    for processors, m, n, k in SPLIT_SHAPES[variant.name]:
+        for _ in range(3 if k < 500 else 1):
+            kind, a_view, b_view = next(turns)
+            a, b = numbers_of_kind(kind, m, k, True), numbers_of_kind(kind, k, n, False)
+            a, b = a_view(a).contiguous(), b_view(b).contiguous()
+            yield product(store, variant, a, b, a_view, b_view, 1, twin="naive", processors=processors)
+
+
+SPLITS = [variant for variant in MATMUL_VARIANTS if variant.name in SPLIT_SHAPES]
+
+
+@pytest.mark.parametrize("variant", SPLITS, ids=names(SPLITS))
+def test_matmul_by_pairs(driver, stored, variant):
+    check(driver, list(products_of_kinds(stored, variant)))
 
 
 def has_twin(variant):
@@ -652,7 +761,7 @@ IN_EMULATOR = [*MATMUL_KERNELS, *FRAGMENTS]
 
 @pytest.mark.parametrize("variant", IN_EMULATOR, ids=names(IN_EMULATOR))
 def test_a_plan_says_what_a_product_launches(driver, stored, variant):
-    chip = Chip("emulated", 3, (9, 0), None, "")  # kProcessors of emulator.h
+    chip = Chip("emulated", PROCESSORS, (9, 0), None, "")
     lines, plans = [], []
     for dtype in (tables.DTYPE_NAMES[name] for name in variant.dtypes):
 
@@ -734,13 +843,14 @@ MANY_SEEDS = [str(seed) for seed in range(20)]
 SUM = "5050"  # of 1, 2, ..., 100, which is exact in any order
 
 
-def test_a_correct_kernel_gives_its_sum_under_every_seed(broken):
-    result = run([broken, "correct", *MANY_SEEDS])
+@pytest.mark.parametrize("kernel", ["correct", "correct_ring"])
+def test_a_correct_kernel_gives_its_sum_under_every_seed(broken, kernel):
+    result = run([broken, kernel, *MANY_SEEDS])
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == [SUM] * len(MANY_SEEDS)
 
 
-@pytest.mark.parametrize("kernel", ["removed_barrier", "removed_warp_barrier", "reused_slot"])
+@pytest.mark.parametrize("kernel", ["removed_barrier", "removed_warp_barrier", "reused_slot", "released_early"])
 def test_a_race_changes_the_result(broken, kernel):
     result = run([broken, kernel, *MANY_SEEDS])
     assert result.returncode == 0, result.stderr
@@ -750,12 +860,22 @@ def test_a_race_changes_the_result(broken, kernel):
     assert sums.count(SUM) < len(sums)
 
 
+@pytest.mark.parametrize("kernel", ["unawaited_copy", "unawaited_product"])
+def test_what_nobody_waited_for_is_not_there(broken, kernel):
+    result = run([broken, kernel, *MANY_SEEDS])
+    assert result.returncode == 0, result.stderr
+    sums = result.stdout.split()
+    assert len(sums) == len(MANY_SEEDS) and SUM not in sums
+
+
 @pytest.mark.parametrize(
     ("kernel", "sentence"),
     [
         ("skipped_barrier", "threads have left the kernel"),
         ("divergent_barrier", r"64 threads wait at .*divergent_barrier.cu"),
         ("deadlock", "no thread of the grid can go on"),
+        ("missing_arrival", "no thread of the grid can go on"),
+        ("uninitialised_barrier", "that nobody has initialised"),
     ],
 )
 def test_a_barrier_that_some_threads_skip_is_reported(broken, kernel, sentence):
@@ -772,6 +892,19 @@ def test_an_access_past_an_array_is_reported(broken, kernel):
     assert result.returncode != 0
     assert "heap-buffer-overflow" in result.stderr
     assert f"in broken::{kernel}(" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sentence"),
+    [
+        ("past_a_stage", "names 4 bytes of shared memory that are not in one of its arrays"),
+        ("unread_store", "left the kernel before what it stores was read"),
+    ],
+)
+def test_a_copy_that_must_not_be_is_reported(broken, kernel, sentence):
+    result = run([broken, kernel, "1"])
+    assert result.returncode == 3
+    assert re.search(rf"of broken::{kernel}\(.*{sentence}", result.stderr), result.stderr
 
 
 def test_a_misaligned_load_is_reported(broken):
@@ -905,12 +1038,12 @@ def test_row_operation(driver, stored, op, variant):
 # ---- attention ----
 
 
-def attention(driver, store, operands, mask=None, causal=False, seeds=(1, 2)):
-    """Results and gradients of query, key and value, by the kernels; the same bits from every run."""
+def attention(driver, store, capability, operands, mask=None, causal=False, seeds=(1, 2)):
+    """Results and gradients of query, key and value, by the kernels of a chip; the same bits from every run."""
     q, k, v, g = operands
     batch, heads, length, width = q.shape
     sizes = [batch, heads, heads // k.shape[1], length, k.shape[2], width, v.shape[3], int(causal), 0.25]
-    words = ["attention", dtype_name(q.dtype), *sizes, *map(store, operands)]
+    words = ["attention", capability, dtype_name(q.dtype), *sizes, *map(store, operands)]
     words += ["none", "none"] if mask is None else [dtype_name(mask.dtype), store(mask)]
     result = run([driver], " ".join(map(str, [*words, *seeds])) + "\n")
     status, *runs = result.stdout.split(" ")
@@ -935,8 +1068,9 @@ ATTENTION = {
 }
 
 
+@pytest.mark.parametrize("capability", [80, 90])  # 90: by warp groups
 @pytest.mark.parametrize("case", ATTENTION)
-def test_attention(driver, stored, case):
+def test_attention(driver, stored, case, capability):
     heads, shared, length, keys, width, value_width, mask = ATTENTION[case]
     dtype = torch.float16 if mask in ("none", "bool") else torch.bfloat16
     shapes = [(heads, length, width), (shared, keys, width), (shared, keys, value_width), (heads, length, value_width)]
@@ -945,7 +1079,7 @@ def test_attention(driver, stored, case):
     masks = {"bool": torch.rand(length, keys) > 0.4, "float32": torch.randn(length, keys)}
     if mask == "bool":
         masks["bool"][3] = False
-    actual = attention(driver, stored, operands, masks.get(mask), mask == "causal")
+    actual = attention(driver, stored, capability, operands, masks.get(mask), mask == "causal")
     seen = torch.ones(length, keys, dtype=torch.bool)
     seen = masks["bool"] if mask == "bool" else seen.tril() if mask == "causal" else seen
     wide = [x.double().requires_grad_() for x in operands[:3]]
@@ -960,7 +1094,7 @@ def test_attention(driver, stored, case):
     if mask == "causal" and length <= keys:
         n = length - 3
         alone = [operands[0][:, :, n - 1 : n], *(x[:, :, :n] for x in operands[1:3]), operands[3][:, :, n - 1 : n]]
-        result, *_ = attention(driver, stored, alone)
+        result, *_ = attention(driver, stored, capability, alone)
         assert_same_bits(result, actual[0][:, :, n - 1 : n])
 
 

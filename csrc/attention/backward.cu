@@ -156,9 +156,7 @@ int launch_backward(const Problem& p, const Prepared& prepared, const Gradients&
   const auto shape = [&](int i) { return Launch{prepared.launches[i], static_cast<cudaStream_t>(stream)}; };
   const int error = launch_whole(p, prepared, g.out, lines, stream);
   if (error != cudaSuccess) return error;
-#ifndef TREDUCE_EMULATOR  // which has no warp groups
   if (prepared.way == Way::warp_groups) return backward_groups::launch_both(p, prepared, g, lines, stream);
-#endif
   return dispatch_kernel(p, [&](auto type, auto width) {
     using T = decltype(type);
     constexpr int kWidth = decltype(width)::value;

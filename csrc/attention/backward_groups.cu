@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
                     TREDUCE_GRID_CONSTANT LineValues lines) {
 #ifdef TREDUCE_SM90A
   constexpr int kBytes = kTileBytes<kWidth>;
-  __shared__ Barriers barriers;
+  SHARED(Barriers, barriers);
   auto& [own_full, ring] = barriers;
   const Tiles<kWidth> tiles(dynamic_shared<char>());
 
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
 }
 
 // The values of the queries of a stage.
-struct OfQueries {
+struct alignas(16) OfQueries {
   float log_sum[kTile], along[kTile];
 };
 
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kBackward.threads(), 1)
                   TREDUCE_GRID_CONSTANT Matrices to_value, TREDUCE_GRID_CONSTANT LineValues lines) {
 #ifdef TREDUCE_SM90A
   constexpr int kBytes = kTileBytes<kWidth>;
-  __shared__ Barriers barriers;
-  __shared__ __align__(16) OfQueries of_queries[kStages];
+  SHARED(Barriers, barriers);
+  SHARED_ARRAY(OfQueries, of_queries, kStages);
   auto& [own_full, ring] = barriers;
   const Tiles<kWidth> tiles(dynamic_shared<char>());
 

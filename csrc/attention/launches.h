@@ -28,9 +28,7 @@ int launch_both(const Problem& p, const Prepared& prepared, const Matrices& out,
 // The first launch of what was prepared for a whole prompt, where results or, if asked for, the values of lines come from.
 inline int launch_whole(const Problem& p, const Prepared& prepared, const Matrices& out, const LineValues& lines,
                         void* stream) {
-#ifndef TREDUCE_EMULATOR  // which has no warp groups
   if (prepared.way == Way::warp_groups) return warp_groups::launch_one(p, prepared.launches[0], out, lines, stream);
-#endif
   return forward::launch_one(p, prepared.launches[0], out, lines, stream);
 }
 

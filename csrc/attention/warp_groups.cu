@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(groups_of(kWidth, kMasks).threads(), 1)
   constexpr Groups kShape = groups_of(kWidth, kMasks);
   constexpr int kStages = kShape.stages, kBytes = kTileBytes<kWidth>, kSteps = kPiece / kStep;  // of a piece
   static_assert(kStep == kTile);
-  __shared__ uint64_t queries_full;
-  __shared__ Ring<kStages> of_keys, of_values;
+  SHARED(uint64_t, queries_full);
+  SHARED(Ring<kStages>, of_keys);
+  SHARED(Ring<kStages>, of_values);
   char* const queries = aligned(dynamic_shared<char>());
   char* const keys = queries + kShape.groups * kBytes;
   char* const values = keys + kStages * kBytes;

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT Maps maps_w, TREDUCE_GRID_CONSTANT Maps maps_x, Work work, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  __shared__ Ring<few_rows::kMostStages> ring;
+  SHARED(Ring<few_rows::kMostStages>, ring);
   using TileX = Tile<T, 64, true>;
   using TileW = Tile<T, kColumns, true>;
   char* const stages = aligned_tiles(dynamic_shared<char>());

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 1)
            const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  __shared__ Ring<kMostStages> ring;
+  SHARED(Ring<kMostStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int consumers = blockDim.x / 32 - 1;

@@ -3,17 +3,25 @@
 #pragma once
 
 #include "../primitives/cluster.cuh"
+#include "../primitives/ptx/named_barrier.cuh"
 #include "../primitives/shared.cuh"
 #include "pack.h"
 #include "rung.h"
 #include "tile.cuh"
 
 // Kernels of these rungs have code for sm_90a alone; for other chips they are empty and never launched.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(TREDUCE_EMULATOR)
 #define TREDUCE_SM90A 1
 #endif
 
 namespace treduce::matmul::hopper {
+
+using ptx::named_any;
+using ptx::named_arrive;
+using ptx::named_barrier;
+
+// The block's barrier for warps that reach it at different places of the code, as those that copy and those that multiply do.
+TREDUCE_DEVICE void meet_other_roles() { __syncthreads(); }
 
 // Where a thread is in the ring of kStages stages: which stage, and the parity that its barriers have in this round.
 template <int kStages>
@@ -80,6 +88,17 @@ TREDUCE_DEVICE void release(Address empty) {
   } else {
     if (lane == 0) ptx::mbarrier_arrive(empty);
   }
+}
+
+// Lets a stage pass of which the warp has nothing to multiply. All its lanes have seen it when the first releases it: one that had not
+// might find the ring a round further, and wait for a stage that never comes.
+// Who calls: every lane of a consumer's warp.
+template <int kCluster, int kStages>
+TREDUCE_DEVICE void let_pass(uint32_t full, uint32_t empty, RingPosition<kStages>& position) {
+  ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+  __syncwarp();
+  release<kCluster>(empty + position.stage * 8);
+  position.next();
 }
 
 // Waits until a stage that ordinary loads read may be overwritten by the copy engine. An arrival does not wait for loads of its
@@ -222,33 +241,6 @@ TREDUCE_DEVICE void multiply_stage(Acc<typename TileA::Element> (&acc)[kN], Plac
   }
   ptx::wgmma_commit();
   ptx::wgmma_touch(acc);
-}
-
-// Waits for the kThreads threads that name the same barrier (1 to 15) of the block.
-template <int kThreads>
-TREDUCE_DEVICE void named_barrier(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
-}
-
-// The same; whether one of the threads says so.
-template <int kThreads>
-TREDUCE_DEVICE bool named_any(int id, bool x) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred one, any;\n"
-      "setp.ne.s32 one, %3, 0;\n"
-      "barrier.cta.red.or.pred any, %1, %2, one;\n"
-      "selp.s32 %0, 1, 0, any;\n}"
-      : "=r"(any)
-      : "r"(id), "n"(kThreads), "r"(static_cast<int>(x))
-      : "memory");
-  return any != 0;
-}
-
-// Arrives there without waiting: the other threads wait for these.
-template <int kThreads>
-TREDUCE_DEVICE void named_arrive(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
 // Rounds a pointer into shared memory up to where the swizzle begins; launches ask for kTileAlignment more.

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using TileX = Tile<tfloat32, S::kRows, true>;
   constexpr int kDepthOfStage = S::kBoxes * kDepth<tfloat32>;
-  __shared__ Ring<S::kStages> ring;
+  SHARED(Ring<S::kStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int group = static_cast<int>(blockIdx.x) / work.tiles, tile = static_cast<int>(blockIdx.x) - group * work.tiles;
   const int matrix = tile / (work.down * work.across);

@@ -44,7 +44,8 @@ struct TileShape {
 // Clusters of so many blocks, a block a multiprocessor, that a chip surely holds at once. Those of more than two lie in one of its groups
 // of multiprocessors, and what a group has beyond whole clusters stays idle (an H200 holds 30 of four, and 15 of eight).
 constexpr int clusters_of(int cluster, int multiprocessors) {
-  return (cluster > 2 ? multiprocessors * 7 / 8 : multiprocessors) / cluster;
+  const int clusters = (cluster > 2 ? multiprocessors * 7 / 8 : multiprocessors) / cluster;
+  return clusters > 0 ? clusters : 1;
 }
 // Multiprocessors that they find.
 constexpr int64_t places_of(int cluster, int multiprocessors) {

@@ -7,8 +7,10 @@
 #include "emulator_shared.h"
 #else
 // SHARED_ARRAY(T, name, count): `T name[count]`, one a block, for types without constructors. Not initialised; who writes it
-// synchronises before others read.
+// synchronises before others read. SHARED(T, name): `T name`. SHARED_TABLE(T, name, rows, columns): `T name[rows][columns]`.
 #define SHARED_ARRAY(T, name, count) __shared__ T name[count]
+#define SHARED(T, name) __shared__ T name
+#define SHARED_TABLE(T, name, rows, columns) __shared__ T name[rows][columns]
 
 namespace treduce {
 

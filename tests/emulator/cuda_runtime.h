@@ -51,7 +51,48 @@ unsigned dot_of_bytes(unsigned a, unsigned b, unsigned sum) {
   return sum;
 }
 
+// of(a, b) of each of the fields of a word.
+template <class Field, class Of>
+unsigned of_fields(unsigned a, unsigned b, Of of) {
+  unsigned result = 0;
+  for (unsigned shift = 0; shift < 32; shift += 8 * sizeof(Field)) {
+    const auto field = of(static_cast<Field>(a >> shift), static_cast<Field>(b >> shift));
+    result |= static_cast<unsigned>(static_cast<std::make_unsigned_t<Field>>(field)) << shift;
+  }
+  return result;
+}
+
 }  // namespace emulator
+
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return emulator::of_fields<uint16_t>(a, b, [](auto x, auto y) { return std::max(x, y); });
+}
+inline unsigned __vmaxu4(unsigned a, unsigned b) {
+  return emulator::of_fields<uint8_t>(a, b, [](auto x, auto y) { return std::max(x, y); });
+}
+inline unsigned __vminu2(unsigned a, unsigned b) {
+  return emulator::of_fields<uint16_t>(a, b, [](auto x, auto y) { return std::min(x, y); });
+}
+inline unsigned __vminu4(unsigned a, unsigned b) {
+  return emulator::of_fields<uint8_t>(a, b, [](auto x, auto y) { return std::min(x, y); });
+}
+inline unsigned __vmins2(unsigned a, unsigned b) {
+  return emulator::of_fields<int16_t>(a, b, [](auto x, auto y) { return std::min(x, y); });
+}
+inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) { return __vmaxu2(__vmaxu2(a, b), c); }
+inline unsigned __vimin3_u16x2(unsigned a, unsigned b, unsigned c) { return __vminu2(__vminu2(a, b), c); }
+inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) { return std::max(std::max(a, b), c); }
+inline unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) { return std::min(std::min(a, b), c); }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned nibble = selector >> 4 * i & 15;
+    const auto byte = static_cast<uint8_t>(bytes >> (nibble & 7) * 8);
+    result |= (nibble < 8 ? unsigned{byte} : byte >> 7 != 0 ? 0xffu : 0u) << 8 * i;
+  }
+  return result;
+}
 
 inline int __dp4a(int a, int b, int sum) {
   return static_cast<int>(
@@ -66,11 +107,21 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site = emulat
   emulator::warp_barrier(mask, site);
 }
 
+inline int __syncthreads_or(int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote_of_block(predicate != 0, site) > 0;
+}
+inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote_of_block(predicate == 0, site) == 0;
+}
+inline int __syncthreads_count(int predicate, emulator::Site site = emulator::Site::here()) {
+  return emulator::vote_of_block(predicate != 0, site);
+}
+
 namespace emulator {
 
 template <class T>
 T shuffle(unsigned mask, T value, int source, Site site) {
-  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "CUDA shuffles 4 and 8 byte numbers");
+  static_assert(std::is_arithmetic_v<T>, "CUDA shuffles numbers of up to 8 bytes");
   const unsigned char* of_lane = exchange(&value, sizeof(T), mask, site);
   memcpy(&value, of_lane + 8 * source, sizeof(T));
   return value;
@@ -118,7 +169,78 @@ inline int __all_sync(unsigned mask, int predicate, emulator::Site site = emulat
   return emulator::vote(mask, predicate != 0, site) == emulator::lanes();
 }
 
+namespace emulator {
+
+// Of the values of all lanes that the mask names.
+template <class Join>
+unsigned reduce(unsigned mask, unsigned value, Join join, Site site) {
+  const unsigned char* of_lane = exchange(&value, sizeof(value), mask, site);
+  bool any = false;
+  unsigned all = 0;
+  for (int l = 0; l < kWarpLanes; ++l) {
+    if ((mask & lanes() & 1u << l) == 0) continue;
+    unsigned other;
+    memcpy(&other, of_lane + 8 * l, sizeof(other));
+    all = any ? join(all, other) : other;
+    any = true;
+  }
+  return all;
+}
+
+}  // namespace emulator
+
+inline unsigned __reduce_or_sync(unsigned mask, unsigned x, emulator::Site site = emulator::Site::here()) {
+  return emulator::reduce(mask, x, [](unsigned a, unsigned b) { return a | b; }, site);
+}
+inline unsigned __reduce_and_sync(unsigned mask, unsigned x, emulator::Site site = emulator::Site::here()) {
+  return emulator::reduce(mask, x, [](unsigned a, unsigned b) { return a & b; }, site);
+}
+inline unsigned __reduce_add_sync(unsigned mask, unsigned x, emulator::Site site = emulator::Site::here()) {
+  return emulator::reduce(mask, x, [](unsigned a, unsigned b) { return a + b; }, site);
+}
+template <class T>
+T __reduce_max_sync(unsigned mask, T x, emulator::Site site = emulator::Site::here()) {
+  const auto larger = [](unsigned a, unsigned b) { return static_cast<T>(a) > static_cast<T>(b) ? a : b; };
+  return static_cast<T>(emulator::reduce(mask, static_cast<unsigned>(x), larger, site));
+}
+template <class T>
+T __reduce_min_sync(unsigned mask, T x, emulator::Site site = emulator::Site::here()) {
+  const auto smaller = [](unsigned a, unsigned b) { return static_cast<T>(a) < static_cast<T>(b) ? a : b; };
+  return static_cast<T>(emulator::reduce(mask, static_cast<unsigned>(x), smaller, site));
+}
+inline unsigned __match_any_sync(unsigned mask, unsigned x, emulator::Site site = emulator::Site::here()) {
+  const unsigned char* of_lane = emulator::exchange(&x, sizeof(x), mask, site);
+  unsigned alike = 0;
+  for (int l = 0; l < emulator::kWarpLanes; ++l) {
+    unsigned other;
+    memcpy(&other, of_lane + 8 * l, sizeof(other));
+    if ((mask & emulator::lanes() & 1u << l) != 0 && other == x) alike |= 1u << l;
+  }
+  return alike;
+}
+
 // ---- memory ----
+
+inline size_t __cvta_generic_to_shared(const void* place) { return emulator::shared_address(place); }
+inline void* __cvta_shared_to_generic(size_t address) { return emulator::shared_place(static_cast<uint32_t>(address)); }
+inline void __nanosleep(unsigned /*nanoseconds*/) {}
+
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
+inline int __float_as_int(float value) {
+  int bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
 
 // Threads only change places in overtake(), so plain code is atomic. A thread may be overtaken on either side: before, when
 // others have not seen what it is about to say, and after, when others of its block have not done what it speaks for.
@@ -147,6 +269,14 @@ T atomicMax(T* address, std::common_type_t<T> value) {
 template <class T>
 T atomicMin(T* address, std::common_type_t<T> value) {
   return emulator_atomic(address, [=](T old) { return old < value ? old : value; });
+}
+template <class T>
+T atomicOr(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) { return old | value; });
+}
+template <class T>
+T atomicAnd(T* address, std::common_type_t<T> value) {
+  return emulator_atomic(address, [=](T old) { return old & value; });
 }
 template <class T>
 T atomicExch(T* address, std::common_type_t<T> value) {
@@ -178,6 +308,10 @@ T __ldcs(const T* address) {
 }
 template <class T>
 void __stcs(T* address, T value) {
+  *address = value;
+}
+template <class T>
+void __stwb(T* address, T value) {
   *address = value;
 }
 template <class T>
@@ -226,6 +360,12 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 template <class Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int /*threads*/, size_t /*shared*/) {
   *blocks = emulator::kBlocksPerProcessor;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t /*stream*/) {
+  memset(to, byte, bytes);
   return cudaSuccess;
 }
 

@@ -4,17 +4,17 @@
 //   along sum|mean|amax|amin VARIANT DTYPE TARGET BLOCK_SIZE NUM_BLOCKS PROCESSORS OFFSET INPUT DIMS
 //         (SIZE STRIDE REDUCED)... SEED...
 //   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
-//   matmul VARIANT DTYPE TILE_SIZE M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
+//   matmul VARIANT DTYPE TILE_SIZE PROCESSORS M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
 //         BIAS_OFFSET BIAS SEED...
 //   rows OP VARIANT DTYPE PROCESSORS CAPABILITY OUTER INNER LENGTH EPS INPUTS (OFFSET OUTER_STRIDE INNER_STRIDE ELEMENT_STRIDE INPUT)...
 //         WEIGHT BIAS ROW_VALUES ROW_VALUES SEED...
-//   attention DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS none|bool|float32 MASK SEED...
+//   attention CAPABILITY DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS none|bool|float32 MASK SEED...
 //   segments DTYPE COUNT WIDTH PLACES DIVIDE OFFSET INDEX ORDER SOURCE OUT SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //   launches CASE
 //
-// `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype, and
-// PROCESSORS is what the schedule takes the chip to have.
+// `along` reduces the dims whose REDUCED is 1, outermost first; each element counts as TARGET, the result's dtype. PROCESSORS is what
+// the chip is taken to have, where it is decided what to launch.
 //
 // `rows` gives the elements and then, each behind a multiple of 16 bytes, the values that a row has one of. Its files may be "none".
 //
@@ -172,6 +172,13 @@ void launch_as_prepared(const Launches& prepared, Launch launch) {
   throw Error(text);
 }
 
+// A launch leaves its counters as it found them.
+void check_counters(const unsigned* counters, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) {
+    if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
+  }
+}
+
 // The launches of the last case: a word each, fields in the order of LaunchShape.
 std::string launched_words() {
   std::ostringstream text;
@@ -196,9 +203,7 @@ std::string run_reduction(const reduce::Request& request, const Chip& chip, std:
   const auto once = [&] {
     workspace.poison();  // stale partials of the same input would be the right ones
     launch_as_prepared(prepared.launches, [&] { return reduce::launch(prepared, pointers, nullptr); });
-    for (int64_t c = 0; c < prepared.counters; ++c) {
-      if (counters[c] != 0) throw Error("counter " + std::to_string(c) + " was left at " + std::to_string(counters[c]));
-    }
+    check_counters(counters.get(), prepared.counters);
   };
   return run_seeds(line, result, once, prepared.counters);
 }
@@ -261,6 +266,7 @@ std::string matrix_product(std::istream& line) {
   const matmul::Resolved resolved = matmul::resolve(variant, next_size(line));
   request.row = resolved.row;
   request.tile = resolved.tile;
+  const Chip chip{next<int>(line)};
   matmul::Problem& p = request.problem;
   p = {};
   for (int64_t* field :
@@ -280,17 +286,18 @@ std::string matrix_product(std::istream& line) {
   request.b = b.data();
   request.c = c.data();
   if (request.row->launcher == nullptr) throw Error(request.row->name + " has no kernel");
-  Chip chip;
-  chip.multiprocessors = emulator::kProcessors;
   const matmul::Prepared prepared = prepared_by([&] { return matmul::prepare(request, chip); });
   Buffer workspace(prepared.workspace.bytes());
-  const matmul::Pointers pointers{
-      a.data(), b.data(), c.data(), request.has_bias ? bias.data() + bias_bytes : nullptr, workspace.data(), nullptr};
-  if (prepared.counters > 0) throw Error(request.row->name + " has counters, which no twin of a product has");
-  return run_seeds(line, c, [&] {
+  const std::unique_ptr<unsigned[]> counters(new unsigned[prepared.counters]());
+  const matmul::Pointers pointers{a.data(),         b.data(),
+                                  c.data(),         request.has_bias ? bias.data() + bias_bytes : nullptr,
+                                  workspace.data(), counters.get()};
+  const auto once = [&] {
     workspace.poison();
     launch_as_prepared(prepared.launches, [&] { return matmul::launch(prepared, pointers, nullptr); });
-  });
+    check_counters(counters.get(), prepared.counters);
+  };
+  return run_seeds(line, c, once, prepared.counters);
 }
 
 std::string addition(std::istream& line) {
@@ -383,6 +390,7 @@ std::string row_operation(std::istream& line) {
 }
 
 std::string attention_of(std::istream& line) {
+  const Chip chip{132, next<int>(line)};
   attention::Problem p;
   p.dtype = checked_dtype(next<std::string>(line));
   for (int64_t* field : {&p.batch, &p.heads, &p.group, &p.length, &p.keys}) *field = next<int64_t>(line);
@@ -412,11 +420,8 @@ std::string attention_of(std::istream& line) {
   gradients.query.data = data + of_out;
   gradients.key.data = data + of_out + of_query;
   gradients.value.data = data + of_out + of_query + of_key;
-  const Chip without_groups{132, 80};  // warp groups do not run here
-  const auto forward_on = [&](const Chip& chip) { return prepared_by([&] { return prepare_forward(p, chip); }); };
-  const attention::Prepared few = forward_on(Chip()), whole = forward_on(without_groups),
-                            backward = prepared_by([&] { return attention::prepare_backward(p, without_groups); });
-  const attention::Prepared& forward = few.way == attention::Way::pieces ? few : whole;
+  const attention::Prepared forward = prepared_by([&] { return attention::prepare_forward(p, chip); }),
+                            backward = prepared_by([&] { return attention::prepare_backward(p, chip); });
   Buffer workspace(std::max(forward.workspace.bytes(), backward.workspace.bytes()));
   return run_seeds(line, result, [&] {
     workspace.poison();

@@ -15,8 +15,17 @@
 
 namespace treduce::ptx {
 
+inline void store_matrices(void* row, const uint32_t (&words)[4], ::emulator::Site site = ::emulator::Site::here()) {
+  unsigned char* rows[::emulator::kWarpLanes];
+  memcpy(rows, ::emulator::exchange(&row, sizeof(row), ~0u, site), sizeof(rows));
+  const int lane = ::emulator::lane();
+  for (int i = 0; i < 4; ++i) memcpy(rows[i * 8 + lane / 4] + lane % 4 * 4, words + i, 4);
+  ::emulator::warp_barrier(~0u, site);
+}
+
 template <bool kTransposed>
-void load_matrices(uint32_t (&words)[4], const unsigned char* row, ::emulator::Site site = ::emulator::Site::here()) {
+void load_matrices(uint32_t (&words)[4], uint32_t address, ::emulator::Site site = ::emulator::Site::here()) {
+  const unsigned char* const row = ::emulator::shared_place(address, 16);
   const unsigned char* rows[::emulator::kWarpLanes];
   memcpy(rows, ::emulator::exchange(&row, sizeof(row), ~0u, site), sizeof(rows));
   const int lane = ::emulator::lane();
@@ -75,7 +84,9 @@ void multiply(T, Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
   }
 }
 
-inline uint32_t round_to_tfloat32(uint32_t word) { return (word + 0x1000u) & ~0x1fffu; }  // of finite numbers
+// Of finite numbers.
+inline uint32_t round_to_tfloat32(uint32_t word) { return (word + 0x1000u) & ~0x1fffu; }
+inline uint32_t round_to_even_tfloat32(uint32_t word) { return (word + 0xfffu + (word >> 13 & 1)) & ~0x1fffu; }
 
 // 16 x 8 outputs of four steps of k, once or several times: fused multiply-adds in order, as the hardware's have been found to be.
 template <int kA, int kFours>

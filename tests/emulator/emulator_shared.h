@@ -5,9 +5,17 @@
 
 // The address of a static names the call site; a template's static is another one for each of its instantiations, as a
 // __shared__ variable is. A reference to an array, not a pointer, so that UBSan checks indices and sizeof is the array's.
+#define SHARED(T, name)                \
+  static char emulator_site_of_##name; \
+  T& name = *static_cast<T*>(::emulator::shared_array(&emulator_site_of_##name, sizeof(T)))
 #define SHARED_ARRAY(T, name, count)   \
   static char emulator_site_of_##name; \
   T(&name)[count] = *static_cast<T(*)[count]>(::emulator::shared_array(&emulator_site_of_##name, sizeof(T) * (count)))
+#define SHARED_TABLE(T, name, rows, columns)           \
+  static char emulator_site_of_##name;                 \
+  T(&name)                                             \
+  [rows][columns] = *static_cast<T(*)[rows][columns]>( \
+      ::emulator::shared_array(&emulator_site_of_##name, sizeof(T) * (rows) * (columns)))
 
 namespace treduce {
 

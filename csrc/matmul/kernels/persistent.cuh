@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
-  __shared__ Ring<S::kStages> ring;
+  SHARED(Ring<S::kStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;

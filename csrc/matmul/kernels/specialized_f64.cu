@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using OperandB = Operand<kBAlongK, S::kTileN>;
   constexpr int kM = S::kM, kN = S::kN, kFours = S::kFours, kSteps = S::kSteps;
   constexpr bool kDeals = S::kShape.deals();
-  __shared__ Ring<S::kStages> ring;
-  __shared__ Part part;
+  SHARED(Ring<S::kStages>, ring);
+  SHARED(Part, part);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const bool apart = groups.apart > 1;
   // Tiles, or groups of k of tiles: as many as an int holds, because 2^31 tiles fit no memory.

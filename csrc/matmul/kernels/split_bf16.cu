@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using PartB = Tile<bfloat16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
   using Multiply = ptx::Wgmma<bfloat16, S::kTileN, false, false>;
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
-  __shared__ Ring<S::kStages> ring;
-  __shared__ Verdicts verdicts;
+  SHARED(Ring<S::kStages>, ring);
+  SHARED(Verdicts, verdicts);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;

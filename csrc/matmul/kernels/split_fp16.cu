@@ -84,11 +84,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using PartB = Tile<float16, S::kTileN / S::kCluster, true>;  // what one block of the cluster fetches for all
   using Multiply = ptx::Wgmma<float16, S::kColumns, false, false>;
   using Verdicts = split::Verdicts<S::kTileM * S::kCluster, S::kTileN>;
-  __shared__ Ring<S::kStages> ring;
-  __shared__ Verdicts verdicts;
-  __shared__ split_rest::Left left;
-  __shared__ uint32_t told;  // tiles that have outputs by parts, as far as was known before the last sums
-  __shared__ split_few::Counts<Verdicts::kScouts / 32> counts;
+  SHARED(Ring<S::kStages>, ring);
+  SHARED(Verdicts, verdicts);
+  SHARED(split_rest::Left, left);
+  SHARED(uint32_t, told);  // tiles that have outputs by parts, as far as was known before the last sums
+  SHARED(split_few::Counts<Verdicts::kScouts / 32>, counts);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   ptx::allow_launch_after();
   const Grid& grid = work.grid;
@@ -249,10 +249,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       };
       const int copied = min(task.end - task.begin, S::kStages);
       if (n > 0 && has_none()) {
-        for (int i = 0; i < copied; ++i, position.next()) {
-          ptx::mbarrier_wait(full + position.stage * 8, position.parity);
-          release<S::kCluster>(empty + position.stage * 8);
-        }
+        for (int i = 0; i < copied; ++i) let_pass<S::kCluster>(full, empty, position);
         continue;
       }
       bool none = false;

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   using T = typename Form::T;
   using TileA = Tile<T, Shape::kTileM, Form::kAAlongK>;
   using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
-  __shared__ Ring<Shape::kStages> ring;
+  SHARED(Ring<Shape::kStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   using T = typename Form::T;
   using TileA = Tile<T, Shape::kTileM, Form::kAAlongK>;
   using TileB = Tile<T, Shape::kTileN, Form::kBAlongK>;
-  __shared__ uint64_t full[Shape::kStages];
+  SHARED_ARRAY(uint64_t, full, Shape::kStages);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;

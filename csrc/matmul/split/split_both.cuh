@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(threads_of(kBoxes), 1)
   static_assert(2 * kTile * 4 <= kTileAlignment);
   using Piece = std::conditional_t<kFirst, float16, bfloat16>;
   ptx::allow_launch_after();
-  __shared__ Shared shared;
+  SHARED(Shared, shared);
   char* const tiles = aligned_tiles(dynamic_shared<char>());
   char* const tiles_split = tiles + kStages * kWholeBytes;
   const Place at(work, blockIdx.x % work.tiles());
@@ -462,7 +462,7 @@ __global__ void __launch_bounds__(threads_of(kBoxes), 1)
 static __global__ void __launch_bounds__(kAddThreads, 2)
     add_segments(TREDUCE_GRID_CONSTANT Work work, int quads, const float* of_whole, float* c, const float* bias) {
   ptx::allow_launch_after();
-  __shared__ float of_groups[4 * kAddThreads];
+  SHARED_ARRAY(float, of_groups, 4 * kAddThreads);
   const int lane = static_cast<int>(threadIdx.x) % quads, slot = static_cast<int>(threadIdx.x) / quads;
   const int adders = work.adders(), all = work.quads(), blocks = ceil_div(all, quads);  // of a tile
   const int at_once = kAddThreads / quads;                                              // groups

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, 1)
            const float* partials, int64_t outputs, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   constexpr int kAtOnce = 16;  // groups
-  __shared__ split_left::Shared shared;
+  SHARED(split_left::Shared, shared);
   // Tiles of which a thread has an output each, and which of them.
   const int of_tile = kLines * work.x_lines, at_once = kThreads / of_tile;
   const int turn = threadIdx.x / of_tile, step = gridDim.x;

@@ -256,7 +256,8 @@ __device__ __noinline__ void fix_few(Scratch& scratch, const float* a, const flo
 template <int kRows>
 TREDUCE_DEVICE void add_groups(const float* partials, float* c, const float* bias, int64_t row, int64_t column,
                                int64_t m, int64_t n, int groups, int64_t outputs) {
-  constexpr int kAcross = kFixTile / 4, kDown = kFinishRows, kRounds = kRows / kDown, kLoads = 16;
+  constexpr int kAcross = kFixTile / 4, kDown = kFinishRows, kRounds = kRows / kDown;
+  [[maybe_unused]] constexpr int kLoads = 16;  // a host reads no unroll pragma
   column += threadIdx.x % kAcross * 4;
   row += threadIdx.x / kAcross;
   const bool vectors = n % 4 == 0 && outputs % 4 == 0 && reinterpret_cast<uint64_t>(partials) % 16 == 0 &&
@@ -325,7 +326,7 @@ TREDUCE_DEVICE bool all_sure(const float* c, const Facts* rows, const Facts* col
     const int of_row = ordinary_most(rows[row]), orders_of_row = orders_of(rows[row]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint32_t output = __float_as_uint(c[row * n + column + j]);
+      const uint32_t output = __float_as_uint(c[row * n + min(column + j, n - 1)]);
       const int orders = max(orders_of_row, orders_of_columns[j]);
       sure = sure && (column + j >= n || is_sure(output, of_row, of_columns[j], orders));
     }
@@ -557,8 +558,9 @@ __global__ void __launch_bounds__(kThreads, 2)
            Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
            TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
            int64_t inner_batches, const float* partials, int groups, int shares) {
-  __shared__ LastTile<WholeBlock<kThreads, kAdds ? kFinishRows : kFixTile, !kAdds>> last;
-  [[maybe_unused]] __shared__ bool some_left[kThreads / 32];
+  using Last = LastTile<WholeBlock<kThreads, kAdds ? kFinishRows : kFixTile, !kAdds>>;
+  SHARED(Last, last);
+  [[maybe_unused]] SHARED_ARRAY(bool, some_left, kThreads / 32);
   ptx::wait_for_launch_before();
   const bool known = codes_a != nullptr;
   const uint32_t set_a = known ? *codes_a : 0, set_b = known ? *codes_b : 0;
@@ -642,8 +644,9 @@ static __global__ void __launch_bounds__(kThreads, 2)
                      Tiles<kFixTile, kFixTile> tiles, TREDUCE_GRID_CONSTANT LineFacts lines_a,
                      TREDUCE_GRID_CONSTANT LineFacts lines_b, const uint32_t* codes_a, const uint32_t* codes_b,
                      int64_t inner_batches, int groups, float* sums, uint32_t* done) {
-  __shared__ LastTile<WholeBlock<kThreads, kFixTile, true>> last;
-  __shared__ bool is_last;
+  using Last = LastTile<WholeBlock<kThreads, kFixTile, true>>;
+  SHARED(Last, last);
+  SHARED(bool, is_last);
   ptx::wait_for_launch_before();
   if (!any_output(*codes_a, *codes_b, &codes_at_last)) return;
   const int64_t tile = blockIdx.x % tiles.count, group = blockIdx.x / tiles.count, outputs = p.batches * p.m * p.n;

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kLineThreads)
                 TREDUCE_GRID_CONSTANT Operand16 other, int blocks, bool late, bool counted, int words) {
   constexpr int kWarps = kLineThreads / 32;
   static_assert(kTogether == 1 || kTogether == 32 / kLanes);
-  __shared__ Facts of_warp[kTogether][kWarps], of_block[kTogether];
+  SHARED_TABLE(Facts, of_warp, kTogether, kWarps);
+  SHARED_ARRAY(Facts, of_block, kTogether);
   const Operand16& to = halves.to;
   ptx::wait_for_launch_before();
   if (blockIdx.x == 0) {

@@ -105,13 +105,14 @@ __global__ void __launch_bounds__(kThreads, split_warps::kBlocks)
            TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   constexpr int kFinder = kWarps - 1, kTaker = (kWarps - 2) * 32;  // who says what was found out of W; who takes tasks
-  __shared__ uint64_t full[kWarps][kStages];
+  SHARED_TABLE(uint64_t, full, kWarps, kStages);
   // What is read when a task is done has a place for the next one.
-  __shared__ Facts facts[2][kWarps][kLines];
-  __shared__ int units[3][kLines];
-  __shared__ int taken[kTaken];
-  __shared__ Facts facts_x[kWarps];
-  __shared__ float unit_x;
+  using FactsOfWarps = Facts[kWarps][kLines];
+  SHARED_ARRAY(FactsOfWarps, facts, 2);
+  SHARED_TABLE(int, units, 3, kLines);
+  SHARED_ARRAY(int, taken, kTaken);
+  SHARED_ARRAY(Facts, facts_x, kWarps);
+  SHARED(float, unit_x);
   char* const rings = aligned_tiles(dynamic_shared<char>());
   float* const sums =
       reinterpret_cast<float*>(rings + kWarps * kStages * kStageBytes);  // [of two tasks][segment][line]

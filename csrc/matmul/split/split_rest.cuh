@@ -270,10 +270,7 @@ struct Rest {
     for (int i = threadIdx.x % 32; i < S::kColumns; i += 32) of_columns |= known()[kM + first_column + i].codes;
     const bool wanted = (__reduce_or_sync(~0u, of_rows) & __reduce_or_sync(~0u, of_columns)) != 0;
     if (S::kConsumers > 1 && !wanted) {
-      for (int step = 0; step < steps(); ++step, position.next()) {
-        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
-        hopper::release<1>(empty + position.stage * 8);
-      }
+      for (int step = 0; step < steps(); ++step) hopper::let_pass<1>(full, empty, position);
       return false;
     }
     float acc[kOutputs] = {}, high[kOutputs], rest[kOutputs];
@@ -343,7 +340,7 @@ TREDUCE_DEVICE void compute_left(const Work& work, const CUtensorMap& parts_a, c
                                  uint32_t told, char* stages, const LineFacts& lines_a, const LineFacts& lines_b,
                                  int warp_group, TileOf tile_of, PlaceOf place_of) {
   using Rest = split_rest::Rest<S>;
-  __shared__ hopper::Ring<Rest::kStages> ring;
+  SHARED(hopper::Ring<Rest::kStages>, ring);
   const uint32_t own = left.by_parts, helped = min(told, Rest::kMostHelped);
   if ((own | helped | left.at_last | left.checked) == 0) return;
   const auto rest_of = [&](int64_t tile) { return Rest{work, ring, stages, place_of(tile)}; };

@@ -526,9 +526,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using Mode = split_rows::Mode<S::kRows>;
   using Task = BlockTask<S>;
   ptx::allow_launch_after();
-  __shared__ Shared<S> shared;
-  [[maybe_unused]] __shared__ BlockCodes<S> codes;
-  [[maybe_unused]] __shared__ Share<S> share;
+  SHARED(Shared<S>, shared);
+  [[maybe_unused]] SHARED(BlockCodes<S>, codes);
+  [[maybe_unused]] SHARED(Share<S>, share);
   const auto own_task = [&]() -> decltype(auto) {
     if constexpr (S::kFirst) {
       return Task(work, ptx::block_index());

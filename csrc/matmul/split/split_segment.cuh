@@ -95,9 +95,9 @@ TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
     return bound > 0 && extremes.least_nonzero >= (static_cast<uint32_t>(bound) << 24) - 1;
   };
   // If the exponent was limited, few numbers are large for that reason alone.
-  const unsigned scaled = zero || wanted == s.exponent ? kFew | (from(kLeast) ? kModerate : 0u) : 0u;
-  const unsigned clean = from(kSmall) ? kClean : 0;
-  s.flags = wanted <= highest ? clean | kDense | kClose | scaled | (zero ? kZero : 0) : 0;
+  const unsigned scaled = zero || wanted == s.exponent ? kFew | (from(kLeast) ? +kModerate : 0u) : 0u;
+  const unsigned clean = from(kSmall) ? +kClean : 0u;
+  s.flags = wanted <= highest ? clean | kDense | kClose | scaled | (zero ? +kZero : 0u) : 0u;
   return s;
 }
 
@@ -106,7 +106,7 @@ TREDUCE_DEVICE SegmentScale scale_of(const Extremes& extremes, int unit) {
 TREDUCE_DEVICE unsigned flags_of(const SegmentScale& s, bool dense, bool close, bool few) {
   close = close || (s.flags & kZero) != 0;
   dense = dense || close;
-  return s.flags & ~((dense ? 0u : kDense) | (close ? 0u : kClose) | (few ? 0u : kFew));
+  return s.flags & ~((dense ? 0u : +kDense) | (close ? 0u : +kClose) | (few ? 0u : +kFew));
 }
 
 // Splits numbers of a segment into halves, two a word.

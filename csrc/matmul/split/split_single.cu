@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   constexpr int kSplitBarrier = 1;
-  __shared__ Facts facts[kWarps][kLines + 1], of_blocks[kMostCluster][kLines + 1];  // of lines of W, then X
-  __shared__ split_left::Shared shared;
+  SHARED_TABLE(Facts, facts, kWarps, kLines + 1);
+  SHARED_TABLE(Facts, of_blocks, kMostCluster, kLines + 1);  // of lines of W, then X
+  SHARED(split_left::Shared, shared);
   const split_left::Work& product = work.product;
   const split::Source& w = product.source_w;
   const Block block(work);

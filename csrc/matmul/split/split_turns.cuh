@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   using Mode = split_rows::Mode<S::kRows>;
   constexpr int kTurns = S::kTurns, kSums = S::kRows / 2;
   ptx::allow_launch_after();
-  __shared__ Shared<S> shared;
+  SHARED(Shared<S>, shared);
   const split_rows::BlockTask<S> task(work, ptx::block_index());
   if (task.begin >= task.end) return;  // the last group may be short
   char* const tiles = aligned_tiles(dynamic_shared<char>());

@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
            TREDUCE_GRID_CONSTANT Operand16 w, TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   constexpr int kQuad = split::kLanes;
-  __shared__ uint64_t full[kWarps][kMostStages];
-  __shared__ Facts facts[kWarps][kLines];
-  __shared__ int units[2][kLines];  // of two tasks: while one's sums are added, the next one's are found
+  SHARED_TABLE(uint64_t, full, kWarps, kMostStages);
+  SHARED_TABLE(Facts, facts, kWarps, kLines);
+  SHARED_TABLE(int, units, 2, kLines);  // of two tasks: while one's sums are added, the next one's are found
   char* const rings = aligned_tiles(dynamic_shared<char>());
   float* const sums = reinterpret_cast<float*>(rings + kWarps * work.stages * kStageBytes);
   ptx::allow_launch_after();

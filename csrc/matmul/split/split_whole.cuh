@@ -65,8 +65,12 @@ static __global__ void __launch_bounds__(kOrderThreads)
   static_assert(kCodes == 32 && kWarps <= 32);
   // Lines of each code: of this operand and of the other; outputs by parts of such a line; where the next such line goes; and lines of
   // each warp, in one round.
-  __shared__ uint32_t own[kCodes], others[kCodes], needed[kCodes], place[kCodes], of_warp[kWarps][kCodes];
-  __shared__ bool ordered;
+  SHARED_ARRAY(uint32_t, own, kCodes);
+  SHARED_ARRAY(uint32_t, others, kCodes);
+  SHARED_ARRAY(uint32_t, needed, kCodes);
+  SHARED_ARRAY(uint32_t, place, kCodes);
+  SHARED_TABLE(uint32_t, of_warp, kWarps, kCodes);
+  SHARED(bool, ordered);
   ptx::allow_launch_after();
   ptx::wait_for_launch_before();
   if (!any_output(*a.codes, *b.codes, &codes_by_parts) || few.are_listed()) return;

@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   constexpr int kStages = S::kStages, kRows = S::kRows;
-  __shared__ Shared<S> shared;
+  SHARED(Shared<S>, shared);
   char* const tiles = aligned_tiles(dynamic_shared<char>());
   RingOfX<S> ring_x{shared, tiles + kStages * kBytesW};
   if (threadIdx.x == 0) {
@@ -535,8 +535,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   constexpr int kStages = S::kStages, kRows = S::kRows;
-  __shared__ Shared<S> shared;
-  __shared__ Gathered<kRows> gathered;
+  SHARED(Shared<S>, shared);
+  SHARED(Gathered<kRows>, gathered);
   char* const tiles = aligned_tiles(dynamic_shared<char>());
   RingOfX<S> ring_x{shared, tiles + kStages * kBytesW};
   // The launch before has found out which lines need this one: of most data, none.
@@ -552,7 +552,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp >= kWarps) {
     ptx::release_registers<kCopying>();
     for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
-      __syncthreads();  // its lines are gathered
+      meet_other_roles();  // its lines are gathered
       next = gathered.next[turn];
       if (warp > kWarps || gathered.count[turn] == 0 || !ptx::elect_one()) continue;
       const auto task = Task::of<true>(work, index);
@@ -573,7 +573,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) gathered.next[turn] = static_cast<int>(gridDim.x + atomicAdd(split::next_task(x), 1));
     const int count = gather(gathered, w, x, work, task, tile / kWindowTiles, tile % kWindowTiles * kLines);
     if (threadIdx.x == 0) gathered.count[turn] = count;
-    __syncthreads();
+    meet_other_roles();
     next = gathered.next[turn];
     if (count == 0) continue;
     const float* const matrix = work.source.line(static_cast<uint32_t>(task.matrix_w), 0);

@@ -12,24 +12,15 @@
 namespace treduce::ptx {
 
 // A place in shared memory, in bytes: 32 bits, so that a kernel that keeps one computes with one register.
-#ifdef TREDUCE_EMULATOR
-using SharedAddress = unsigned char*;
-TREDUCE_DEVICE SharedAddress shared_address(void* shared) { return static_cast<unsigned char*>(shared); }
-#else
 using SharedAddress = uint32_t;
 TREDUCE_DEVICE SharedAddress shared_address(void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
-#endif
 
 // *to = value, at once.
 template <class T>
 TREDUCE_DEVICE void store_shared(SharedAddress to, T value) {
-#ifdef TREDUCE_EMULATOR
-  *reinterpret_cast<T*>(to) = value;
-#else
   *static_cast<T*>(__cvta_shared_to_generic(to)) = value;
-#endif
 }
 
 // Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later); copies of 16 bytes bypass the L1.
@@ -53,7 +44,7 @@ TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
 // Closes a group: this thread's copies since the last call, of which there may be none. cp.async.commit_group.
 TREDUCE_DEVICE void commit_copies() {
 #ifdef TREDUCE_EMULATOR
-  emulator::commit_copies();
+  emulator::copies().close();
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -64,7 +55,7 @@ TREDUCE_DEVICE void commit_copies() {
 template <int kLeft>
 TREDUCE_DEVICE void wait_copies() {
 #ifdef TREDUCE_EMULATOR
-  emulator::wait_copies(kLeft);
+  emulator::copies().finish(kLeft);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 #endif

@@ -15,6 +15,19 @@ TREDUCE_DEVICE uint32_t shared_address(const void* place) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(place));
 }
 
+// What lies at an address in shared memory.
+template <class T>
+TREDUCE_DEVICE T load_shared(uint32_t address) {
+  return *static_cast<const T*>(__cvta_shared_to_generic(address));
+}
+
+}  // namespace treduce::ptx
+
+#ifdef TREDUCE_EMULATOR
+#include "emulator_barriers.h"
+#else
+namespace treduce::ptx {
+
 // A phase ends after `arrivals` arrivals and all bytes that were expected. One thread, before any other use.
 TREDUCE_DEVICE void mbarrier_init(uint64_t* barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -30,12 +43,6 @@ TREDUCE_DEVICE uint32_t kept_shared_address(const void* place) {
   uint32_t kept;
   asm volatile("mov.b32 %0, %1;" : "=r"(kept) : "r"(shared_address(place)));
   return kept;
-}
-
-// What lies at such an address.
-template <class T>
-TREDUCE_DEVICE T load_shared(uint32_t address) {
-  return *static_cast<const T*>(__cvta_shared_to_generic(address));
 }
 
 // One thread arrives at a barrier of its own block, and releases what it wrote before.
@@ -99,3 +106,4 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
 }
 
 }  // namespace treduce::ptx
+#endif

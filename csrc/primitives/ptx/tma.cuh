@@ -9,6 +9,9 @@
 
 #include "mbarrier.cuh"
 
+#ifdef TREDUCE_EMULATOR
+#include "emulator_copies.h"
+#else
 namespace treduce::ptx {
 
 // A place in a tensor of four dimensions, the contiguous one first.
@@ -92,3 +95,4 @@ TREDUCE_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared
 TREDUCE_DEVICE void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace treduce::ptx
+#endif

@@ -14,6 +14,16 @@
 
 namespace treduce::ptx {
 
+// The element type of float32 operands that are read with ten bits of fraction.
+struct tfloat32 {};
+
+}  // namespace treduce::ptx
+
+#ifdef TREDUCE_EMULATOR
+#include "emulator_warp_groups.h"
+#else
+namespace treduce::ptx {
+
 // Before the first multiplication, and whenever other code has written accumulators: orders those writes before it.
 TREDUCE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -55,9 +65,6 @@ TREDUCE_DEVICE void set_registers() {
   if constexpr (kRegisters < kNow) release_registers<kRegisters>();
   if constexpr (kRegisters > kNow) take_registers<kRegisters>();
 }
-
-// The element type of float32 operands that are read with ten bits of fraction.
-struct tfloat32 {};
 
 #define TREDUCE_R0                                                         \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -246,3 +253,4 @@ TREDUCE_WGMMA_HELD(128, "64", "65", "66", "67", "68", "69", "70")
 #undef TREDUCE_R96
 
 }  // namespace treduce::ptx
+#endif
