@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "asynchronous.h"
 #include "fiber.h"
 
 uint3 threadIdx, blockIdx;
@@ -595,7 +596,6 @@ bool Begun::empty() const {
   return std::all_of(groups_.begin(), groups_.end(), [](const auto& group) { return group.empty(); });
 }
 
-Begun& copies() { return launch->current->copies; }
 Begun& stores() { return launch->current->stores; }
 Begun& multiplications() { return launch->current->multiplications; }
 
@@ -607,9 +607,12 @@ void copy_async(uint32_t to, const void* from, size_t bytes, size_t present) {
   }
   std::vector<unsigned char> data(bytes);
   if (present > 0) memcpy(data.data(), from, present);
-  copies().add([place, data = std::move(data)] { memcpy(place, data.data(), data.size()); });
+  launch->current->copies.add([place, data = std::move(data)] { memcpy(place, data.data(), data.size()); });
   memset(place, 0xff, bytes);
 }
+
+void commit_copies() { launch->current->copies.close(); }
+void wait_copies(size_t left) { launch->current->copies.finish(left); }
 
 void init_barrier(uint32_t barrier, unsigned arrivals) {
   Phase phase(0);
@@ -627,7 +630,7 @@ void arrive(uint32_t barrier, Site site, unsigned expected_bytes, int rank) {
 
 void arrive_when_copied(uint32_t barrier) {
   Block& block = peer(-1);
-  launch->deliver_later(block, [barrier, &block, begun = copies().take_all()] {
+  launch->deliver_later(block, [barrier, &block, begun = launch->current->copies.take_all()] {
     for (const auto& work : begun) work();
     launch->arrive(block, barrier, Site{"cp.async", 0}, 1, 0);
   });

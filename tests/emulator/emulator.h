@@ -13,10 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "vector_types.h"
 
@@ -80,35 +77,18 @@ const unsigned char* exchange(const void* mine, size_t bytes, unsigned mask, Sit
 uint32_t shared_address(const void* place);
 unsigned char* shared_place(uint32_t address, size_t bytes = 1, int rank = -1);
 
-// What a thread has begun and not waited for yet, in groups, of which the last is open. It is done as late as is allowed: what is
-// touched too early is then not there, and what is overwritten too early is read as it was overwritten.
-class Begun {
- public:
-  void add(std::function<void()> work) { groups_.back().push_back(std::move(work)); }
-  void close() { groups_.emplace_back(); }
-  void finish(size_t left);                       // all groups but the `left` youngest closed ones
-  std::vector<std::function<void()>> take_all();  // leaves nothing begun
-  bool empty() const;
-
- private:
-  std::deque<std::vector<std::function<void()>>> groups_{1};
-};
-Begun& copies();           // to shared memory: cp.async
-Begun& stores();           // of boxes in shared memory
-Begun& multiplications();  // of warp groups
-
 // Begins a copy. What is copied is read at once, for its address is checked here; where it goes to holds 0xff bytes from now until
 // the copy is finished. The first `present` bytes are copied, the others become zero.
 void copy_async(uint32_t to, const void* from, size_t bytes, size_t present);
+void commit_copies();
+void wait_copies(size_t left);
 
 // Barriers in shared memory, which count arrivals and bytes (mbarrier): at `barrier` of block `rank` of the cluster.
 void init_barrier(uint32_t barrier, unsigned arrivals);
 void arrive(uint32_t barrier, Site site, unsigned expected_bytes = 0, int rank = -1);
-void arrive_when_copied(
-    uint32_t barrier);  // at some time from now: this thread's copies so far arrive, and then it does
 void wait_for_phase(uint32_t barrier, unsigned parity, Site site);
-// Some time from now `data` arrives in block `rank`, whose barrier counts it.
-void copy_bulk(uint32_t to, std::vector<unsigned char> data, uint32_t barrier, int rank = -1);
+// Some time from now this thread's copies so far are finished, and then it arrives.
+void arrive_when_copied(uint32_t barrier);
 
 // Barriers of some of a block's threads, by number. Whether one of them said so; who does not wait is told nothing.
 bool meet(int number, unsigned threads, bool says, bool waits, Site site);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "asynchronous.h"
 #include "cuda.h"
 #include "emulator.h"
 

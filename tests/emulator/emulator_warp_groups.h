@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "../../csrc/common/float16.h"
+#include "asynchronous.h"
 #include "emulator.h"
 #include "emulator_copies.h"
 #include "emulator_mma.h"

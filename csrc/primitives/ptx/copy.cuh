@@ -44,7 +44,7 @@ TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
 // Closes a group: this thread's copies since the last call, of which there may be none. cp.async.commit_group.
 TREDUCE_DEVICE void commit_copies() {
 #ifdef TREDUCE_EMULATOR
-  emulator::copies().close();
+  emulator::commit_copies();
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
@@ -55,7 +55,7 @@ TREDUCE_DEVICE void commit_copies() {
 template <int kLeft>
 TREDUCE_DEVICE void wait_copies() {
 #ifdef TREDUCE_EMULATOR
-  emulator::copies().finish(kLeft);
+  emulator::wait_copies(kLeft);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 #endif
