@@ -543,11 +543,13 @@ def product(
     shift=0,
     twin=None,
     processors=PROCESSORS,
+    shifts=(0, 0),
     **sizes,
 ):
-    """One product of two views of contiguous tensors; a bias lies `shift` elements behind a 16-byte boundary.
+    """One product of two views of contiguous tensors.
 
-    `twin`: the rung of the same bits that the CPU has; `processors`: for so many it is decided what to launch."""
+    `twin`: the rung of the same bits that the CPU has; `shift`, `shifts`: how many elements behind a 16-byte boundary
+    a bias and the operands lie; `processors`: for so many it is decided what to launch."""
     left, right = a_view(a), b_view(b)
     twin = twin or variant.name
     if bias is None:
@@ -557,7 +559,8 @@ def product(
     batches = expected.size(0) if expected.dim() == 3 else 1
     words = ["matmul", variant.name, dtype_name(a.dtype), sizes.get("tile_size", 0), processors]
     words += [left.size(-2), right.size(-1), left.size(-1), batches, *strides(left, batches), *strides(right, batches)]
-    return Case([*words, store(a), store(b), shift, "none" if bias is None else store(bias)], expected, seeds)
+    words += [shifts[0], store(a), shifts[1], store(b), shift, "none" if bias is None else store(bias)]
+    return Case(words, expected, seeds)
 
 
 def products(store, variant):
@@ -681,9 +684,9 @@ def products_of_every_kind(matrix, dtype):
     yield 132, matrix(7, 33, 21), matrix(7, 21, 18), same, same
 
 
-def numbers_of_kind(kind, rows, columns, has_kind):
+def numbers_of_kind(kind, rows, columns, has_kind, seed=0):
     """Whole numbers of float32, whose products have exact sums. `has_kind`: else this operand is ordinary."""
-    generator = cases.generator(rows * columns)
+    generator = cases.generator(rows * columns + seed)
     x = torch.randint(-4, 5, (rows, columns), generator=generator).float()
     some = torch.rand(x.shape, generator=generator)
     if kind == "close" or not (has_kind or kind == "far on both sides"):
@@ -692,7 +695,7 @@ def numbers_of_kind(kind, rows, columns, has_kind):
         return torch.nn.functional.one_hot(torch.randint(columns, (rows,), generator=generator), columns).float()
     if kind == "zeros":
         return x * (some < 0.03)
-    far = 2.0**16 if kind == "far" else 2.0**9
+    far = 2.0**16 if kind == "far" else 2.0**8  # sums stay below 2^24
     return torch.where(some < 0.02, x * far, torch.where(some < 0.5, x, 0.0))
 
 
@@ -754,6 +757,58 @@ FRAGMENTS = [v for v in MATMUL_VARIANTS if v.has_kernel and not v.on_cpu and has
 @pytest.mark.parametrize("variant", FRAGMENTS, ids=names(FRAGMENTS))
 def test_matmul_by_fragments(driver, stored, variant):
     check(driver, products_of_fragments(stored, variant))
+
+
+def drawn_products(store, variant, random):
+    """Endless products of whole numbers, drawn: shapes, layouts, where rows begin, batches, chips and kinds."""
+
+    def size(most):
+        sizes = (1, 8, 16, 64, 65, 128, 129)
+        return round(2 ** random.uniform(0, most)) if random.random() < 0.8 else random.choice(sizes)
+
+    while True:
+        dtype = tables.DTYPE_NAMES[random.choice(variant.dtypes)]
+        m, n, k, batches = size(8), size(8), size(10), random.choice((1, 1, 1, 2, 3))
+        if random.random() < 0.1:
+            k = random.choice((2049, 2112, 2300))
+        if batches * m * n * k > 3_000_000:
+            continue
+        kind = random.choice(KINDS_OF_NUMBERS if variant in SPLITS else ["close"])
+        operands, views = [], []
+        for rows, columns, has_kind in ((m, k, True), (k, n, False)):
+            x = torch.stack([numbers_of_kind(kind, rows, columns, has_kind, seed) for seed in range(batches)])
+            turned, pad = random.random() < 0.5, random.choice((0, 0, 1, 3, 4))
+            x = x.mT if turned else x
+            operands.append(torch.nn.functional.pad(x, (0, pad)).squeeze(0).to(dtype).contiguous())
+            views.append(functools.partial(view_of, columns=x.size(-1), turned=turned))
+        bias = None
+        if batches == 1 and random.random() < 0.3:
+            whole = torch.randint(-4, 5, (n,), generator=cases.generator(n))
+            bias = whole.to(_check.result_dtype("matmul", dtype))
+        yield product(
+            store,
+            variant,
+            *operands,
+            *views,
+            seeds=1,
+            bias=bias,
+            shift=random.randrange(3),
+            shifts=random.choices((0, 0, 0, 1, 2, 4), k=2),
+            twin="naive",
+            processors=random.choice((3, 132)),
+        )
+
+
+def view_of(x, columns, turned):
+    return x[..., :columns].mT if turned else x[..., :columns]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("variant", FRAGMENTS, ids=names(FRAGMENTS))
+def test_matmul_drawn_at_random(driver, stored, variant, part):
+    drawn = drawn_products(stored, variant, Random(f"{variant.name} {part}"))
+    check(driver, list(itertools.islice(drawn, 20)))
 
 
 IN_EMULATOR = [*MATMUL_KERNELS, *FRAGMENTS]

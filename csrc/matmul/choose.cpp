@@ -810,8 +810,8 @@ bool are_some(const Problem& p) {
   return lines > split_warps::kRows && lines <= kFewLines;
 }
 
-// Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27), the last two to 540 of up to 3500 (2026-11-28): what
-// is so chosen takes 1.002 of the fastest shape's time.
+// Fitted to 139 products of 130 to 8192 lines, each in all shapes (NVIDIA H200, 2026-11-27), the last two to 540 of up to 3500
+// (2026-11-28): what is so chosen takes 1.002 of the fastest shape's time.
 constexpr Round kRounds[kShapeCount] = {{4.73, 0.78}, {4.3, 0.81},  {3.79, 0.72}, {3.2, 0.64},
                                         {3.51, 0.52}, {3.13, 0.48}, {2.5, 0.25},  {1.82, 0.185}};
 
@@ -939,7 +939,8 @@ bool may_be_first(const Problem& p) {
 Way first_or_as_read(const Problem& p, AsRead one, const Chip& chip) {
   // Of 200 products of 9 to 128 lines, k of 128 to 8192 (NVIDIA H100, 2026-11-28), what is so chosen takes 1.01 of the faster one's time with
   // normal numbers, and splitting first 0.69 of the other's time in the mean; with spread ones 1.0, with one line that spreads 1.06. Lines
-  // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Of batches short ones were measured (88).
+  // that select cost it up to twice as much, so it has to be faster by some (NVIDIA H200, 108 products). Of batches short ones were
+  // measured (88).
   constexpr double kFaster = 0.9;
   const double first = time_split_first(p, chip), as_read = time_as_read(p, chip);
   return first < kFaster * as_read ? Way{AsRead::neither, first, {}} : Way{one, as_read, {}};
@@ -1143,9 +1144,9 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
 namespace split_single {
 namespace {
 
-// Microseconds, fitted to 310 products of 100 to 20,000 lines, k of 200 to 30,000, of which half are met within 5 % (NVIDIA H200, 2026-11-29); of
-// these what is so chosen takes 1.005 of the fastest cluster's time. A warp has so many segments, one after another, of which two blocks that
-// share a multiprocessor take longer.
+// Microseconds, fitted to 310 products of 100 to 20,000 lines, k of 200 to 30,000, of which half are met within 5 % (NVIDIA H200,
+// 2026-11-29); of these what is so chosen takes 1.005 of the fastest cluster's time. A warp has so many segments, one after another, of
+// which two blocks that share a multiprocessor take longer.
 double time_of(const Problem& p, int cluster, int64_t shared) {
   constexpr double kBegin = 2.44, kSegmentTime[] = {1.51, 2.15}, kOther = 1.36, kMeet = 0.12, kAdd = 0.015,
                    kNumbers = 0.84e6;
@@ -1252,8 +1253,8 @@ double time_of_long(const Problem& p, double time) {
   return (vectors ? 1.22 : 1.39) * time + 0.29 * split_fp16::numbers(p, std::max(p.m, p.n)) - 3.6;
 }
 
-// Of up to 256 lines by as many, no batch, k to 8192: of 50 products what is so chosen of this and split_both takes 1.01 of the faster one's time
-// (NVIDIA H200, 2026-11-29).
+// Of up to 256 lines by as many, no batch, k to 8192: of 50 products what is so chosen of this and split_both takes 1.01 of the faster
+// one's time (NVIDIA H200, 2026-11-29).
 double time_of_few_outputs(double time) { return 0.9 * time + 1.5 * std::max(time - 13, 0.0); }
 
 }  // namespace

@@ -1,14 +1,15 @@
 // persistent where the copy engine cannot read the operands where they lie, and k is short or outputs are few: rows that do not begin at
-// multiples of 16 bytes, and tfloat32 across k. A copy of an operand would be read and written once more, which takes as long as the product. So threads
-// copy it to shared memory, as many bytes at once as its alignment allows (cp.async of 16, 8 or 4). Of rows of 16 bits that begin at odd
-// elements they copy the aligned chunks of 16 bytes in which these lie, and shift the rows where they have arrived.
+// multiples of 16 bytes, and tfloat32 across k. A copy of an operand would be read and written once more, which takes as long as the
+// product. So threads copy it to shared memory, as many bytes at once as its alignment allows (cp.async of 16, 8 or 4). Of rows of 16
+// bits that begin at odd elements they copy the aligned chunks of 16 bytes in which these lie, and shift the rows where they have
+// arrived.
 //
 // Order:   that of few_rows.cuh, by the same instructions.
 // Mapping: a block a tile, or of long k a tile and a group of k, whose sums a second launch adds; several blocks a multiprocessor, which hide
-//          each other's first copies and last stores. A stage has 128 bytes of k of each line. A row of a tile is a line, or where lines are contiguous a step of k. Where blocks are few, up to seven stages
-//          are under way, and warps of their own copy, a half of them either operand: a warp that copies and multiplies is bound by its
-//          instructions, one after another.
-//          Sums leave by way of shared memory, whole rows of a tile at a time, wherever these begin.
+//          each other's first copies and last stores. A stage has 128 bytes of k of each line. A row of a tile is a line, or where lines
+//          are contiguous a step of k. Where blocks are few, up to seven stages are under way, and warps of their own copy, a half of
+//          them either operand: a warp that copies and multiplies is bound by its instructions, one after another. Sums leave by way of
+//          shared memory, whole rows of a tile at a time, wherever these begin.
 // Source:  A. Kerr et al., CUTLASS: software-pipelined warp-level matrix multiply.
 #include "in_place.h"
 
@@ -237,7 +238,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       ptx::multiply(T{}, acc[i][j * 2 + 1], words_a, words_b[2], words_b[3]);
     }
   };
-  // A stage, or its first half, if the other is past the end of k. Between multiplications there is no branch, at which each would be waited for.
+  // A stage, or its first half, if the other is past the end of k. Between multiplications there is no branch, at which each would be
+  // waited for.
   const auto multiply_stage = [&](int stage, int left) {
     const auto multiply_steps = [&](auto count) {
 #pragma unroll

@@ -22,8 +22,8 @@ struct Schedule : LaunchShape {
   bool at_once = false;    // row_block: a block a row, with a warp for each chunk
   bool whole = false;      // row_block: all is one row, for which it has a smaller kernel
   bool in_groups = false;  // row_block: one long row, whose short blocks are folded in groups
-  // row_block, column_thread: the next launch may come when elements are loaded. Otherwise, and of whole tensors, when all blocks but the last have
-  // ended.
+  // row_block, column_thread: the next launch may come when elements are loaded. Otherwise, and of whole tensors, when all blocks but the
+  // last have ended.
   bool early = false;
   int64_t tiles = 1;  // units of work, over the outputs and the splits
   int64_t tile = 1;   // outputs of a tile

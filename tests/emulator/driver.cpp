@@ -4,11 +4,12 @@
 //   along sum|mean|amax|amin VARIANT DTYPE TARGET BLOCK_SIZE NUM_BLOCKS PROCESSORS OFFSET INPUT DIMS
 //         (SIZE STRIDE REDUCED)... SEED...
 //   vector_add VARIANT DTYPE N BLOCK_SIZE A_OFFSET B_OFFSET C_OFFSET A B SEED...
-//   matmul VARIANT DTYPE TILE_SIZE PROCESSORS M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH A B
-//         BIAS_OFFSET BIAS SEED...
+//   matmul VARIANT DTYPE TILE_SIZE PROCESSORS M N K BATCHES A_ROW A_COLUMN A_BATCH B_ROW B_COLUMN B_BATCH
+//         A_OFFSET A B_OFFSET B BIAS_OFFSET BIAS SEED...
 //   rows OP VARIANT DTYPE PROCESSORS CAPABILITY OUTER INNER LENGTH EPS INPUTS (OFFSET OUTER_STRIDE INNER_STRIDE ELEMENT_STRIDE INPUT)...
 //         WEIGHT BIAS ROW_VALUES ROW_VALUES SEED...
-//   attention CAPABILITY DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS none|bool|float32 MASK SEED...
+//   attention CAPABILITY DTYPE BATCH HEADS GROUP LENGTH KEYS WIDTH VALUE_WIDTH CAUSAL SCALE QUERY KEY VALUE GRADIENTS
+//         none|bool|float32 MASK SEED...
 //   segments DTYPE COUNT WIDTH PLACES DIVIDE OFFSET INDEX ORDER SOURCE OUT SEED...
 //   thread_indices GRID_X GRID_Y BLOCK_X BLOCK_Y SEED...
 //   launches CASE
@@ -21,11 +22,11 @@
 // `attention` takes contiguous tensors and gives results and gradients of query, key and value, one after another. The mask is that of
 // (LENGTH, KEYS), which all batches and heads share; its file may be "none".
 //
-// INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the elements that far
-// behind a 16-byte boundary; 0 for a size means the variant's own. What has counters is run twice for every seed with
-// the same ones, as a captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal, "refused"
-// and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a case
-// in place of the bytes, and runs nothing. What is launched must be what was prepared, in every case. What the emulator and the
+// INPUT, A, B and BIAS are files with the elements (BIAS: or "none"); A_ROW and so on are strides in elements. An offset puts the
+// elements that far behind a 16-byte boundary; 0 for a size means the variant's own. What has counters is run twice for every seed with
+// the same ones, as a captured graph is replayed. For every case one line comes back: "ok" and the bytes of each run in hexadecimal,
+// "refused" and the sentence of a rung that does not take the geometry, or "error" and a sentence. `launches` gives the launches of a
+// case in place of the bytes, and runs nothing. What is launched must be what was prepared, in every case. What the emulator and the
 // sanitizers find ends the process: nothing in the memory can be trusted then.
 #include <algorithm>
 #include <cstdio>
@@ -275,21 +276,23 @@ std::string matrix_product(std::istream& line) {
   }
   p.batch_dims = 1;
   p.batch_size[0] = p.batches;
-  Buffer a = read_input(next<std::string>(line));
-  Buffer b = read_input(next<std::string>(line));
+  const int64_t a_bytes = next<int64_t>(line) * size_of(request.dtype);
+  Buffer a = read_input(next<std::string>(line), a_bytes);
+  const int64_t b_bytes = next<int64_t>(line) * size_of(request.dtype);
+  Buffer b = read_input(next<std::string>(line), b_bytes);
   const int64_t bias_bytes = next<int64_t>(line) * size_of(matmul::result_dtype(request.dtype));
   const auto bias_path = next<std::string>(line);
   request.has_bias = bias_path != "none";
   Buffer bias = request.has_bias ? read_input(bias_path, bias_bytes) : Buffer(0);
   Buffer c(p.batches * p.m * p.n * size_of(matmul::result_dtype(request.dtype)));
-  request.a = a.data();
-  request.b = b.data();
+  request.a = a.data() + a_bytes;
+  request.b = b.data() + b_bytes;
   request.c = c.data();
   if (request.row->launcher == nullptr) throw Error(request.row->name + " has no kernel");
   const matmul::Prepared prepared = prepared_by([&] { return matmul::prepare(request, chip); });
   Buffer workspace(prepared.workspace.bytes());
   const std::unique_ptr<unsigned[]> counters(new unsigned[prepared.counters]());
-  const matmul::Pointers pointers{a.data(),         b.data(),
+  const matmul::Pointers pointers{request.a,        request.b,
                                   c.data(),         request.has_bias ? bias.data() + bias_bytes : nullptr,
                                   workspace.data(), counters.get()};
   const auto once = [&] {

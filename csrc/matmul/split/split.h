@@ -342,8 +342,8 @@ enum class AsRead { neither, a, b, both };
 namespace split {
 
 // A team of kLanes lanes splits a segment. Operands that cannot be read by vectors go through shared memory: a segment of as many
-// lines at a time as the block has teams. Blocks that split have 128 threads: in place of 256, 56 products take 0.93 to 1.02 of their time, 0.992
-// in the mean (NVIDIA H200, 2026-11-29).
+// lines at a time as the block has teams. Blocks that split have 128 threads: in place of 256, 56 products take 0.93 to 1.02 of their
+// time, 0.992 in the mean (NVIDIA H200, 2026-11-29).
 constexpr int kThreads = 256, kSplitThreads = 128, kLanes = 4, kTeams = kSplitThreads / kLanes, kSplitLines = kTeams;
 constexpr int kOrderThreads = 1024;
 constexpr int kLineThreads = 1024;  // of a block that splits a line

@@ -17,8 +17,9 @@ struct Stored {
   int lines;
 };
 
-// put(sixteen, sums) of a segment of eight lines, of which this lane has parts of line `lane / 4`, by sixteen stored lines after another. This lane's sums are those of stored lines
-// lane / 4 and eight further by lines lane % 4 * 2 and the next. Who calls: all lanes of a warp.
+// put(sixteen, sums) of a segment of eight lines, of which this lane has parts of line `lane / 4`, by sixteen stored lines after another.
+// This lane's sums are those of stored lines lane / 4 and eight further by lines lane % 4 * 2 and the next. Who calls: all lanes of a
+// warp.
 template <class Put>
 TREDUCE_DEVICE void multiply(const split::PiecesX<kParts>& own, int segment, const Stored& stored, bool stored_is_a,
                              Put put) {

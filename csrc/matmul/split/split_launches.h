@@ -280,8 +280,8 @@ inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < 
 
 }  // namespace split_held
 
-// Of split_direct, too: one line of X, and W along k. A cluster has 16 lines of W, and a block a run of their segments: it splits X's for all its
-// warps, and each warp splits segments of W in the registers that it multiplies from.
+// Of split_direct, too: one line of X, and W along k. A cluster has 16 lines of W, and a block a run of their segments: it splits X's for
+// all its warps, and each warp splits segments of W in the registers that it multiplies from.
 namespace split_single {
 
 constexpr int kLines = split_left::kLines, kWarps = 8, kThreads = kWarps * 32, kBlocks = 2, kMostCluster = 8;
