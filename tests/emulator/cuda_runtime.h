@@ -113,15 +113,13 @@ inline int __syncthreads_or(int predicate, emulator::Site site = emulator::Site:
 inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site::here()) {
   return emulator::vote_of_block(predicate == 0, site) == 0;
 }
-inline int __syncthreads_count(int predicate, emulator::Site site = emulator::Site::here()) {
-  return emulator::vote_of_block(predicate != 0, site);
-}
 
 namespace emulator {
 
 template <class T>
 T shuffle(unsigned mask, T value, int source, Site site) {
-  static_assert(std::is_arithmetic_v<T>, "CUDA shuffles numbers of up to 8 bytes");
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8 || std::is_same_v<T, bool>),
+                "CUDA shuffles 4 and 8 byte numbers, and what is true");
   const unsigned char* of_lane = exchange(&value, sizeof(T), mask, site);
   memcpy(&value, of_lane + 8 * source, sizeof(T));
   return value;

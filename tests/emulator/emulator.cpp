@@ -464,19 +464,20 @@ const void* kernel_arguments = nullptr;
 
 void entry() { kernel_body(kernel_arguments); }
 
-// A block of this thread's cluster; negative: its own.
-Block& peer(int rank) {
-  Block& mine = *launch->current->block;
-  if (rank < 0) return mine;
-  if (rank >= static_cast<int>(mine.cluster->blocks.size())) {
-    fail("names block " + std::to_string(rank) + " of its cluster, which has " +
-             std::to_string(mine.cluster->blocks.size()),
-         Site{"cluster", 0});
+// A block of this thread's cluster, whose shared memory it asks for.
+Block& peer(int rank, Site site) {
+  std::vector<Block>& blocks = launch->current->block->cluster->blocks;
+  if (rank < 0 || rank >= static_cast<int>(blocks.size())) {
+    fail("asks for shared memory of block " + std::to_string(rank) + " of its cluster, which has " +
+             std::to_string(blocks.size()),
+         site);
   }
-  Block& other = mine.cluster->blocks[rank];
-  if (other.left) fail("names a block of its cluster that has left", Site{"cluster", 0});
-  return other;
+  if (blocks[rank].left) fail("asks for shared memory of a block that has left", site);
+  return blocks[rank];
 }
+
+// Negative: the thread's own.
+Block& block_of(int rank, Site site) { return rank < 0 ? *launch->current->block : peer(rank, site); }
 
 std::map<const void*, size_t>& allowances() {
   static std::map<const void*, size_t> map;
@@ -542,14 +543,11 @@ Lanes& lanes_of(unsigned mask) {
   return some;
 }
 
-void wait_for(Lanes& lanes, Site site) {
-  if (lanes.barrier.waiting.size() + 1 == lanes.barrier.members) ++lanes.meetings;
-  launch->wait(lanes.barrier, site);
-}
-
 void warp_barrier(unsigned mask, Site site) {
   if ((mask & 1u << lane()) == 0) fail("waits for lanes of its warp and is none of them", site);
-  wait_for(lanes_of(mask), site);
+  Lanes& lanes = lanes_of(mask);
+  if (lanes.barrier.waiting.size() + 1 == lanes.barrier.members) ++lanes.meetings;
+  launch->wait(lanes.barrier, site);
 }
 
 void overtake() { launch->maybe_overtaken(); }
@@ -573,7 +571,7 @@ uint32_t shared_address(const void* place) {
 }
 
 unsigned char* shared_place(uint32_t address, size_t bytes, int rank) {
-  return launch->place_in(peer(rank), address, bytes);
+  return launch->place_in(block_of(rank, Site{"shared address", 0}), address, bytes);
 }
 
 void Begun::finish(size_t left) {
@@ -624,12 +622,12 @@ void init_barrier(uint32_t barrier, unsigned arrivals) {
 
 void arrive(uint32_t barrier, Site site, unsigned expected_bytes, int rank) {
   overtake();
-  launch->arrive(peer(rank), barrier, site, 1, expected_bytes);
+  launch->arrive(block_of(rank, site), barrier, site, 1, expected_bytes);
   overtake();
 }
 
 void arrive_when_copied(uint32_t barrier) {
-  Block& block = peer(-1);
+  Block& block = *launch->current->block;
   launch->deliver_later(block, [barrier, &block, begun = launch->current->copies.take_all()] {
     for (const auto& work : begun) work();
     launch->arrive(block, barrier, Site{"cp.async", 0}, 1, 0);
@@ -651,7 +649,7 @@ void wait_for_phase(uint32_t barrier, unsigned parity, Site site) {
 }
 
 void copy_bulk(uint32_t to, std::vector<unsigned char> data, uint32_t barrier, int rank) {
-  Block& block = peer(rank);
+  Block& block = block_of(rank, Site{"copy engine", 0});
   unsigned char* const place = launch->place_in(block, to, data.size());
   memset(place, 0xff, data.size());
   launch->deliver_later(block, [place, barrier, &block, data = std::move(data)] {
@@ -704,14 +702,7 @@ void* dynamic_shared() { return launch->current->block->shared.at(nullptr).data.
 int cluster_rank() { return launch->current->block->rank; }
 
 void* shared_of(void* here, int rank, Site site) {
-  Block& mine = *launch->current->block;
-  if (rank < 0 || rank >= static_cast<int>(mine.cluster->blocks.size())) {
-    fail("asks for shared memory of block " + std::to_string(rank) + " of its cluster, which has " +
-             std::to_string(mine.cluster->blocks.size()),
-         site);
-  }
-  Block& other = mine.cluster->blocks[rank];
-  if (other.left) fail("asks for shared memory of a block that has left", site);
+  Block &mine = *launch->current->block, &other = peer(rank, site);
   for (const auto& [key, array] : mine.shared) {
     if (!array.holds(here)) continue;
     const size_t offset = static_cast<unsigned char*>(here) - array.data.get();

@@ -9,6 +9,12 @@ namespace broken {
 
 constexpr int kBox = 32, kBoxBytes = kBox * sizeof(float), kStages = 2;
 
+// Dynamic shared memory, where boxes may go.
+TREDUCE_DEVICE char* aligned_boxes() {
+  char* const shared = treduce::dynamic_shared<char>();
+  return shared + (kBoxBytes - treduce::ptx::shared_address(shared) % kBoxBytes) % kBoxBytes;
+}
+
 struct Ring {
   uint64_t full[kStages], empty[kStages];
 };
@@ -18,8 +24,7 @@ template <bool kReleaseFirst>
 TREDUCE_DEVICE void sum_through_ring(const CUtensorMap& x, int n, float* out) {
   using namespace treduce;
   SHARED(Ring, ring);
-  char* const shared = dynamic_shared<char>();
-  char* const stages = shared + (128 - ptx::shared_address(shared) % 128) % 128;
+  char* const stages = aligned_boxes();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, boxes = (n + kBox - 1) / kBox;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
@@ -43,8 +48,7 @@ TREDUCE_DEVICE void sum_through_ring(const CUtensorMap& x, int n, float* out) {
     const int stage = i % kStages;
     ptx::mbarrier_wait(ring.full + stage, i / kStages % 2);
     if (kReleaseFirst) ptx::mbarrier_arrive(ring.empty + stage);
-    const uint32_t place = ptx::shared_address(stages + stage * kBoxBytes) + lane * 4;
-    sum += ptx::load_shared<float>(place ^ (place >> 7 & 7) << 4);
+    sum += ptx::load_shared<float>(ptx::swizzled(ptx::shared_address(stages + stage * kBoxBytes) + lane * 4));
     if (!kReleaseFirst) ptx::mbarrier_arrive(ring.empty + stage);
   }
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(~0u, sum, distance);

@@ -1,5 +1,5 @@
 // A warp group multiplies 64 rows of eight numbers by ones, and adds the results before they are there.
-#include "../../../csrc/matmul/tile.cuh"
+#include "../../../csrc/matmul/hopper.cuh"
 #include "broken.h"
 
 namespace broken {
@@ -8,8 +8,7 @@ using Ones = treduce::matmul::hopper::Tile<treduce::ptx::tfloat32, 8, true>;
 
 __global__ void unawaited_product(const float* x, int n, float* out) {
   using namespace treduce;
-  char* const shared = dynamic_shared<char>();
-  char* const ones = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024;
+  char* const ones = matmul::hopper::aligned_tiles(dynamic_shared<char>());
   float* const slot = reinterpret_cast<float*>(ones + Ones::kBytes);
   const int t = threadIdx.x, lane = t % 32, row = t / 32 * 16 + lane / 4;
   for (int i = t; i < Ones::kBytes / 4; i += 128) reinterpret_cast<float*>(ones)[i] = 1;
