@@ -477,7 +477,7 @@ LOWEST, HIGHEST = -45, 40  # exponents of scales, from that of the unit
 UNITS, LOWEST_SCALE = (-100, 113), -112
 SAMPLED, SAMPLE_STEP = 16, 33  # numbers of a group from which its unit is estimated
 PARTS_TOP, PARTS_BOTTOM = 56, -62  # exponents of what parts are taken of
-CERTAIN = 64  # binary orders from the largest product that there could be to an output that is certain
+CERTAIN = 112  # binary orders from the largest product that there could be to an output that is certain
 PAIRS, PARTS, CHECKED, PLAIN, CHECKED_PAIRS = range(5)
 
 

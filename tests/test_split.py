@@ -793,6 +793,22 @@ def test_outputs_of_next_to_nothing_are_plain():
     assert not same_bits(product(a, b, SPLIT), in_float32(a, b))
 
 
+@pytest.mark.cuda
+@every_kernel
+def test_parts_hold_outputs_far_below_the_largest_product(kernel):
+    """The large numbers of a row meet zeros, all others are far below: parts hold these, and none is computed again."""
+    m, n, batch, layout = KERNELS[kernel]
+    for k in (300, 2500):
+        a, b = operands("normal", m, n, k, batch and (2,), layout)
+        a[..., k // 2 :] *= 2.0**-80
+        a[..., k - 1] = 2.0**-130  # so low that parts may not hold it
+        b[..., : k // 2, :] = 0
+        assert (arithmetic(a, b) == orders.CHECKED).all()
+        c = product(a, b, SPLIT)
+        assert_same_bits(c, product(a, b, PARTS), f"{kernel}, k {k}")
+        assert errors(c, a, b)[1] < 2.0**-20, f"{kernel}, k {k}"
+
+
 def spread_and_dense(m, n, k, batch, layout):
     """Rows whose few large numbers meet zeros in some columns, but not in the others."""
     g = torch.Generator(device="cuda").manual_seed(m + n + k)

@@ -6,8 +6,8 @@
 //          largest parts, one for the rest. The sums of 64 steps of k are added in float32 registers.
 // Mapping: as persistent. Where split_fp16 left outputs to this kernel, warps without other work read which, a tile ahead.
 // Bound:   the tensor cores, six products for one. Splitting writes 6 bytes a number.
-// Note:    a line is first multiplied by a power of two, so that its numbers have room on both sides. What spreads over more than
-//          118 binary orders, infinities and NaN are computed on the plain cores, line by line (see split.h).
+// Note:    a line is first multiplied by a power of two, so that its numbers have room on both sides. Outputs that are next to nothing
+//          beside its largest number, infinities and NaN are computed on the plain cores, line by line (see split.h).
 // Next:    split_fp16 needs three products for most data.
 // Source:  G. Henry, P. T. P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
 //          Computations": three parts, six products.

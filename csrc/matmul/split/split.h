@@ -181,9 +181,9 @@ TREDUCE_HOST_DEVICE constexpr uint32_t codes_at_last(unsigned a) {
   return checked_codes(a).any() | codes_with(a, Arithmetic::plain);
 }
 
-// By how many binary orders a checked output may be smaller than the largest product that there could be: of parts; and of pairs, whose
-// errors, of all segments, are then below 2^-18 of the output (see docs/numerics.md).
-constexpr int kCertain = 64, kCertainPairs = 23;
+// By how many binary orders a checked output may be smaller than the largest product that there could be: of parts, whose lost numbers are
+// then below 2^-36 of the output; and of pairs, whose errors, of all segments, are below 2^-18 (see docs/numerics.md).
+constexpr int kCertain = 112, kCertainPairs = 23;
 TREDUCE_HOST_DEVICE int certain_of_pairs(int64_t k) {
   int orders = kCertainPairs;
   for (int64_t most = kSegment; most < k; most *= 2) --orders;
