@@ -681,19 +681,19 @@ namespace in_place {
 namespace {
 
 // In microseconds. Of a shape: a multiprocessor's time for a tile besides its copies and multiplications; and what a tile takes while
-// nothing else runs, besides its stages, and a stage besides its copies. Of all: a launch. Fitted to 17,500 times of 2,800 products drawn at
-// random, half of them of few outputs (NVIDIA H200, 2026-11-29).
+// nothing else runs, besides its stages, and a stage besides its copies. Of all: a launch. Fitted to 15,000 times of 3,800 products drawn at
+// random, half of them batches of up to 4096 (NVIDIA H200, 2026-11-30): half are met within 7 %, and what is chosen takes 1.016 of the least.
 struct Times {
   struct OfShape {
     double tile, alone, stage;
   } of[kShapeCount];
   double launch;
 };
-constexpr Times kOf16Bits = {{{0.35, 0.86, 0.328}, {0.81, 1.61, 0.388}, {0.93, 0.88, 0.134}, {1.37, 1.63, 0.243}}, 1.2};
-constexpr Times kOfFloats = {{{0.42, 0.24, 0.39}, {0.8, 0.61, 0.483}, {0.68, 0.2, 0.15}, {1.27, 0.77, 0.304}}, 1.71};
-constexpr double kMultiply = 0.149;                  // of 64 x 64 outputs, a stage
-constexpr double kShift = 0.48, kShiftApart = 0.22;  // of a stage, beside its time
-constexpr double kBytes = 3.97e6;                    // a microsecond, of operands and results
+constexpr Times kOf16Bits = {{{0.39, 1.02, 0.349}, {0.6, 1.31, 0.497}, {0.76, 1.06, 0.131}, {1.0, 1.32, 0.244}}, 0.63};
+constexpr Times kOfFloats = {{{0.32, 0.03, 0.44}, {0.53, 0.36, 0.658}, {0.65, 0, 0.156}, {1.1, 0.29, 0.322}}, 1.3};
+constexpr double kMultiply = 0.118;                  // of 64 x 64 outputs, a stage
+constexpr double kShift = 0.57, kShiftApart = 0.24;  // of a stage, beside its time
+constexpr double kBytes = 3.17e6;                    // a microsecond, of operands and results
 constexpr double kAdd = 1.64;                        // of groups of k that are apart
 
 // Of 64 lines of a stage.
@@ -701,10 +701,10 @@ struct Copying {
   double busy, waiting;  // of a multiprocessor, and of a block that nothing hides
 };
 Copying copying(const Access& access, int64_t lines, int bytes) {
-  const Copying of = access.width == 16  ? Copying{0.081, 0.035}
-                     : access.width == 8 ? Copying{0.128, 0.062}
-                     : access.width == 4 ? Copying{0.162, 0.115}
-                                         : Copying{0.27, 0};
+  const Copying of = access.width == 16  ? Copying{0.087, 0.035}
+                     : access.width == 8 ? Copying{0.124, 0.047}
+                     : access.width == 4 ? Copying{0.159, 0.093}
+                                         : Copying{0.242, 0};
   const double share = static_cast<double>(access.along_k ? lines : std::max<int64_t>(lines, kRowBytes / bytes)) / 64;
   return {of.busy * share, of.waiting * share};
 }
@@ -746,7 +746,9 @@ std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, con
   constexpr int64_t kFewStages = 4;
   const bool stored_well = other.tile == nullptr || p.n * bytes % kBoxAlignment == 0;
   if (direct && (stored_well || p.k * bytes > kFewStages * kRowBytes)) return std::nullopt;
-  const double faster = direct ? 0.9 : 1.02;  // a copy takes memory, too
+  // A copy takes memory, too; and of many matrices of 16 bits it takes longer than is known of it.
+  constexpr int64_t kMany = 32;
+  const double faster = direct ? 0.9 : bytes == 2 && p.batches >= kMany ? 1.15 : 1.02;
   const Access access_a = access_of(a), access_b = access_of(b);
   if (access_a.width == 0 || access_b.width == 0) return std::nullopt;
   constexpr Index kAll[] = {kSquare32, kSquare64, kApart32, kApart64};

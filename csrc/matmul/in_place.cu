@@ -104,30 +104,28 @@ struct Results {
   TREDUCE_DEVICE static void store(const Out* from, Out* to, int64_t pitch, int rows, int columns) {
     if (pitch % (16 / kSize) == 0 && reinterpret_cast<uint64_t>(to) % 16 == 0) {
       const bool exists = first<16>() < columns;
-      for_each_row<16>(from, to, pitch, rows, [&](const Out* in, Out* out) {
-        if (exists) *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(in);
+      for_each_row<16>(from, to, pitch, rows, [&](const Out* in, Out* out, bool row_exists) {
+        const uint4 piece = *reinterpret_cast<const uint4*>(in);
+        if (row_exists && exists) *reinterpret_cast<uint4*>(out) = piece;
       });
     } else if constexpr (kSize == 4) {
       const bool exists = first<4>() < columns;
-      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out) {
-        if (exists) *out = *in;
+      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out, bool row_exists) {
+        const Out value = *in;
+        if (row_exists && exists) *out = value;
       });
     } else {
       // The same in all rows of a thread, which are an even number apart.
       const int skew =
           static_cast<int>(reinterpret_cast<uint64_t>(to + threadIdx.x / (S::kTileN * kSize / 4) * pitch) / 2 % 2);
       const int left = columns - first<4>() - skew;
-      const bool begins = skew > 0 && first<4>() == 0;
-      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out) {
-        const uint32_t word = *reinterpret_cast<const uint32_t*>(in);
-        const uint32_t shifted =
-            skew > 0 ? __funnelshift_r(word, *reinterpret_cast<const uint32_t*>(in + 2), 16) : word;
-        if (left >= 2) {
-          *reinterpret_cast<uint32_t*>(out + skew) = shifted;
-        } else if (left == 1) {
-          out[skew] = in[skew];
-        }
-        if (begins) *out = *in;
+      const bool two = left >= 2, one = left == 1, begins = skew > 0 && first<4>() == 0;
+      for_each_row<4>(from, to, pitch, rows, [&](const Out* in, Out* out, bool row_exists) {
+        const uint32_t* const words = reinterpret_cast<const uint32_t*>(in);
+        const uint32_t word = words[0], pair = __funnelshift_r(word, words[1], skew * 16);
+        if (row_exists && two) *reinterpret_cast<uint32_t*>(out + skew) = pair;
+        if (row_exists && one) reinterpret_cast<uint16_t*>(out)[skew] = static_cast<uint16_t>(pair);
+        if (row_exists && begins) *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(word);
       });
     }
   }
@@ -140,7 +138,8 @@ struct Results {
     return threadIdx.x % kARow * (kWidth / kSize);
   }
 
-  // visit(place in shared memory, place in C) of this thread's pieces of kWidth bytes.
+  // visit(place in shared memory, place in C, whether the row exists) of this thread's pieces of kWidth bytes. Without branches the compiler
+  // loads several before it stores: a store that waits for its own load waits for each.
   template <int kWidth, class Visit>
   TREDUCE_DEVICE static void for_each_row(const Out* from, Out* to, int64_t pitch, int rows, Visit&& visit) {
     constexpr int kARow = S::kTileN * kSize / kWidth, kAtOnce = S::kMultiplyThreads / kARow;
@@ -149,10 +148,9 @@ struct Results {
     from += row * kPitch + first<kWidth>();
     to += row * pitch + first<kWidth>();
     const int64_t hop = kAtOnce * pitch;
-#pragma unroll 4
+#pragma unroll 8
     for (int i = 0; i < S::kTileM / kAtOnce; ++i) {
-      if (row + i * kAtOnce >= rows) break;
-      visit(from + i * kAtOnce * kPitch, to);
+      visit(from + i * kAtOnce * kPitch, to, row + i * kAtOnce < rows);
       to += hop;
     }
   }
@@ -177,7 +175,6 @@ struct Tiles {
   Divider across, down, inner_batches, batches;
   int64_t a[2], b[2];        // from matrix to matrix, in elements
   int64_t a_group, b_group;  // and from group to group
-  int64_t outputs;           // of a group
   float* sums;               // of groups that are apart, [group][matrix][row][column]
 };
 
@@ -196,16 +193,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   const unsigned line_of_tiles = tiles.across.quotient_of_small(blockIdx.x);
   const unsigned matrix_and_group = tiles.down.quotient_of_small(line_of_tiles);
-  const unsigned group = tiles.batches.quotient_of_small(matrix_and_group);
-  const unsigned matrix = matrix_and_group - group * static_cast<unsigned>(tiles.batches.divisor);
-  const unsigned batch_x = tiles.inner_batches.quotient_of_small(matrix);
-  const unsigned batch_y = matrix - batch_x * static_cast<unsigned>(tiles.inner_batches.divisor);
-  const int64_t row = int64_t(line_of_tiles - matrix_and_group * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
-  const unsigned tile_across = blockIdx.x - line_of_tiles * static_cast<unsigned>(tiles.across.divisor);
-  const int64_t column = int64_t(tile_across) * S::kTileN;
+  unsigned group = 0, matrix = matrix_and_group;
   if (tiles.sums != nullptr) {
+    group = tiles.batches.quotient_of_small(matrix_and_group);
+    matrix -= group * static_cast<unsigned>(tiles.batches.divisor);
     depth = min(depth - static_cast<int>(group) * static_cast<int>(long_k::kGroup), static_cast<int>(long_k::kGroup));
   }
+  const unsigned batch_x = tiles.inner_batches.quotient_of_small(matrix);
+  const unsigned batch_y = matrix - batch_x * static_cast<unsigned>(tiles.inner_batches.divisor);
+  const auto row_of = [&](unsigned line, unsigned its_matrix) {
+    return int64_t(line - its_matrix * static_cast<unsigned>(tiles.down.divisor)) * S::kTileM;
+  };
+  const auto column_of = [&](unsigned line) {
+    return int64_t(blockIdx.x - line * static_cast<unsigned>(tiles.across.divisor)) * S::kTileN;
+  };
+  const int64_t row = row_of(line_of_tiles, matrix_and_group), column = column_of(line_of_tiles);
   const int steps = (depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t matrix_a = batch_x * tiles.a[0] + batch_y * tiles.a[1] + group * tiles.a_group;
   const int64_t matrix_b = batch_x * tiles.b[0] + batch_y * tiles.b[1] + group * tiles.b_group;
@@ -414,12 +416,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // ---- epilogue ----
   if constexpr (!S::kApart) ptx::wait_copies<0>();
   const int first_column = warp_n + lane % 4 * 2;
-  // `column` anew: the loop has no register for it.
-  const int64_t outputs_column = int64_t(ptx::kept(static_cast<int>(tile_across))) * S::kTileN;
-  const int64_t first_output = (int64_t(matrix) * m + row) * n + outputs_column;
+  // `row` and `column` anew: the loop has no registers for them.
+  const unsigned line = ptx::kept(static_cast<int>(line_of_tiles)),
+                 its_matrix = ptx::kept(static_cast<int>(matrix_and_group));
+  const int64_t outputs_column = column_of(line);
+  const int64_t first_output = (int64_t(its_matrix) * m + row_of(line, its_matrix)) * n + outputs_column;
   if (tiles.sums != nullptr) {
     // Few outputs: the sums of groups leave as they lie.
-    float* const to = tiles.sums + group * tiles.outputs + first_output;
+    float* const to = tiles.sums + first_output;
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
@@ -471,12 +475,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 #endif
 }
 
-inline Source source_of(const Operand& o, const Access& access) {
+inline Source source_of(const Operand& o, const Access& access, const Problem& p) {
   const auto [along_k, width] = access;
   const int piece = width == 16 || is_shifted(width) ? 4 : width == 8 ? 3 : 2;
   const int64_t pitch = (along_k ? o.line_stride : o.depth_stride) * o.element_bytes;
   const int64_t next_stage = along_k ? int64_t(kRowBytes) : kRowBytes / o.element_bytes * pitch;
-  return {o.data, end_of(o), pitch, next_stage, static_cast<int>(o.lines), width, piece};
+  // Blocks that share a multiprocessor then read the same lines at about the same time, and little of the L1 is shared memory.
+  constexpr int64_t kFewStages = 4;
+  const bool by_l1 = p.batches == 1 && p.k * o.element_bytes <= kFewStages * kRowBytes;
+  return {o.data, end_of(o), pitch, next_stage, static_cast<int>(o.lines), width, piece, by_l1};
 }
 
 template <class S>
@@ -490,7 +497,6 @@ Tiles tiles_for(const Call& call, const Operand& a, const Operand& b) {
           {b.batch_stride[0], b.batch_stride[1]},
           long_k::kGroup * a.depth_stride,
           long_k::kGroup * b.depth_stride,
-          p.batches * p.m * p.n,
           call.prepared.apart ? call.region<float>(call.prepared.partials) : nullptr};
 }
 
@@ -515,7 +521,7 @@ cudaError_t launch_type(const Call& call) {
     const auto launch_as = [&](auto a_along_k, auto b_along_k) {
       const auto launch_with = [&](auto shifts) {
         return launch_kernel<T, S, a_along_k(), b_along_k(), shifts()>(
-            call, source_of(a, access_a), source_of(b, access_b), tiles_for<S>(call, a, b));
+            call, source_of(a, access_a, p), source_of(b, access_b, p), tiles_for<S>(call, a, b));
       };
       if constexpr (sizeof(T) == 2 && !S::kApart) {
         if (S::kShape.shifts(access_a, access_b)) return launch_with(std::true_type{});

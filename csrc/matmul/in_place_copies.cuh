@@ -25,8 +25,9 @@ struct Source {
   int64_t pitch;       // bytes from line to line, or where lines are contiguous from a step of k to the next
   int64_t next_stage;  // bytes
   int lines;
-  int width;  // bytes that may be copied at once: 16, 8, 4, or 2
-  int piece;  // the logarithm of what a thread copies at once
+  int width;   // bytes that may be copied at once: 16, 8, 4, or 2
+  int piece;   // the logarithm of what a thread copies at once
+  bool by_l1;  // whether pieces of 16 bytes pass through the L1, as others do
 };
 
 // Of chunks of 16 bytes in a row. Fragments of 16 bits, or along k, are read by ldmatrix, eight rows of a chunk; of 32 bits across k by
@@ -112,21 +113,22 @@ class Copies {
   // Starts the copies of the next stage, which has k_left steps of k.
   TREDUCE_DEVICE void start(ptx::SharedAddress stage, int k_left) {
     const uint32_t exists = k_left >= kDepth<T> ? exists_ : exists_ & in_k(k_left);
-    with_width([&](auto width) { start_by<width()>(stage, exists); });
+    with_width([&](auto width, auto by_l1) { start_by<width(), by_l1()>(stage, exists); });
   }
 
   // Fills stages from `place` on, one after another, as the one of the warps that do nothing else.
   TREDUCE_DEVICE void fill(const Place& place, int depth) {
-    with_width([&](auto width) { fill_by<width()>(place, depth); });
+    with_width([&](auto width, auto by_l1) { fill_by<width(), by_l1()>(place, depth); });
   }
 
  private:
   template <class Do>
   TREDUCE_DEVICE void with_width(Do&& with) const {
+    const std::integral_constant<int, 16> of_16;
     switch (source_.width) {
-      case 16: return with(std::integral_constant<int, 16>{});
-      case 8: return with(std::integral_constant<int, 8>{});
-      default: return with(std::integral_constant<int, 4>{});
+      case 16: return source_.by_l1 ? with(of_16, std::true_type{}) : with(of_16, std::false_type{});
+      case 8: return with(std::integral_constant<int, 8>{}, std::true_type{});
+      default: return with(std::integral_constant<int, 4>{}, std::true_type{});
     }
   }
 
@@ -148,17 +150,17 @@ class Copies {
     return all;
   }
 
-  template <int kWidth>
+  template <int kWidth, bool kByL1>
   TREDUCE_DEVICE void fill_by(Place place, int depth) {
     const uint32_t exists_at_last = exists_ & in_k(Of::steps_of_last(depth));
     for (int left = depth; left > 0; left -= kDepth<T>, place.next()) {
       ptx::mbarrier_wait(place.empty(), place.parity ^ 1);
-      start_by<kWidth>(place.stage, left > kDepth<T> ? exists_ : exists_at_last);
+      start_by<kWidth, kByL1>(place.stage, left > kDepth<T> ? exists_ : exists_at_last);
       ptx::mbarrier_arrive_when_copied(place.full);
     }
   }
 
-  template <int kWidth>
+  template <int kWidth, bool kByL1>
   TREDUCE_DEVICE void start_by(ptx::SharedAddress stage, uint32_t exists) {
     constexpr int kAtOnce = S::kCopyThreads * kWidth / kRowBytes, kPieces = Of::kOfUnit / kAtOnce;  // of a unit
     static_assert(kAtOnce % 4 == 0 && kPieces * kAtOnce == Of::kOfUnit && Of::kUnits * kPieces <= 32);
@@ -167,7 +169,7 @@ class Copies {
     for (int piece = 0; piece < Of::kUnits * kPieces; ++piece) {
       if (piece % kPieces == 0) from = ptx::opaque(from_ + piece / kPieces * Of::next_unit(source_));
       const int to = (piece % 2 == 0 ? to_ : to_ ^ turn_) + piece * kAtOnce * kRowBytes;
-      ptx::copy_async_or_zero<kWidth>(stage + to, from, (exists >> piece & 1) != 0);
+      ptx::copy_async_or_zero<kWidth, kByL1>(stage + to, from, (exists >> piece & 1) != 0);
       from = ptx::opaque(from + hop_);  // else the compiler keeps a register for each address
     }
     from_ += source_.next_stage;
@@ -336,7 +338,10 @@ class ShiftedCopies {
   }
 
   TREDUCE_DEVICE void start_chunks(ptx::SharedAddress stage, uint32_t exists, int k_left) {
-    if (from_ <= safe_) {
+    if (from_ <= safe_ && source_.by_l1) {
+      start_each(stage, exists, k_left,
+                 [](ptx::SharedAddress to, const char* from) { ptx::copy_async<kChunk, true>(to, from); });
+    } else if (from_ <= safe_) {
       start_each(stage, exists, k_left,
                  [](ptx::SharedAddress to, const char* from) { ptx::copy_async<kChunk>(to, from); });
     } else {

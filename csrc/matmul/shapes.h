@@ -485,8 +485,8 @@ constexpr Shape shape(const char* name, int m, int n, int warp_m, int warp_n, in
   return {s, warp_m, warp_n, copy_warps};
 }
 enum Index { kSquare32, kSquare64, kApart32, kApart64, kShapeCount };
-constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles in place", 32, 32, 16, 16, 5),
-                                        shape("multiply 64 x 64 tiles in place", 64, 64, 32, 32, 4),
+constexpr Shape kShapes[kShapeCount] = {shape("multiply 32 x 32 tiles in place", 32, 32, 16, 16, 7),
+                                        shape("multiply 64 x 64 tiles in place", 64, 64, 32, 32, 5),
                                         shape("multiply 32 x 32 tiles, copied apart, in place", 32, 32, 16, 16, 2, 8),
                                         shape("multiply 64 x 64 tiles, copied apart, in place", 64, 64, 32, 32, 2, 8)};
 

@@ -170,7 +170,7 @@ class Tile {
 #pragma unroll
       for (int hop = 0; hop < kLines; hop += kOnes) {
         if (share.line + hop < count_) {
-          ptx::copy_async<kBytes>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride_));
+          ptx::copy_async<kBytes, true>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride_));
         }
       }
       from += kOnesDown * step_;
@@ -194,7 +194,7 @@ class Tile {
 #pragma unroll
     for (int k = 0; k < S::kDepth; k += kFoursDown) {
       const bool all_exist = kWhole && S::kDepth % kFoursDown == 0;
-      if (all_exist || share.k + k < steps) ptx::copy_async<4 * kBytes>(to_ + kBytes * k * kRow, from);
+      if (all_exist || share.k + k < steps) ptx::copy_async<4 * kBytes, true>(to_ + kBytes * k * kRow, from);
       from += kFoursDown * step_;
     }
   }

@@ -23,17 +23,19 @@ TREDUCE_DEVICE void store_shared(SharedAddress to, T value) {
   *static_cast<T*>(__cvta_shared_to_generic(to)) = value;
 }
 
-// Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later); copies of 16 bytes bypass the L1.
-template <int kBytes>
+// Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later). kByL1: by way of the L1, which pays where
+// blocks that share it read the same, and there is room beside shared memory; only copies of 16 bytes can bypass it.
+template <int kBytes, bool kByL1 = (kBytes < 16)>
 TREDUCE_DEVICE void copy_async(SharedAddress to, const void* global) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  static_assert(kByL1 || kBytes == 16);
 #ifdef TREDUCE_EMULATOR
   emulator::copy_async(to, global, kBytes, kBytes);
 #elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-  } else {
+  if constexpr (kByL1) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(kBytes) : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
   }
 #else
   using Words = std::conditional_t<kBytes == 16, uint4, std::conditional_t<kBytes == 8, uint2, uint32_t> >;
