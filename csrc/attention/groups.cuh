@@ -7,10 +7,6 @@
 #include "../primitives/ptx/wgmma.cuh"
 #include "line_values.cuh"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(TREDUCE_EMULATOR)
-#define TREDUCE_SM90A 1
-#endif
-
 namespace treduce::attention::groups {
 
 constexpr int kRow = 128;  // bytes

@@ -9,11 +9,6 @@
 #include "rung.h"
 #include "tile.cuh"
 
-// Kernels of these rungs have code for sm_90a alone; for other chips they are empty and never launched.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(TREDUCE_EMULATOR)
-#define TREDUCE_SM90A 1
-#endif
-
 namespace treduce::matmul::hopper {
 
 using ptx::named_any;

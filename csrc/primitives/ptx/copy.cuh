@@ -7,21 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../../common/macros.h"
+#include "shared_address.cuh"
 
 namespace treduce::ptx {
-
-// A place in shared memory, in bytes: 32 bits, so that a kernel that keeps one computes with one register.
-using SharedAddress = uint32_t;
-TREDUCE_DEVICE SharedAddress shared_address(void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
-// *to = value, at once.
-template <class T>
-TREDUCE_DEVICE void store_shared(SharedAddress to, T value) {
-  *static_cast<T*>(__cvta_shared_to_generic(to)) = value;
-}
 
 // Copies kBytes (4, 8 or 16), to which both addresses are aligned. cp.async (sm_80 and later). kByL1: by way of the L1, which pays where
 // blocks that share it read the same, and there is room beside shared memory; only copies of 16 bytes can bypass it.

@@ -6,22 +6,7 @@
 
 #include <cstdint>
 
-#include "../../common/macros.h"
-
-namespace treduce::ptx {
-
-// The address of a place in shared memory as instructions take it.
-TREDUCE_DEVICE uint32_t shared_address(const void* place) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(place));
-}
-
-// What lies at an address in shared memory.
-template <class T>
-TREDUCE_DEVICE T load_shared(uint32_t address) {
-  return *static_cast<const T*>(__cvta_shared_to_generic(address));
-}
-
-}  // namespace treduce::ptx
+#include "shared_address.cuh"
 
 #ifdef TREDUCE_EMULATOR
 #include "emulator_barriers.h"

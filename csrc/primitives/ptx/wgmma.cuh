@@ -12,6 +12,11 @@
 #include "../../common/float16.h"
 #include "../../common/macros.h"
 
+// Kernels of warp groups have code for sm_90a alone; for other chips they are empty and never launched.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(TREDUCE_EMULATOR)
+#define TREDUCE_SM90A 1
+#endif
+
 namespace treduce::ptx {
 
 // The element type of float32 operands that are read with ten bits of fraction.
