@@ -170,7 +170,7 @@ class Tile {
 #pragma unroll
       for (int hop = 0; hop < kLines; hop += kOnes) {
         if (share.line + hop < count_) {
-          ptx::copy_async<kBytes, true>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride_));
+          ptx::copy_async<kBytes>(to + kBytes * hop, from + hop * (kNeighbours ? 1 : stride_));
         }
       }
       from += kOnesDown * step_;
@@ -185,7 +185,7 @@ class Tile {
     }
   }
 
-  // Four neighbouring lines at once.
+  // Four neighbouring lines at once; by way of the L1, for blocks of thin products all read the same few of one operand.
   template <bool kWhole>
   TREDUCE_DEVICE void copy_vectors(int steps) const {
     const Share share = share_of(kInVectors);
