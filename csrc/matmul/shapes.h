@@ -553,20 +553,20 @@ constexpr TileShape kShapes[kShapeCount] = {
 
 namespace split_bf16 {
 
-enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kNarrow32, kShapeCount };
+enum Index { kLarge, kMedium, kMedium112, kMedium96, kMedium80, kNarrow, kSquare64, kNarrow32, kShapeCount };
 
 // A stage has three parts of both tiles, and an alignment for the units of their groups.
-constexpr TileShape shape(const char* name, int n, int stages, int cluster) {
-  TileShape s = hopper::shape(name, 128, n, stages, 1, 1, cluster);
+constexpr TileShape shape(const char* name, int m, int n, int stages, int cluster = 1) {
+  TileShape s = hopper::shape(name, m, n, stages, 1, 1, cluster);
   s.stage_bytes = 3 * s.stage_bytes + hopper::kTileAlignment;
   s.shared_bytes = stages * s.stage_bytes + hopper::kTileAlignment;
   return s;
 }
 constexpr TileShape kShapes[kShapeCount] = {
-    shape("multiply parts, 128 x 128 tiles", 128, 2, 2), shape("multiply parts, 128 x 128 tiles", 128, 2, 1),
-    shape("multiply parts, 128 x 112 tiles", 112, 2, 1), shape("multiply parts, 128 x 96 tiles", 96, 2, 1),
-    shape("multiply parts, 128 x 80 tiles", 80, 2, 1),   shape("multiply parts, 128 x 64 tiles", 64, 3, 1),
-    shape("multiply parts, 128 x 32 tiles", 32, 3, 1)};
+    shape("multiply parts, 128 x 128 tiles", 128, 128, 2, 2), shape("multiply parts, 128 x 128 tiles", 128, 128, 2),
+    shape("multiply parts, 128 x 112 tiles", 128, 112, 2),    shape("multiply parts, 128 x 96 tiles", 128, 96, 2),
+    shape("multiply parts, 128 x 80 tiles", 128, 80, 2),      shape("multiply parts, 128 x 64 tiles", 128, 64, 3),
+    shape("multiply parts, 64 x 64 tiles", 64, 64, 4),        shape("multiply parts, 64 x 32 tiles", 64, 32, 5)};
 
 }  // namespace split_bf16
 

@@ -15,6 +15,7 @@
 #include "../hopper.cuh"
 #include "../split/split_few.cuh"
 #include "../split/split_finish.cuh"
+#include "../split/split_group.cuh"
 #include "../split/split_parts.cuh"
 #include "../split/split_tiles.cuh"
 #include "../split/split_whole.cuh"
@@ -33,13 +34,16 @@ struct Shape {
   static constexpr TileShape kShape = kShapes[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
   static constexpr int kCluster = kShape.cluster;
-  static constexpr int kConsumers = kTileM / 64;
-  static constexpr int kThreads = kShape.threads;
-  static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;  // one part
-  static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;        // of units: see LineScales
+  static constexpr int kThreads = kShape.threads, kConsumers = kThreads / kWarpGroup - 1;  // of 64 rows
+  static constexpr int kBytesA = kTileM * kRowBytes, kBytesB = kTileN * kRowBytes;         // one part
+  static constexpr int kScaleBytesA = kTileM * 4, kScaleBytesB = kTileN * 4;               // of units: see LineScales
   static constexpr int kStageBytes = kShape.stage_bytes;
   static_assert(kStageBytes == kParts * (kBytesA + kBytesB) + kTileAlignment);
-  static_assert(kConsumers == 2 && kDepth<bfloat16> == kSegment && kThreads == (kConsumers + 1) * kWarpGroup);
+  static_assert(kConsumers == kTileM / 64 && kDepth<bfloat16> == kSegment);
+  // A lone consumer has all that it needs; that setmaxnreg stands there all the same tells the compiler that it is converged.
+  static constexpr int kMultiplying = kConsumers == 2 ? 232 : 240, kCopying = kConsumers == 2 ? 40 : 224;
+  // Whether a consumer starts the next segment before it adds the sums of this one. In wider tiles registers do not suffice.
+  static constexpr bool kAhead = kTileN <= 64;
 };
 
 // Where the lines of a launch's tiles lie in the operands: null where they are in order.
@@ -117,22 +121,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
   // ---- producer: the parts of both tiles, and with a group's last segment its units ----
   if (warp_group == 0) {
-    ptx::release_registers<40>();
+    ptx::release_registers<S::kCopying>();
     if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
-        if (!all) {
-          const bool none = verdicts.wait(n) == split::kNone;
-          verdicts.done(n);
-          if (none) continue;
-        }
         const auto task = work.task(task_index(n));
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
         const int row = place.row + rank * S::kTileM, column = place.column;
         const int matrix_a = units_a.matrix(place.batch), matrix_b = units_b.matrix(place.batch);
         // A block of the cluster may lie past the last row: it copies the units of row 0, and its outputs are not stored.
         const int unit_row = row < units_a.lines_padded ? row : 0;
+        // Of a tile without outputs of this kernel as many steps are copied as the ring holds: they are under way before that
+        // is known.
         for (int step = task.begin; step < task.end; ++step, position.next()) {
+          if (!all && step == task.begin + S::kStages && verdicts.wait(n) == split::kNone) break;
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const a = stages + position.stage * S::kStageBytes;
@@ -154,6 +156,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             ptx::load_bytes(units + S::kScaleBytesA, units_b.unit(matrix_b, group_of_k, column), S::kScaleBytesB, full);
           }
         }
+        if (!all) {
+          verdicts.wait(n);
+          verdicts.done(n);
+        }
       }
     } else if (threadIdx.x >= 32 && !all) {
       // Scouts.
@@ -171,24 +177,32 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
   } else {
     // ---- consumers: multiply a segment, add its sums to the group's, and the group's to C ----
-    ptx::take_registers<232>();
+    ptx::take_registers<S::kMultiplying>();
     // A shuffle tells the compiler that this is the same in all lanes: descriptors are then computed in uniform registers.
     const int consumer = __shfl_sync(~0u, warp_group, 0) - 1;
-    // The two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
+    // Two consumers multiply alternately: while one adds to its accumulators, the tensor cores are the other's. Named barrier
     // kMayMultiply + consumer lets it.
     constexpr int kMayMultiply = 1;
-    if (consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
+    if (S::kConsumers == 2 && consumer == 1) named_arrive<2 * kWarpGroup>(kMayMultiply);
     RingPosition<S::kStages> position;
+    // Kept, for each segment would compute them anew. Of descriptors the low words, of which those of A and B differ by constants.
+    const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
+    const uint32_t first_a = ptx::kept(TileA::low_word(stages));
     for (int n = 0; task_index(n) < work.tasks; ++n) {
       const auto heard = [&] {
         __syncwarp();
         if (!all && threadIdx.x % 32 == 0) verdicts.done(n);
       };
-      if (!all && verdicts.wait(n) == split::kNone) {
+      const auto has_none = [&] {
+        return !all && __shfl_sync(~0u, static_cast<int>(verdicts.wait(n) == split::kNone), 0) != 0;
+      };
+      const auto task = work.task(task_index(n));
+      const int copied = min(task.end - task.begin, S::kStages);
+      if (n > 0 && has_none()) {
+        for (int i = 0; i < copied; ++i) let_pass<S::kCluster>(full, empty, position);
         heard();
         continue;
       }
-      const auto task = work.task(task_index(n));
       // Found out again for each group of k: there are no registers to keep more.
       const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -207,53 +221,73 @@ __global__ void __launch_bounds__(S::kThreads, 1)
               });
         }
       };
-      float acc[S::kTileN / 2] = {};
-      for (int step = task.begin; step < task.end; ++step, position.next()) {
-        ptx::mbarrier_wait(ring.full + position.stage, position.parity);
-        const char* const a = stages + position.stage * S::kStageBytes;
-        const char* const b = a + kParts * S::kBytesA;
-        float high[S::kTileN / 2], rest[S::kTileN / 2];
-        named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
-        ptx::wgmma_touch(high);
-        ptx::wgmma_touch(rest);
-        ptx::wgmma_fence();
-        const auto multiply = [&](float (&to)[S::kTileN / 2], int of_a, int of_b, bool first) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            Multiply::multiply(to, TileA::descriptor(a + of_a * S::kBytesA, consumer * 64, i),
-                               TileB::descriptor(b + of_b * S::kBytesB, 0, i), !first || i > 0);
-          }
-        };
-        multiply(rest, 1, 1, true);
-        multiply(rest, 0, 2, false);
-        multiply(rest, 2, 0, false);
-        multiply(rest, 0, 1, false);
-        multiply(rest, 1, 0, false);
-        multiply(high, 0, 0, true);
-        ptx::wgmma_commit();
-        named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
-        ptx::wgmma_touch(high);
-        ptx::wgmma_touch(rest);
+      float acc[S::kTileN / 2] = {}, high[S::kTileN / 2], rest[S::kTileN / 2];
+      RingPosition<S::kStages> adding = position;
+      // Starts the multiplications of the next segment.
+      const auto start = [&] {
+        const uint32_t a = __shfl_sync(~0u, first_a + position.stage * (S::kStageBytes >> 4), 0);
+        const uint32_t b = a + kParts * (S::kBytesA >> 4);
+        ptx::mbarrier_wait(full + position.stage * 8, position.parity);
+        if constexpr (S::kConsumers == 2) named_barrier<2 * kWarpGroup>(kMayMultiply + consumer);
+        split::start_products<kParts>(
+            high, rest, true, [&](float (&to)[S::kTileN / 2], int of_a, int of_b, int i, bool accumulate) {
+              Multiply::multiply(to, TileA::descriptor(a + of_a * (S::kBytesA >> 4), consumer * 64, i),
+                                 TileB::descriptor(b + of_b * (S::kBytesB >> 4), 0, i), accumulate);
+            });
+        if constexpr (S::kConsumers == 2) named_arrive<2 * kWarpGroup>(kMayMultiply + 1 - consumer);
+        position.next();
+      };
+      // Adds the sums of the segment that was started last; calls start_next() once they lie in registers of their own.
+      const auto add = [&](int step, auto start_next) {
         if (step % kGroupSegments == 0 && step > task.begin) flush(acc, step / kGroupSegments - 1, nullptr);
+        const char* const units = stages + adding.stage * S::kStageBytes + kParts * (S::kBytesA + S::kBytesB);
         ptx::wgmma_wait<0>();
         ptx::wgmma_touch(high);
         ptx::wgmma_touch(rest);
+        float sums[S::kTileN / 2];
 #pragma unroll
-        for (int i = 0; i < S::kTileN / 2; ++i) split::add_parts(acc[i], high[i], rest[i]);
+        for (int i = 0; i < S::kTileN / 2; ++i) sums[i] = high[i] + rest[i];
+        ptx::wgmma_touch(sums);  // else they are added when the next segment is under way
+        start_next();
+#pragma unroll
+        for (int i = 0; i < S::kTileN / 2; ++i) acc[i] += sums[i];
         if (work.ends_group(step)) {
-          const char* const units = b + kParts * S::kBytesB;
           split::LineScales<S::kTileN>(units, consumer * 64, units + S::kScaleBytesA)
               .for_each([&](int i, float row_unit, float column_unit) {
                 acc[i] = split::from_units(acc[i], row_unit, column_unit);
               });
         }
         __syncwarp();  // every lane has read its units
-        release<S::kCluster>(ring.empty + position.stage);
+        release<S::kCluster>(empty + adding.stage * 8);
+        adding.next();
+      };
+      // Multiplies and adds the segments up to `end`.
+      int step = task.begin;
+      const auto advance_to = [&](int end) {
+        if constexpr (S::kAhead) {
+          start();
+#pragma unroll 1
+          for (; step + 1 < end; ++step) add(step, start);
+          add(step++, [] {});
+        } else {
+#pragma unroll 1
+          for (; step < end; ++step) {
+            start();
+            add(step, [] {});
+          }
+        }
+      };
+      // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
+      bool none = false;
+      for (bool asks = n == 0 && !all;; asks = false) {
+        advance_to(asks ? task.begin + copied : task.end);
+        if (asks) none = has_none();
+        if (none || step == task.end) break;
       }
-      flush(acc, (task.end - 1) / kGroupSegments, task.end == work.steps ? bias : nullptr);
+      if (!none) flush(acc, (task.end - 1) / kGroupSegments, task.end == work.steps ? bias : nullptr);
       heard();
     }
-    if (consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
+    if (S::kConsumers == 2 && consumer == 0) named_barrier<2 * kWarpGroup>(kMayMultiply);
   }
   if constexpr (S::kCluster > 1) cluster::sync();
 #endif

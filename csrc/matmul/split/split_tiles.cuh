@@ -208,7 +208,8 @@ struct Verdicts {
   template <class Tell>
   TREDUCE_DEVICE void gather_facts(int task, const SegmentFacts& a, const SegmentFacts& b,
                                    const hopper::Grid::Place& at, int64_t m, int64_t n, Tell tell) {
-    constexpr int kShares = 4;  // neighbouring lanes, which share 16 lines
+    // Neighbouring lanes, which share 16 lines: as many as there are, for what they read is a chain of latencies.
+    constexpr int kMost = kScouts / kRuns, kShares = kMost >= 16 ? 16 : kMost >= 8 ? 8 : 4, kOwn = 16 / kShares;
     static_assert(kRuns * kShares <= kScouts);
     uint32_t* const found = sets[task % 2];
     sync();
@@ -227,18 +228,22 @@ struct Verdicts {
     for (int d = 1; d < kShares; d *= 2) {
       joined.join(other(joined.flags, d), other(joined.most, d), other(joined.least, d));
     }
-    // Each of the lanes has four of the lines.
-    const auto mine = [&](const uint4& x) { return share == 0 ? x.x : share == 1 ? x.y : share == 2 ? x.z : x.w; };
+    // Each of the lanes has some of the lines.
+    const auto mine = [&](const uint4& x) {
+      const int word = share * kOwn / 4;
+      return (word == 0 ? x.x : word == 1 ? x.y : word == 2 ? x.z : x.w) >> share * kOwn % 4 * 8;
+    };
     const uint32_t flags = mine(joined.flags), most = mine(joined.most), least = mine(joined.least);
     uint32_t codes_here = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t own = line + share * 4 + i;
+    for (int i = 0; i < kOwn; ++i) {
+      const int place = first + share * kOwn + i;
+      const int64_t own = line + share * kOwn + i;
       if (run >= kRuns || own >= (of_a ? m : n)) continue;
       const auto byte = [i](uint32_t x) { return x >> i * 8 & 0xff; };
       const Facts facts = facts_of(byte(flags), byte(most), byte(least));
       tell(of_a, own, facts);
-      bytes(task)[first + share * 4 + i] = static_cast<unsigned char>(code_of(facts));
+      bytes(task)[place] = static_cast<unsigned char>(code_of(facts));
       codes_here |= set_of(code_of(facts));
     }
     const uint32_t rows = __reduce_or_sync(~0u, of_a ? codes_here : 0);
