@@ -958,7 +958,12 @@ Way fastest(const Problem& p, const Chip& chip) {
   const auto both = split_both::choose(p, chip);
   // Of longer k the times of lines that are split as they are read were fitted to wide operands; by few lines they take up to twice as long.
   constexpr double kLonger = 1.35;
-  const double other = best.as_read != AsRead::neither && p.k > kLongestFitted ? kLonger * best.time : best.time;
+  // Where pairs do not suit the lines it takes up to twice as long as if those of the fewer have been split before.
+  constexpr double kFasterOfWide = 0.74;
+  const double other = best.as_read == AsRead::neither ? best.time
+                       : p.k > kLongestFitted          ? kLonger * best.time
+                       : split_both::are_wide(p)       ? kFasterOfWide * best.time
+                                                       : best.time;
   return both && both->time < other ? Way{AsRead::both, both->time, both} : best;
 }
 
@@ -1046,11 +1051,24 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
 }  // namespace split_rows
 
 namespace split_both {
+namespace {
+
+constexpr int64_t kMost = 4 * kTile;
+
+}  // namespace
+
+// Up to 128 lines by more than it was made for: of 29 products of up to 1024, k to 8192, the times below are met within 4 % in the mean (NVIDIA
+// H200, 2026-11-30).
+bool are_wide(const Problem& p) {
+  const int64_t more = std::max(p.m, p.n);
+  return more > kMost && more <= 1024 && split_fp16::are_some(p) && p.batches == 1 && p.k <= split_fp16::kLongestFitted;
+}
 
 std::optional<Choice> choose(const Problem& p, const Chip& chip) {
-  constexpr int64_t kFewest = split_warps::kRows + 1, kMost = 4 * kTile, kMostBytes = 64 << 20;
-  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n), groups = groups_of(p.k);
-  if (groups == 1 || fewer < kFewest || more > kMost) return std::nullopt;
+  constexpr int64_t kFewest = split_warps::kRows + 1, kMostBytes = 64 << 20;
+  const int64_t fewer = std::min(p.m, p.n), groups = groups_of(p.k);
+  if (groups == 1 || fewer < kFewest) return std::nullopt;
+  if (std::max(p.m, p.n) > kMost && !are_wide(p)) return std::nullopt;
   const int64_t tiles = tiles_of(p, kTile, kTile), segments = ceil_div(p.k, int64_t(kSegment));
   // Microseconds: to begin, end and launch; of a block's segment, and more by the share of a tile's lines that it splits; of a MB of sums.
   // Fitted to 150 times of 91 products (NVIDIA H200, 2026-11-29), of which half are met within 4 %.
@@ -1279,7 +1297,9 @@ bool pays(const Problem& p, const Chip& chip) {
   if (p.k > kMostDepth) return single && best.time < kMeasured * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.
   const bool as_both = other.as_read == AsRead::both;
-  if (as_both && p.batches == 1) return time_of_few_outputs(best.time) < other.time;
+  if (as_both && p.batches == 1) {
+    return (split_both::are_wide(p) ? time_of_long(p, best.time) : time_of_few_outputs(best.time)) < other.time;
+  }
   const bool measured = short_lines || long_lines || single || as_both;
   const double faster = measured ? kMeasured : few ? kFasterOfFew : kFaster;
   return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other.time;

@@ -111,6 +111,9 @@ struct Choice {
 };
 // If it takes the product.
 std::optional<Choice> choose(const Problem& p, const Chip& chip);
+// Whether it has more lines one way than it was made for.
+bool are_wide(const Problem&);
+
 }  // namespace split_both
 
 namespace split_fp16 {

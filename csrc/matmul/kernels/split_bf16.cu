@@ -125,16 +125,19 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
       for (int n = 0; task_index(n) < work.tasks; ++n) {
+        if (!all && n > 0 && verdicts.wait(n) == split::kNone) {
+          verdicts.done(n);
+          continue;
+        }
         const auto task = work.task(task_index(n));
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
         const int row = place.row + rank * S::kTileM, column = place.column;
         const int matrix_a = units_a.matrix(place.batch), matrix_b = units_b.matrix(place.batch);
         // A block of the cluster may lie past the last row: it copies the units of row 0, and its outputs are not stored.
         const int unit_row = row < units_a.lines_padded ? row : 0;
-        // Of a tile without outputs of this kernel as many steps are copied as the ring holds: they are under way before that
-        // is known.
+        // Of the first tile as many steps as the ring holds are under way before it is known whether it has outputs of this kernel.
         for (int step = task.begin; step < task.end; ++step, position.next()) {
-          if (!all && step == task.begin + S::kStages && verdicts.wait(n) == split::kNone) break;
+          if (!all && n == 0 && step == task.begin + S::kStages && verdicts.wait(0) == split::kNone) break;
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
           char* const a = stages + position.stage * S::kStageBytes;
@@ -196,13 +199,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       const auto has_none = [&] {
         return !all && __shfl_sync(~0u, static_cast<int>(verdicts.wait(n) == split::kNone), 0) != 0;
       };
-      const auto task = work.task(task_index(n));
-      const int copied = min(task.end - task.begin, S::kStages);
       if (n > 0 && has_none()) {
-        for (int i = 0; i < copied; ++i) let_pass<S::kCluster>(full, empty, position);
         heard();
         continue;
       }
+      const auto task = work.task(task_index(n));
       // Found out again for each group of k: there are no registers to keep more.
       const auto flush = [&](float (&acc)[S::kTileN / 2], int group_of_k, const float* bias) {
         const auto place = grid.place(task.tile, S::kTileM * S::kCluster, S::kTileN);
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       // The first verdict comes later than the numbers: what is copied without it is multiplied without it.
       bool none = false;
       for (bool asks = n == 0 && !all;; asks = false) {
-        advance_to(asks ? task.begin + copied : task.end);
+        advance_to(asks ? min(task.end, task.begin + S::kStages) : task.end);
         if (asks) none = has_none();
         if (none || step == task.end) break;
       }
