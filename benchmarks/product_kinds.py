@@ -11,7 +11,14 @@ from torch import Tensor
 from torch_reduce import bench
 
 # Batches are none: m, n, k.
-SHAPES = ((4096, 4096, 4096), (1000, 1100, 2000), (464, 488, 1072), (17, 3000, 5000), (32, 1024, 4096))
+SHAPES = (
+    (4096, 4096, 4096),
+    (1000, 1100, 2000),
+    (464, 488, 1072),
+    (17, 3000, 5000),
+    (32, 1024, 4096),
+    (64, 768, 3072),
+)
 Make = Callable[[int, int, torch.Generator], Tensor]
 
 
