@@ -712,6 +712,7 @@ SPLIT_SHAPES = {
         (3, 100, 5, 130),
         (3, 140, 5, 64),
         (132, 12, 33, 2100),  # few outputs
+        (132, 10, 270, 2100),  # in one direction
         (3, 70, 300, 512),  # one operand is split as it is read
         (3, 200, 33, 512),
         (3, 200, 520, 200),  # lines are ordered

@@ -292,9 +292,13 @@ def test_both_operands_are_split_as_they_are_read():
     p = plan("matmul", (100, 20_001), (20_001, 130))
     assert p.reads == ("split as it is read",) * 2 and p.launches[0].grid[0] == 2 * 3 * 21
     assert [launch.block[0] for launch in p.launches[:2]] == [640, 640]
-    # Not of one group of k, nor of many or very few lines.
-    for m, n, k in ((64, 64, 2048), (64, 260, 4096), (8, 64, 4096)):
+    # So are some rows by more columns, or the reverse, where that is fastest.
+    for m, n, k in ((39, 482, 3010), (822, 34, 3573), (64, 260, 4096)):
+        assert plan("matmul", (m, k), (k, n)).reads == ("split as it is read",) * 2
+    # Not of one group of k, nor of many or very few lines; nor of more columns in a batch, or by longer k.
+    for m, n, k in ((64, 64, 2048), (64, 1025, 4096), (130, 260, 4096), (8, 64, 4096), (39, 482, 8200)):
         assert plan("matmul", (m, k), (k, n), variant="split_fp16").reads != ("split as it is read",) * 2
+    assert plan("matmul", (2, 39, 3010), (2, 3010, 482), variant="split_fp16").reads != ("split as it is read",) * 2
 
 
 def test_few_outputs_of_a_long_k_have_several_blocks_a_group():
