@@ -103,8 +103,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int warp_group = threadIdx.x / kWarpGroup;
   const int rank = S::kCluster > 1 ? cluster::rank() : 0;
   const bool all = codes_a == nullptr;
-  // This block's `i`th task.
-  const auto task_index = [](int i) { return int64_t(i) * (gridDim.x / S::kCluster) + blockIdx.x / S::kCluster; };
+  // This block's `i`th task. Of a cluster its number is read each time: kept, it would take a register of those who multiply.
+  const auto task_index = [](int i) {
+    const unsigned block = S::kCluster > 1 ? ptx::block_index() : blockIdx.x;
+    return int64_t(i) * (gridDim.x / S::kCluster) + block / S::kCluster;
+  };
 
   ptx::wait_for_launch_before();
   if (!all) {
