@@ -958,7 +958,7 @@ Way fastest(const Problem& p, const Chip& chip) {
   const auto both = split_both::choose(p, chip);
   // Of longer k the times of lines that are split as they are read were fitted to wide operands; by few lines they take up to twice as long.
   constexpr double kLonger = 1.35;
-  // Where pairs do not suit the lines it takes up to twice as long as if those of the fewer have been split before.
+  // Where pairs do not suit the lines, splitting both takes up to twice as long as if the fewer lines have been split before.
   constexpr double kFasterOfWide = 0.74;
   const double other = best.as_read == AsRead::neither ? best.time
                        : p.k > kLongestFitted          ? kLonger * best.time

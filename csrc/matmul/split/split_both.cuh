@@ -1,8 +1,8 @@
 // split_fp16 for up to 256 rows and columns of C, or 128 by 1024, and long k: both operands are split on their way through shared memory,
-// as split_rows splits one. A block has 64 x 64 outputs and a run of segments of k: a group, or where these are
-// fewer than the multiprocessors, any run, whose sums it leaves to a launch that adds those of a group in their order, then the groups.
-// Where the copy engine does not read both operands, those who split load them. What pairs do not suit is multiplied once more, by parts, in
-// a second launch.
+// as split_rows splits one. A block has 64 x 64 outputs and a run of segments of k: a group, or where these are fewer than the
+// multiprocessors, any run, whose sums it leaves to a launch that adds those of a group in their order, then the groups. Where the copy
+// engine does not read both operands, those who split load them. What pairs do not suit is multiplied once more, by parts, in a second
+// launch.
 #pragma once
 
 #include "split_rows.cuh"
