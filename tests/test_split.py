@@ -1253,6 +1253,37 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
     assert_small_has_bits_of_large(DIRECT, m, n, k, batch, layout, more=300)
 
 
+# Segments of k in which lines are far from each other: all, from the middle on, the last, and those of every third block of a cluster.
+FAR_SEGMENTS = {"all": slice(0, None), "late": slice(12, None), "last": slice(-1, None), "some": slice(4, None, 12)}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("far", FAR_SEGMENTS)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(64, 768, 3072), (30, 40, 4100), (100, 90, 13_000), (128, 761, 1000), (500, 512, 1000)]
+)
+def test_small_products_that_no_pairs_suit_have_the_bits_of_large(m, n, k, far, poison):
+    """A block then stops multiplying pairs, in whatever round it finds so."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+
+    def lines(count, is_far):
+        x = torch.randn(count, k, generator=g, device="cuda")
+        if is_far:
+            segments = torch.arange(0, k, 64, device="cuda")[FAR_SEGMENTS[far]]
+            places = (segments[:, None] + torch.arange(64, device="cuda")).flatten()
+            places = places[places < k]
+            x[:, places] *= torch.exp2(torch.randint(-40, 40, (count, len(places)), generator=g, device="cuda").float())
+        return x
+
+    beside = lines(300, False)
+    for of_a, of_b in ((True, False), (False, True), (True, True)):
+        a, b = lines(m, of_a), lines(n, of_b)
+        whole = product(torch.cat([a, beside]), torch.cat([b, beside]).mT, SPLIT)[:m, :n].contiguous()
+        for _ in range(2):
+            assert_same_bits(product(a, b.mT, DIRECT), whole, f"far: {of_a}, {of_b}")
+
+
 # Products whose blocks compute what pairs leave of their tiles: of each shape, and of one task and several.
 REST_PRODUCTS = [
     (862, 1360, 204, ()),

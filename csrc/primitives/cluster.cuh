@@ -25,6 +25,12 @@ TREDUCE_DEVICE void arrive() {
   __cluster_barrier_arrive();
 #endif
 }
+// The same of a thread that has nothing to tell: it has begun, or no longer reads. It waits for no store of its own.
+TREDUCE_DEVICE void arrive_relaxed() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  __cluster_barrier_arrive_relaxed();
+#endif
+}
 TREDUCE_DEVICE void wait() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __cluster_barrier_wait();

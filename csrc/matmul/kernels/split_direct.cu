@@ -35,14 +35,15 @@ enum class Way { pairs, parts, plain };
 struct Work {
   split::Side sides[2];  // F, whose lines are the instruction's rows, and S, of its columns
   int64_t n, matrix_outputs;
-  int depth, steps, tiles_f, tiles_s, chunk, parts_chunk, inner_batches;
+  int depth, steps, tiles_f, tiles_s, inner_batches;
+  Shape::Chunks by_pairs, by_parts;
   int cluster_bits;  // of its number of blocks
   int of_pairs;      // certain_of_pairs
 };
 
 // Where a block's tile lies, and its shared memory: of two chunks, one after another, what was split, [segment][octet][16 bytes of a
-// lane][lane], their scales, [segment][line], and the sums of segments, [segment][16 x 8 outputs][lane]: of the cluster's chunks, for the
-// block's share of the outputs, neighbours in that order.
+// lane][lane], their scales, [segment][line], and the sums of segments, [segment][16 x 8 outputs][lane]: of the cluster's, for the block's
+// share of the outputs, neighbours in that order.
 struct Block {
   const float* data[2];  // of the matrices
   int first[2];          // lines
@@ -69,6 +70,7 @@ struct Tile {
   struct Shared {
     Facts found[kShape.finders()][kLines], lines[kLines];
     float units[kUnits][kLines];  // of groups: while some are added, others are found
+    uint32_t votes[kMostCluster];
   };
   static_assert(sizeof(Shared) == kShape.known_bytes() && sizeof(Shared) % 16 == 0);
 
@@ -290,16 +292,60 @@ struct Tile {
     }
   }
 
+  // What this thread's line is like in what the block's warps have split.
+  TREDUCE_DEVICE Facts facts_here() const {
+    Facts of_line = kNoFacts;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
+    return of_line;
+  }
+  // Tells all blocks of the cluster, and what all have told.
+  TREDUCE_DEVICE void tell_facts(Facts of_line) const {
+    for (int to = 0; to < blocks_of_cluster(); ++to)
+      tell(to, &shared.found[kAtOnce + block.rank][threadIdx.x], of_line);
+  }
+  TREDUCE_DEVICE Facts facts_told(Facts of_line) const {
+    for (int from = 0; from < blocks_of_cluster(); ++from) {
+      of_line = join(of_line, shared.found[kAtOnce + from][threadIdx.x]);
+    }
+    return of_line;
+  }
+
+  // Adds the extremes of a block's segments from this one on, of which each round has a chunk: all that is wanted of a tile that no pairs suit. A
+  // call, lest the loop over rounds be longer.
+  __device__ __noinline__ static split::Seen look(Tile tile, Line line, int segment, int chunk, int round,
+                                                  split::Seen seen) {
+    int left = chunk;  // of the round
+    const auto next = [&] {
+      left -= kAtOnce;
+      segment += left > 0 ? kAtOnce : round - chunk + kAtOnce;
+      left = left > 0 ? left : chunk;
+    };
+#pragma unroll 1
+    while (segment < tile.work.steps) {
+      float numbers[2][kNumbers];  // of two segments, or twice of the last
+      tile.read(line, segment * kSegment, numbers[0]);
+      const int first = segment;
+      next();
+      tile.read(line, (segment < tile.work.steps ? segment : first) * kSegment, numbers[1]);
+      next();
+#pragma unroll
+      for (int i = 0; i < 2; ++i) seen.add(split::Extremes::of<1>(numbers[i]), ~0u);
+    }
+    return seen;
+  }
+
   // The sums of the tile. Of pairs, whether these suit all outputs.
   template <Way kWay>
   TREDUCE_DEVICE bool walk(float (&total)[kItems][4]) {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
     // The cluster walks k in rounds, of which each block has a chunk.
-    const int chunk = kWay == Way::parts ? work.parts_chunk : work.chunk;
+    const Shape::Chunks& chunks = kWay == Way::parts ? work.by_parts : work.by_pairs;
+    const int chunk = chunks.chunk;
     const int blocks = blocks_of_cluster(), rank = kCluster ? block.rank : 0;
     const int round = blocks * chunk, before = rank * chunk;
     const int places = round < work.steps ? 2 * chunk : chunk;
-    if constexpr (kCluster) cluster::arrive();
+    if constexpr (kCluster) cluster::arrive_relaxed();
     block.scales = reinterpret_cast<float*>(block.pieces + places * kOctets * kQuads<kWay> * 32);
     block.sums = reinterpret_cast<float4*>(block.scales + places * kLines);
 
@@ -321,10 +367,20 @@ struct Tile {
     float sum[kItems][4] = {};
     // While a round is multiplied, [begin, end), the next one is split. A half of the warps does first the one, and a half the other.
     const int first_half = warp / 4 % 2;
+    const auto tell_found = [&] {
+      const Facts found = seen.facts();
+      if (lane % 4 == 0) shared.found[phase][octet * kOctet + lane / 4] = found;
+    };
     int begin = 0, end = 0, at = 0;  // at: of the chunk that is split, the first segment's place
-    for (;;) {
+    int first_added = 0;             // of the segments whose sums lie in the cluster's shared memory
+    bool reads_sums = false;         // some thread of the cluster may
+    const auto end_of_next = [&] {
       const int end_of_group = kCluster ? work.steps : (end / kGroupSegments + 1) * kGroupSegments;
-      const int next_end = min(min(end + round, end_of_group), work.steps), other = chunk - at;
+      return min(min(end + round, end_of_group), work.steps);
+    };
+    const auto no_room = [&] { return end + round - first_added > chunks.added; };  // for the next sums
+    for (;;) {
+      const int next_end = end_of_next(), other = chunk - at;
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
         if (half == first_half) {
@@ -360,10 +416,7 @@ struct Tile {
             if (kAhead && after < work.steps) read(line, after * kSegment, next);
             write<kWay>(now, at + segment - first, octet, unit, min(kSegment, work.depth - segment * kSegment), seen);
           }
-          if (kWay == Way::pairs && next_end == work.steps) {
-            const Facts found = seen.facts();
-            if (lane % 4 == 0) shared.found[phase][octet * kOctet + lane / 4] = found;
-          }
+          if (kWay == Way::pairs && next_end == work.steps) tell_found();
         } else if constexpr (kOwn) {
 #pragma unroll 1
           for (int segment = 0; segment < end - begin; ++segment) {
@@ -378,50 +431,54 @@ struct Tile {
             });
           }
         } else {
+          if (kCluster && reads_sums) cluster::wait();
           const int count = kCluster ? min(chunk, end - begin - before) : end - begin;
+          float4* const sums =
+              block.sums + (kCluster ? (begin - first_added + before) << share_bits() : other << kQuadBits);
 #pragma unroll 1
           for (int i = warp; i < count * kTiles; i += kWarps) {
             const int segment = i / kTiles, first = i % kTiles * kSets;
-            float4* const sums = block.sums + (other << kQuadBits) + ((before + segment) << share_bits());
+            float4* const of_segment = sums + (segment << share_bits());
             multiply_by<kWay>(other + segment, first, [&](int set, const float (&value)[4]) {
               const int quad = (first + set) * 32 + lane, rank_of_adder = kCluster ? quad >> share_bits() : 0;
-              tell(rank_of_adder, sums + quad - (rank_of_adder << share_bits()),
+              tell(rank_of_adder, of_segment + quad - (rank_of_adder << share_bits()),
                    float4{value[0], value[1], value[2], value[3]});
             });
           }
         }
       }
       const bool last = begin < end && end == work.steps;
+      const bool adds_now = begin < end && (!kCluster || last || no_room());
       const bool knows = kWay == Way::pairs && last && static_cast<int>(threadIdx.x) < kLines;
-      Facts of_line = kNoFacts;
-      if (knows) {
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) of_line = join(of_line, shared.found[i][threadIdx.x]);
-      }
+      Facts of_line = knows ? facts_here() : kNoFacts;
       if constexpr (kCluster) {
-        if (knows) {
-          for (int to = 0; to < blocks; ++to) tell(to, &shared.found[kAtOnce + rank][threadIdx.x], of_line);
-        }
-        if (begin < end) cluster::sync();
-        if (knows) {
-          for (int from = 0; from < blocks; ++from) {
-            of_line = join(of_line, shared.found[kAtOnce + from][threadIdx.x]);
-          }
-        }
+        if (knows) tell_facts(of_line);
+        if (adds_now) cluster::sync();
+        if (knows) of_line = facts_told(of_line);
       }
       if (knows) {
         shared.lines[threadIdx.x] = of_line;
         suits = suits_pairs(of_line);
       }
-      suits = __syncthreads_and(suits) != 0;
+      if constexpr (kWay == Way::pairs) {
+        // Rounds ask by turns whether pairs may suit some line of F, and of S.
+        const bool asks = next_end < work.steps;
+        const bool may = octet < kOctets && (octet >= kOctetsF) == (at != 0) && may_have_pairs(seen.flags);
+        const bool found = __syncthreads_or(asks ? may : !suits) != 0;
+        if (__any_sync(~0u, asks && !found))
+          break;  // the same in all lanes, so that the compiler takes the warp for converged
+        if (!asks) suits = !found;
+      } else {
+        __syncthreads();
+      }
 
-      if (begin < end && adds()) {
+      if (adds_now && adds()) {
         if constexpr (kOwn) {
           if (end % kGroupSegments == 0 || last) add_group<kWay>(total, sum, begin / kGroupSegments);
         } else {
-          const float4* from = block.sums + (other << kQuadBits) + threadIdx.x;
+          const float4* from = block.sums + (kCluster ? 0 : other << kQuadBits) + threadIdx.x;
 #pragma unroll 1
-          for (int segment = begin; segment < end;) {
+          for (int segment = kCluster ? first_added : begin; segment < end;) {
             const int group = segment / kGroupSegments,
                       end_of_run = kCluster ? min((group + 1) * kGroupSegments, end) : end;
 #pragma unroll 4
@@ -435,12 +492,44 @@ struct Tile {
           }
         }
       }
-      if (last) break;
+      if (last) return suits;
+      reads_sums = kCluster && adds_now;
+      if constexpr (kCluster) {
+        if (adds_now) {
+          cluster::arrive_relaxed();
+          first_added = end;
+        }
+      }
       begin = end;
       end = next_end;
       at = other;
     }
-    return suits;
+
+    // No pairs suit the tile, whatever follows: of its lines the extremes are wanted. Other blocks of the cluster may not know yet, so all meet as
+    // if sums were added.
+    if (octet < kOctets) {
+      seen = look(*this, line, end_of_next() + before + phase, chunk, round, seen);
+      tell_found();
+    }
+    __syncthreads();
+    const bool knows = static_cast<int>(threadIdx.x) < kLines;
+    Facts of_line = knows ? facts_here() : kNoFacts;
+    if constexpr (kCluster) {
+      if (knows) tell_facts(of_line);
+      for (bool adds_now = begin < end && no_room(); end < work.steps; adds_now = no_room()) {
+        if (adds_now) {
+          cluster::arrive_relaxed();
+          cluster::wait();
+          first_added = end;
+        }
+        end = end_of_next();
+        if (end == work.steps || no_room()) cluster::sync();
+      }
+      if (knows) of_line = facts_told(of_line);
+    }
+    if (knows) shared.lines[threadIdx.x] = of_line;
+    __syncthreads();
+    return false;
   }
 
   // ---- store ----
@@ -465,7 +554,6 @@ struct Tile {
   // How each of a thread's outputs is computed: an Arithmetic in two bits, once it is known which checked pairs are certain.
   static_assert(kItems * 4 * 2 <= 32);
   struct Ways {
-    static constexpr uint32_t kEach = 0x55555555;
     uint32_t bits = 0;
     bool refused = false;  // checked outputs are not certain
 
@@ -474,8 +562,6 @@ struct Tile {
       const int at = (i * 4 + o) * 2;
       bits = (bits & ~(3u << at)) | static_cast<uint32_t>(way) << at;
     }
-    TREDUCE_DEVICE bool any_by_parts() const { return ((bits ^ bits >> 1) & kEach) != 0; }
-    TREDUCE_DEVICE bool any_plain() const { return (bits & bits >> 1 & kEach) != 0; }
   };
   static_assert(static_cast<int>(Arithmetic::pairs) == 0 && static_cast<int>(Arithmetic::plain) == 3);
   // Pairs have been stored: of these some are checked.
@@ -510,15 +596,14 @@ struct Tile {
   TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted) const {
     store(c, bias, total, wanted, [](int, int, int, int, float) {});
   }
-  // Whether any block of the cluster says so. Who calls: all threads of the cluster.
+  // Whether any block of the cluster says so. Once. Who calls: all threads of the cluster.
   TREDUCE_DEVICE bool any(bool found) const {
     found = __syncthreads_or(found) != 0;
     if constexpr (kCluster) {
-      cluster::sync();  // what blocks found before was read
       const int to = threadIdx.x;
-      if (to < blocks_of_cluster()) tell(to, &shared.found[kAtOnce + block.rank][0], Facts(found));
+      if (to < blocks_of_cluster()) tell(to, &shared.votes[block.rank], uint32_t(found));
       cluster::sync();
-      for (int from = 0; from < blocks_of_cluster(); ++from) found = found || shared.found[kAtOnce + from][0] != 0;
+      for (int from = 0; from < blocks_of_cluster(); ++from) found = found || shared.votes[from] != 0;
     }
     return found;
   }
@@ -602,10 +687,31 @@ struct Tile {
     return true;
   }
 
+  // How outputs of the tile are computed.
+  struct Found {
+    bool by_pairs, by_parts, checked, plain;
+  };
+  TREDUCE_DEVICE Found ways_of_tile() const {
+    const int lane = threadIdx.x % 32;
+    uint32_t codes_f = 0, codes_s = 0;
+#pragma unroll
+    for (int first = 0; first < kLines; first += 32) {
+      const int line = first + lane;
+      const uint32_t set = line < kLines ? set_of(code(line)) : 0;
+      (is_of_s(line) ? codes_s : codes_f) |= set;
+    }
+    codes_f = __reduce_or_sync(~0u, codes_f);
+    codes_s = __reduce_or_sync(~0u, codes_s);
+    const auto any = [&](auto with) { return split::any_output(codes_f, codes_s, with); };
+    return {any([](unsigned x) { return codes_by_pairs(x); }), any([](unsigned x) { return codes_by_parts(x); }),
+            any([](unsigned x) { return checked_codes(x).any(); }),
+            any([](unsigned x) { return codes_with(x, Arithmetic::plain); })};
+  }
+
   // What pairs do not hold: rare.
-  TREDUCE_DEVICE void compute_rest(float* c, const float* bias) {
+  TREDUCE_DEVICE void compute_rest(const Found& found, float* c, const float* bias) {
     Ways ways = this->ways(c);
-    if (any(ways.any_by_parts())) {
+    if (found.by_parts) {
       float total[kItems][4] = {};
       walk<Way::parts>(total);
       ways = this->ways(c);  // again: the walk has no register for it
@@ -618,9 +724,10 @@ struct Tile {
             ways.refused |= !certain;
           });
     }
-    if (!any(ways.any_plain())) return;
-    // Without these all are of lines that are not finite.
-    if (!any(ways.refused) && compute_not_finite(*this, c, bias)) return;
+    const bool refused = found.checked && any(ways.refused);
+    if (!found.plain && !refused) return;
+    // Without those refused all are of lines that are not finite.
+    if (!refused && compute_not_finite(*this, c, bias)) return;
     float total[kItems][4] = {};
     walk<Way::plain>(total);
 #pragma unroll
@@ -655,8 +762,9 @@ struct Tile {
       shared.lines[threadIdx.x] = with_code(known, code_of(known));
     }
     __syncthreads();
-    store(c, bias, total, [](int, int) { return true; });  // others are stored again
-    compute_rest(c, bias);
+    const Found found = ways_of_tile();
+    if (found.by_pairs) store(c, bias, total, [](int, int) { return true; });  // others are stored again
+    compute_rest(found, c, bias);
   }
 };
 
@@ -691,12 +799,12 @@ cudaError_t launch_one(const Call& call) {
   work.steps = static_cast<int>(ceil_div(p.k, int64_t(kSegment)));
   work.tiles_f = static_cast<int>(ceil_div(operands[0]->lines, int64_t(shape.f_lines)));
   work.tiles_s = static_cast<int>(ceil_div(operands[1]->lines, int64_t(shape.s_lines)));
-  const auto chunk = [&](int octet_bytes) {
+  const auto chunks = [&](int octet_bytes) {
     const int segments = static_cast<int>(ceil_div(work.steps, launched.cluster));
-    return shape.chunk(segments, octet_bytes, static_cast<int>(launched.shared_bytes), launched.cluster);
+    return shape.chunks(segments, octet_bytes, static_cast<int>(launched.shared_bytes), launched.cluster);
   };
-  work.chunk = chunk(kPairBytes);
-  work.parts_chunk = chunk(kPartBytes);
+  work.by_pairs = chunks(kPairBytes);
+  work.by_parts = chunks(kPartBytes);
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.of_pairs = certain_of_pairs(p.k);
   return with_shape<kShapeCount>(call, [&](auto index) {

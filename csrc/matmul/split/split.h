@@ -250,6 +250,8 @@ struct Others {
 
 // Lines that have no output by pairs, whatever line they meet.
 TREDUCE_HOST_DEVICE bool never_pairs(Facts line) { return kind_of(line) == 0; }
+// Whether a line may have some, as far as is known by its segments' flags. Once none may, none does whatever follows.
+TREDUCE_HOST_DEVICE bool may_have_pairs(unsigned flags) { return (flags & (kClean | kModerate | kClose)) != 0; }
 
 // Whether a line's parts are those of its own unit, and their products too, if a group is taken in units of 2^unit instead. Its
 // products with numbers from kPartsBottom on are then normal float32, and none overflows.

@@ -184,8 +184,10 @@ constexpr int add_quads(int64_t groups) {
 // and multiplies from there. Of few tiles a cluster has each, and a block a chunk of every round of segments.
 namespace split_direct {
 
-// Of the blocks of a multiprocessor; segments of a chunk, and of a cluster's round where there are several, and blocks of a cluster.
-constexpr int kSharedBytes = 224 << 10, kMostChunk = kGroupSegments / 2, kMostRound = 64, kMostCluster = 8;
+// Of the blocks of a multiprocessor; segments of a chunk; of a cluster's round where there are several, and of rounds whose sums are added
+// together; and blocks of a cluster.
+constexpr int kSharedBytes = 224 << 10, kMostChunk = kGroupSegments / 2, kMostRound = 64, kMostAdded = 80,
+              kMostCluster = 8;
 constexpr int log2_of(int power) { return power == 1 ? 0 : 1 + log2_of(power / 2); }
 // Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
 constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
@@ -214,23 +216,32 @@ struct Shape {
   // Only sums in shared memory can be a cluster's.
   constexpr int most_cluster() const { return own() ? 1 : kMostCluster; }
   // Of a segment: what was split, scales, sums. Of a cluster each block has the sums of all its blocks' segments, for its share of outputs.
-  constexpr int segment_bytes(int octet_bytes) const {
-    return octets() * (octet_bytes + kOctet * 4) + (own() ? 0 : f_lines * s_lines * 4);
-  }
-  // Who finds facts of a line: those warps, and the blocks of a cluster. And groups whose units are known at a time: those that end in the
-  // round whose sums are added, and in the two that follow.
+  constexpr int sum_bytes() const { return own() ? 0 : f_lines * s_lines * 4; }
+  constexpr int segment_bytes(int octet_bytes) const { return octets() * (octet_bytes + kOctet * 4) + sum_bytes(); }
+  // Who finds facts of a line: those warps, and the blocks of a cluster. And groups whose units are known at a time: those that end in segments
+  // whose sums are added, in as many that other blocks have by then, and in the round after these.
   constexpr int finders() const { return segments_at_once() + (own() ? 0 : kMostCluster); }
   static constexpr int kUnitGroups = 8;
-  static_assert(3 * kMostRound < kUnitGroups * kGroupSegments);
+  static_assert(2 * kMostAdded + kMostRound < kUnitGroups * kGroupSegments);
   constexpr int unit_groups() const { return own() ? 2 : kUnitGroups; }
-  // Of lines: all that, and their facts.
-  constexpr int known_bytes() const { return octets() * kOctet * 4 * (finders() + 1 + unit_groups()); }
-  // The segments of a chunk, of so many that a block has: all, or two chunks lie in shared memory.
-  constexpr int chunk(int segments, int octet_bytes, int shared_bytes, int cluster) const {
-    const int fits = (shared_bytes - known_bytes()) / segment_bytes(octet_bytes), at_once = segments_at_once();
-    if (segments <= (fits < kMostChunk ? fits : kMostChunk)) return segments;
+  // Of lines: all that, and their facts. And a word of each block of a cluster.
+  constexpr int known_bytes() const {
+    return octets() * kOctet * 4 * (finders() + 1 + unit_groups()) + kMostCluster * 4;
+  }
+  // Of so many segments that a block has: of a chunk all, or two chunks lie in shared memory; and those of a cluster whose sums are added
+  // together, some rounds, of which each has a chunk of each block.
+  struct Chunks {
+    int chunk, added;
+  };
+  constexpr Chunks chunks(int segments, int octet_bytes, int shared_bytes, int cluster) const {
+    const int bytes = shared_bytes - known_bytes(), fits = bytes / segment_bytes(octet_bytes),
+              at_once = segments_at_once();
+    if (segments <= (fits < kMostChunk ? fits : kMostChunk)) return {segments, segments * cluster};
     const int most = cluster == 1 ? kMostChunk : kMostRound / kMostCluster;
-    return (fits / 2 < most ? fits / 2 : most) / at_once * at_once;
+    const int chunk = (fits / 2 < most ? fits / 2 : most) / at_once * at_once, round = chunk * cluster;
+    if (cluster == 1) return {chunk, chunk};
+    const int sums = (bytes - 2 * chunk * (segment_bytes(octet_bytes) - sum_bytes())) / sum_bytes() * cluster;
+    return {chunk, (sums < kMostAdded ? sums : kMostAdded) / round * round};
   }
   // Of a block that has so many segments.
   constexpr int shared_bytes(int64_t segments) const {
