@@ -1253,7 +1253,7 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
     assert_small_has_bits_of_large(DIRECT, m, n, k, batch, layout, more=300)
 
 
-# Segments of k in which lines are far from each other: all, from the middle on, the last, and those of every third block of a cluster.
+# Segments of k whose numbers pairs lose: all, later ones, the last, and those of some blocks of a cluster.
 FAR_SEGMENTS = {"all": slice(0, None), "late": slice(12, None), "last": slice(-1, None), "some": slice(4, None, 12)}
 
 

@@ -1284,24 +1284,24 @@ double time_of_few_outputs(double time) { return 0.9 * time + 1.5 * std::max(tim
 Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choice; }
 
 bool pays(const Problem& p, const Chip& chip) {
-  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Of few lines
-  // and short k more was measured. Checked on 380 products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines
-  // on 168 more, and 129 to 512 lines of short k on 69, many of them batches (2026-11-28).
-  constexpr double kFaster = 0.85, kFasterOfFew = 0.78, kMeasured = 0.95;
+  // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Checked on 380
+  // products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines on 168 more, 129 to 512 lines of short k on 69,
+  // many of them batches (2026-11-28), and 129 to 900 lines on 180 (2026-11-30): 1.005, with rows of softmax 1.009.
+  constexpr double kFaster = 0.95, kFasterOfFew = 0.78;
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
   const bool short_lines = split_held::takes(p, chip);
   const bool long_lines = split_fp16::are_some(p) && !short_lines;
   const bool single = best.choice.single;
   const split_fp16::Way other = split_fp16::fastest(p, chip);
-  if (p.k > kMostDepth) return single && best.time < kMeasured * other.time;
+  if (p.k > kMostDepth) return single && best.time < kFaster * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.
   const bool as_both = other.as_read == AsRead::both;
   if (as_both && p.batches == 1) {
     return (split_both::are_wide(p) ? time_of_long(p, best.time) : time_of_few_outputs(best.time)) < other.time;
   }
   const bool measured = short_lines || long_lines || single || as_both;
-  const double faster = measured ? kMeasured : few ? kFasterOfFew : kFaster;
+  const double faster = few && !measured ? kFasterOfFew : kFaster;
   return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other.time;
 }
 
