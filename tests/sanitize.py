@@ -149,14 +149,19 @@ def blind(tool: str, rung: str, dtype: torch.dtype, n: int, kernels: list[str]) 
 
 # Where many lines meet few, other kernels multiply them.
 MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(3, 8700, 130), (40, 8700, 130)]}
-# And where pairs do not suit some rows and columns alone.
-SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)]}
+# And where pairs do not suit some rows and columns alone, or no row: also in clusters that go several rounds.
+SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)], "split_direct": [(40, 50, 130)]}
+ALL_SPREAD = {"split_fp16": [(17, 700, 130)], "split_direct": [(16, 30, 7000), (130, 520, 1500)]}
 
 
 def select(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = torch.randn(m, k), torch.randn(n, k)
     a[1], a[9], b[n // 2] = torch.eye(k)[3], torch.eye(k)[5], torch.eye(k)[k - 1]
     return a, b.t()
+
+
+def spread(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.softmax(15 * torch.randn(m, k), -1), torch.randn(n, k).t()
 
 
 def products(failures: list[str], tool: str) -> int:
@@ -199,12 +204,13 @@ def products(failures: list[str], tool: str) -> int:
                     right = bool(((layer.double() - wanted).abs() <= slack).all())
                 if not right:
                     failures.append(f"linear {variant.name} {dtype} {m}x{n}x{k}")
-        for m, n, k in SOME_SELECT.get(variant.name, []):
-            there = tuple(x.cuda() for x in select(m, n, k))
-            count += 1
-            got = ops.matmul(*there, variant.name)
-            if not _check.check("matmul", variant.name, got, there, _check.truth("matmul", *there)):
-                failures.append(f"matmul {variant.name} {m}x{n}x{k}, some lines select")
+        for shapes_of, operands in ((SOME_SELECT, select), (ALL_SPREAD, spread)):
+            for m, n, k in shapes_of.get(variant.name, []):
+                there = tuple(x.cuda() for x in operands(m, n, k))
+                count += 1
+                got = ops.matmul(*there, variant.name)
+                if not _check.check("matmul", variant.name, got, there, _check.truth("matmul", *there)):
+                    failures.append(f"matmul {variant.name} {m}x{n}x{k}, {operands.__name__}")
     return count
 
 
