@@ -370,26 +370,38 @@ struct Block {
       });
     }
     if (!some) return;
-    const uint32_t wanted[2] = {codes_by_parts(code_of(lines.known[0])), codes_by_parts(code_of(lines.known[1]))};
-    const int listed = first + line_of_tile(warp(), 0);
+    uint32_t wanted[2], checked[2];  // codes of lines of X
+    bool refused[2] = {};
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      const unsigned code = code_of(lines.known[l]);
+      wanted[l] = lines.line[l] < work.w.lines ? codes_by_parts(code) : 0;
+      checked[l] = codes_with(code, Arithmetic::checked_parts);
+    }
     // As a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute them.
 #pragma unroll 1
     for (int octet = 0; octet < octets; ++octet) {
       if ((wanted_octets >> octet & 1) == 0) continue;
+      float output[4];
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
-        float sum = acc[o];
+        output[o] = acc[o];
 #pragma unroll
-        for (int i = 1; i < kOctets; ++i) sum = i == octet ? acc[i * 4 + o] : sum;
-        const int line = lines.line[o / 2], of_x = column(octet, o);
-        if (line >= work.w.lines || of_x >= x_lines || (wanted[o / 2] >> shared.code[of_x] & 1) == 0) continue;
-        const float output = set_output(
-            line, of_x, split::from_units(sum, -parts_exponent(lines.of(o)), -parts_exponent(shared.lines[of_x])));
-        if (is_certain(__float_as_uint(output), lines.of(o), shared.lines[of_x], kCertain)) continue;
-        if ((codes_with(code_of(lines.of(o)), Arithmetic::checked_parts) >> shared.code[of_x] & 1) != 0) {
-          shared.lines_w[listed + o / 2 * 8] |= 1;  // all who do write the same
-        }
+        for (int i = 1; i < kOctets; ++i) output[o] = i == octet ? acc[i * 4 + o] : output[o];
       }
+#pragma unroll
+      for (int o = 0; o < 4; ++o) {
+        const int of_x = column(octet, o), l = o / 2;
+        const Facts known = shared.lines[of_x];
+        const uint32_t set = of_x < x_lines ? set_of(shared.code[of_x]) : 0;
+        output[o] = split::from_units(output[o], -parts_exponent(lines.known[l]), -parts_exponent(known));
+        if ((wanted[l] & set) != 0) output[o] = set_output(lines.line[l], of_x, output[o]);
+        refused[l] |= (checked[l] & set) != 0 && !is_certain(__float_as_uint(output[o]), lines.known[l], known, kCertain);
+      }
+    }
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      if (refused[l]) shared.lines_w[first + line_of_tile(warp(), l)] |= 1, shared.some_plain = true;  // the same of all who do
     }
   }
 
@@ -551,7 +563,7 @@ struct Block {
       if (shared.wanted != 0) compute_parts(lines, wanted != 0, first);
     }
     __syncthreads();
-    compute_plain(begin);
+    if (shared.some_plain) compute_plain(begin);
   }
 
   // ---- all of a block ----
