@@ -150,8 +150,11 @@ def blind(tool: str, rung: str, dtype: torch.dtype, n: int, kernels: list[str]) 
 # Where many lines meet few, other kernels multiply them.
 MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(3, 8700, 130), (40, 8700, 130)]}
 # And where pairs do not suit some rows and columns alone, or no row: also in clusters that go several rounds.
-SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)], "split_direct": [(40, 50, 130)]}
-ALL_SPREAD = {"split_fp16": [(17, 700, 130)], "split_direct": [(16, 30, 7000), (130, 520, 1500)]}
+SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)], "split_direct": [(40, 50, 130), (9000, 12, 130)]}
+ALL_SPREAD = {
+    "split_fp16": [(17, 700, 130)],
+    "split_direct": [(16, 30, 7000), (130, 520, 1500), (9000, 3, 130), (9000, 40, 130)],
+}
 
 
 def select(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

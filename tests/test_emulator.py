@@ -691,15 +691,16 @@ def numbers_of_kind(kind, rows, columns, has_kind, seed=0):
     some = torch.rand(x.shape, generator=generator)
     if kind == "close" or not (has_kind or kind == "far on both sides"):
         return x
-    if kind == "one-hot":
-        return torch.nn.functional.one_hot(torch.randint(columns, (rows,), generator=generator), columns).float()
+    if kind in ("one-hot", "few one-hot"):
+        ones = torch.nn.functional.one_hot(torch.randint(columns, (rows,), generator=generator), columns).float()
+        return ones if kind == "one-hot" else torch.where(torch.arange(rows)[:, None] % 40 == 1, ones, x)
     if kind == "zeros":
         return x * (some < 0.03)
     far = 2.0**16 if kind == "far" else 2.0**8  # sums stay below 2^24
     return torch.where(some < 0.02, x * far, torch.where(some < 0.5, x, 0.0))
 
 
-KINDS_OF_NUMBERS = ("close", "far", "zeros", "one-hot", "far on both sides")
+KINDS_OF_NUMBERS = ("close", "far", "few one-hot", "zeros", "one-hot", "far on both sides")
 # Shapes and chips for which float32 by pairs has kernels of its own. (multiprocessors, m, n, k)
 SPLIT_SHAPES = {
     "split_fp16": (
@@ -724,6 +725,7 @@ SPLIT_SHAPES = {
         (3, 12, 33, 130),
         (3, 33, 40, 130),
         (3, 100, 5, 64),
+        (3, 300, 20, 130),  # one operand is held in shared memory
         # In clusters, in several rounds.
         (132, 16, 16, 7000),
         (132, 30, 12, 7000),

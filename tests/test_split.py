@@ -1227,10 +1227,13 @@ def assert_small_has_bits_of_large(rung, m, n, k, batch, layout, more):
         x = torch.randn(*batch, count, k, generator=g, device="cuda")
         if kind == "one":
             x[..., count // 2, k // 3] = NAN
+        if kind == "select":
+            x[..., count // 2, :] = torch.eye(k, device="cuda")[k // 3]
         return lines_of_every_kind(x.numel() // k, k, g)[0].view_as(x) if kind == "every" else x
 
     beside = lines(more, "benign")
-    for of_a, of_b in (("benign", "benign"), ("every", "every"), ("one", "benign"), ("benign", "every")):
+    kinds = [("benign", "benign"), ("every", "every"), ("one", "benign"), ("benign", "every")]
+    for of_a, of_b in (*kinds, ("select", "benign"), ("benign", "select")):
         a, b = lines(m, of_a), lines(n, of_b).mT.contiguous()
         large = torch.cat([a, beside], -2), torch.cat([b, beside.mT], -1)
         whole = product(*large, SPLIT)[..., :m, :n].contiguous()

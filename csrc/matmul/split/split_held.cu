@@ -39,7 +39,6 @@ struct Shared {
   // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
   // whether some of the outputs are the plain cores'.
   int left;
-  uint32_t wanted;                    // codes of lines of X that some listed lines have outputs by parts with, as a set
   bool some_plain, all_listed;        // whether some of these outputs are; and see compute_not_finite
   Facts facts_w[kMostTiles * kTile];  // kDone: none of its checked pairs has been refused
   uint16_t lines_w[kMostTiles * kTile];
@@ -87,19 +86,18 @@ struct Block {
   }
   TREDUCE_DEVICE int present(int segment) const { return min(kSegment, work.depth - segment * kSegment); }
 
-  // Where a piece of a segment lies, of so many that each has.
-  template <int kPieces>
-  TREDUCE_DEVICE char* piece_at(int segment, int piece) const {
-    return pieces + (segment * kPieces + piece) * work.held * kRowBytes;
+  // Where a half of a segment lies, the first or the second.
+  TREDUCE_DEVICE char* half_at(int segment, int half) const {
+    return pieces + (segment * 2 + half) * work.held * kRowBytes;
   }
   // Writes a lane's words of an octet, so that 16 bytes of a row have the steps of k that four lanes have as one word: which are those
-  // that the instruction multiplies by what these lanes have of W.
-  template <int kPieces>
-  TREDUCE_DEVICE void write_pieces(int segment, int octet, const PiecesX<kPieces>& words) const {
+  // that the instruction multiplies by what these lanes have of the other operand. at(piece): where each lies.
+  template <int kPieces, class At>
+  TREDUCE_DEVICE void write_pieces(int octet, const PiecesX<kPieces>& words, At at) const {
     const int line = line_of_octet(octet);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
-      char* const row = piece_at<kPieces>(segment, piece) + line * kRowBytes + threadIdx.x % 4 * 4;
+      char* const row = at(piece) + line * kRowBytes + threadIdx.x % 4 * 4;
 #pragma unroll
       for (int i = 0; i < kNumbers / 2; ++i) *reinterpret_cast<uint32_t*>(row + (i ^ line % 8) * 16) = words[piece][i];
     }
@@ -137,7 +135,7 @@ struct Block {
       split::Seen seen;
       const int exponent = split::split_numbers(numbers, present(segment), unit, words[0], words[1], seen);
       const Facts found = seen.facts();
-      write_pieces<2>(segment, octet, words);
+      write_pieces<2>(octet, words, [&](int half) { return half_at(segment, half); });
       if (threadIdx.x % split::kLanes != 0) continue;
       scales[segment * work.held + line] = split::power_of_two(exponent - unit);
       facts[segment * work.held + line] = found;
@@ -230,19 +228,16 @@ struct Block {
     for (int l = 0; l < 2; ++l) read_w(line_of_tile(tile, l), segment, to[l]);
   }
 
-  // Multiplies a segment by the lines of X that are in columns one of whose octets is wanted, a bit each, and calls add(octet, sums of the
-  // largest pieces, of others, which of these are the first), if the warp has lines. Who calls: all threads of the block.
-  template <class Piece, int kPieces, class Add>
-  TREDUCE_DEVICE void multiply(bool some, int segment, uint32_t wanted, Pieces<kPieces>& w, Add add) const {
-    const char* x[kPieces];
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) x[piece] = piece_at<kPieces>(segment, piece);
+  // Multiplies a segment by X, and calls add(octet, sums of the largest pieces, of others, which of these are the first), if the warp has
+  // lines. Who calls: all threads of the block.
+  template <class Add>
+  TREDUCE_DEVICE void multiply(bool some, int segment, Pieces<2>& w, Add add) const {
+    const char* const x[2] = {half_at(segment, 0), half_at(segment, 1)};
 #pragma unroll
     for (int first = 0; first < kOctets * kOctet; first += kColumns) {
       if (first >= octets * kOctet) break;
-      if ((wanted >> first / kOctet) % (1u << kColumns / kOctet) == 0) continue;
       Sums high, rest;
-      split::start_segment<Piece, kOfA>(high, rest, w, x, first);
+      split::start_segment<float16, kOfA>(high, rest, w, x, first);
       split::wait_segment(high, rest, w);
 #pragma unroll
       for (int i = 0; i < kColumns / kOctet; ++i) {
@@ -277,7 +272,7 @@ struct Block {
         if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * work.held) + threadIdx.x % 4;
-      multiply<float16>(mine, segment, ~0u, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
+      multiply(mine, segment, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
         const float2 of_x = scales_x[octet * 4];
 #pragma unroll
         for (int o = 0; o < 4; ++o) {
@@ -330,78 +325,112 @@ struct Block {
     }
   }
 
-  // By parts: listed lines from `first` on. some: whether the warp's have such outputs. Who calls: all threads of the block.
-  TREDUCE_DEVICE void compute_parts(const Lines& lines, bool some, int first) const {
-    uint32_t wanted_octets = 0;
-#pragma unroll 1
-    for (int octet = 0; octet < octets; ++octet) {
-      wanted_octets |= uint32_t((shared.codes[octet] & shared.wanted) != 0) << octet;
-    }
-    float acc[kOutputs] = {};
+  // By parts: 64 lines of one operand, R, by lines of the other one, S. Each warp splits 16 lines of R in the registers that it multiplies them
+  // from; those of S lie in shared memory, of two segments in turn. Lines of W are the listed ones. kOfX: R is X, by a few lines of W; else
+  // R is W, from line `first` of the list on. Who calls: all threads of the block.
+  template <bool kOfX>
+  TREDUCE_DEVICE void compute_parts(int begin, int first) const {
+    constexpr int kLinesOfS = kOfX ? kPart : kOctets * kOctet;
+    const auto part_at = [&](int segment, int part) {
+      return pieces + (segment % 2 * kParts + part) * work.held * kRowBytes;
+    };
+    // A line of X, or of the list. Past the last one the last.
+    struct Known {
+      int line;
+      Facts facts;
+    };
+    const auto known = [&](bool is_x, int i) {
+      const int at = min(i, (is_x ? x_lines : shared.left) - 1);
+      return is_x ? Known{at, shared.lines[at]} : Known{begin * kTile + shared.lines_w[at] / 2, shared.facts_w[at]};
+    };
+    const auto read = [&](bool is_x, int line, int segment, float (&to)[kNumbers]) {
+      if (is_x) {
+        Line(work.x, matrix_x, first_x + line).template read<false>(work.x, segment, to);
+      } else {
+        read_w(line, segment, to);
+      }
+    };
+    const int lines_r = kOfX ? x_lines : shared.left, lines_s = kOfX ? shared.left : x_lines;
+    // Of R a lane has two lines.
+    const int line_r = first + line_of_octet(warp() * 2);
+    const Known r[2] = {known(kOfX, line_r), known(kOfX, line_r + kOctet)};
+    const int exponent[2] = {parts_exponent(r[0].facts), parts_exponent(r[1].facts)};
+    Numbers numbers;
+    const auto read_r = [&](int segment) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) read(kOfX, r[l].line, segment, numbers[l]);
+    };
+    constexpr bool kAhead = kOfX && kVectors;  // else there are no registers for it
+    float acc[kLinesOfS / 2] = {};
+    if (kAhead) read_r(0);
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
-      __syncthreads();  // the parts before have been multiplied
-      int turn = 0;
 #pragma unroll 1
-      for (uint32_t left = wanted_octets; left != 0; left &= left - 1) {
-        if (turn++ % kWarps != warp()) continue;
-        const int octet = __ffs(left) - 1;
-        float numbers[kNumbers];
-        line_x(octet).template read<false>(work.x, segment, numbers);
+      for (int octet = warp(); octet * kOctet < min(lines_s, kLinesOfS); octet += kWarps) {
+        const Known s = known(!kOfX, line_of_octet(octet));
+        float numbers_s[kNumbers];
+        read(!kOfX, s.line, segment, numbers_s);
         PiecesX<kParts> words;
-        split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
-        write_pieces<kParts>(0, octet, words);
+        split::split_pieces(numbers_s, parts_exponent(s.facts), words);
+        write_pieces<kParts>(octet, words, [&](int part) { return part_at(segment, part); });
       }
-      Pieces<kParts> w = {};
-      if (some) {
+      if (!kAhead) read_r(segment);
+      Pieces<kParts> parts_r;
 #pragma unroll
-        for (int l = 0; l < 2; ++l) {
-          float numbers[kNumbers];
-          read_w(lines.line[l], segment, numbers);
-          split::split_all_parts(numbers, split::power_of_two(parts_exponent(lines.known[l])),
-                                 [&](int part, int i, uint32_t pair) { w[part][l][i] = pair; });
-        }
+      for (int l = 0; l < 2; ++l) {
+        split::split_all_parts(numbers[l], split::power_of_two(exponent[l]),
+                               [&](int part, int i, uint32_t pair) { parts_r[part][l][i] = pair; });
       }
       ptx::fence_async_proxy();
       __syncthreads();
-      multiply<bfloat16>(some, 0, wanted_octets, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
+      if (kAhead && segment + 1 < work.steps) read_r(segment + 1);
+      const char* const parts_s[kParts] = {part_at(segment, 0), part_at(segment, 1), part_at(segment, 2)};
 #pragma unroll
-        for (int o = 0; o < 4; ++o) split::add_parts(acc[octet * 4 + o], high[i + o], rest[i + o]);
-      });
+      for (int column = 0; column < kLinesOfS; column += kColumns) {
+        if (column >= lines_s) break;
+        Sums high, rest;
+        split::start_segment<bfloat16, kOfX != kOfA>(high, rest, parts_r, parts_s, column);
+        split::wait_segment(high, rest, parts_r);
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) split::add_parts(acc[column / 2 + i], high[i], rest[i]);
+      }
     }
-    if (!some) return;
-    uint32_t wanted[2], checked[2];  // codes of lines of X
-    bool refused[2] = {};
+    // Codes of lines of S with which those of R have such outputs, and checked ones.
+    uint32_t wanted[2], checked[2];
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      const unsigned code = code_of(lines.known[l]);
-      wanted[l] = lines.line[l] < work.w.lines ? codes_by_parts(code) : 0;
+      const unsigned code = code_of(r[l].facts);
+      wanted[l] = line_r + l * kOctet < lines_r ? codes_by_parts(code) : 0;
       checked[l] = codes_with(code, Arithmetic::checked_parts);
     }
     // As a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute them.
 #pragma unroll 1
-    for (int octet = 0; octet < octets; ++octet) {
-      if ((wanted_octets >> octet & 1) == 0) continue;
+    for (int octet = 0; octet * kOctet < min(lines_s, kLinesOfS); ++octet) {
       float output[4];
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
         output[o] = acc[o];
 #pragma unroll
-        for (int i = 1; i < kOctets; ++i) output[o] = i == octet ? acc[i * 4 + o] : output[o];
+        for (int i = 1; i < kLinesOfS / kOctet; ++i) output[o] = i == octet ? acc[i * 4 + o] : output[o];
       }
 #pragma unroll
-      for (int o = 0; o < 4; ++o) {
-        const int of_x = column(octet, o), l = o / 2;
-        const Facts known = shared.lines[of_x];
-        const uint32_t set = of_x < x_lines ? set_of(shared.code[of_x]) : 0;
-        output[o] = split::from_units(output[o], -parts_exponent(lines.known[l]), -parts_exponent(known));
-        if ((wanted[l] & set) != 0) output[o] = set_output(lines.line[l], of_x, output[o]);
-        refused[l] |= (checked[l] & set) != 0 && !is_certain(__float_as_uint(output[o]), lines.known[l], known, kCertain);
-      }
-    }
+      for (int j = 0; j < 2; ++j) {
+        const int at = column(octet, j);
+        const Known of_column = known(!kOfX, at);
+        const int exponent_s = parts_exponent(of_column.facts);
+        const uint32_t set = at < lines_s ? set_of(code_of(of_column.facts)) : 0;
 #pragma unroll
-    for (int l = 0; l < 2; ++l) {
-      if (refused[l]) shared.lines_w[first + line_of_tile(warp(), l)] |= 1, shared.some_plain = true;  // the same of all who do
+        for (int l = 0; l < 2; ++l) {
+          const bool stored = (wanted[l] & set) != 0;
+          float result = split::from_units(output[l * 2 + j], -exponent[l], -exponent_s);
+          if (stored) result = set_output(kOfX ? of_column.line : r[l].line, kOfX ? r[l].line : of_column.line, result);
+          const bool certain = is_certain(__float_as_uint(result), r[l].facts, of_column.facts, kCertain);
+          if (stored && (checked[l] & set) != 0 && !certain) {
+            shared.lines_w[kOfX ? at : line_r + l * kOctet] |= 1;  // all who do write the same
+            shared.some_plain = true;
+          }
+        }
+      }
     }
   }
 
@@ -438,7 +467,7 @@ struct Block {
     struct List {
       uint32_t count, places[kMost];  // along k
     };
-    static_assert(sizeof(List) <= kParts * kOctet * kRowBytes);
+    static_assert(sizeof(List) <= piece_bytes(1, kOctet));
     List& list = *reinterpret_cast<List*>(pieces);
     const int lane = threadIdx.x % 32;
     const auto w_at = [&](int i) {
@@ -543,24 +572,20 @@ struct Block {
   // Rare. Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_left(int begin) const {
     if (shared.some_plain) compute_not_finite(begin);
+    bool wanted = false;
+    for (int i = threadIdx.x; i < shared.left; i += kThreads) {
+      wanted = wanted || (shared.all_codes & codes_by_parts(code_of(shared.facts_w[i]))) != 0;
+    }
+    const bool some = __syncthreads_or(wanted) != 0;
+    bool few = false;
+    if constexpr (kOctets > 1) {
+      few = some && shared.left <= kPart;
+      if (few) compute_parts<true>(begin, 0);
+    }
 #pragma unroll 1
-    for (int first = 0; first < shared.left; first += kLines) {
-      Lines lines;
-      uint32_t wanted = 0;
-#pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        const int at = first + line_of_tile(warp(), l);
-        const bool there = at < shared.left;
-        lines.line[l] = there ? begin * kTile + shared.lines_w[at] / 2 : INT32_MAX;
-        lines.known[l] = there ? shared.facts_w[at] : kPlainestFacts;
-        if (there) wanted |= shared.all_codes & codes_by_parts(code_of(lines.known[l]));
-      }
-      wanted = __reduce_or_sync(~0u, wanted);
-      if (threadIdx.x == 0) shared.wanted = 0;
-      __syncthreads();
-      if (threadIdx.x % 32 == 0) atomicOr(&shared.wanted, wanted);
-      __syncthreads();
-      if (shared.wanted != 0) compute_parts(lines, wanted != 0, first);
+    for (int first = 0; some && !few && first < shared.left; first += kLines) {
+      compute_parts<false>(begin, first);
+      __syncthreads();  // all parts have been multiplied
     }
     __syncthreads();
     if (shared.some_plain) compute_plain(begin);

@@ -268,7 +268,7 @@ namespace split_held {
 // of W that it multiplies at a time.
 constexpr int kRows = 64, kOctet = 8, kTile = 16, kWarps = 4, kThreads = kWarps * 32, kMostTiles = 64,
               kLines = kWarps * kTile;
-constexpr int kPart = 32;  // of X's lines, that are multiplied at a time
+constexpr int kPart = 32;  // of X's lines, that are multiplied at a time; or of W's, if these are few
 // The longest k, of so many lines of X: a line has one unit; and longer was not measured.
 constexpr int64_t most_k(int64_t lines) { return lines <= kOctet ? kGroup : 640; }
 // What is known of lines: of X's; of W's that pairs do not suit.
@@ -276,9 +276,9 @@ constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
 // Lines of X that a block has room for: of up to an octet there is a kernel of its own. And blocks of a multiprocessor.
 constexpr int held_of(int64_t lines) { return lines <= kOctet ? kOctet : lines <= kPart ? kPart : kRows; }
 constexpr int blocks_of(int64_t lines) { return lines <= kOctet ? 4 : 3; }
-// Of X's halves, of all segments, or parts, of one.
+// Of X's halves, of all segments, or of parts of as many lines, of two.
 constexpr int piece_bytes(int64_t segments, int held) {
-  return static_cast<int>(segments * 2 < kParts ? kParts : segments * 2) * held * hopper::kRowBytes;
+  return 2 * static_cast<int>(segments < kParts ? kParts : segments) * held * hopper::kRowBytes;
 }
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
