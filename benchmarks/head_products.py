@@ -39,19 +39,26 @@ KINDS = ("float32", "tf32", "bfloat16")
 
 
 def operands(case: Heads, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    """Those of each product, as a step has them. Probabilities: a softmax of scores whose standard deviation is 3."""
+    """Those of each product, as a step has them. Probabilities: a softmax of scores whose standard deviation is 3.
+    Causal: a query has no later keys. Sharp: the standard deviation is 15."""
 
     def normal(*size: int) -> Tensor:
         return torch.randn(case.heads, *size, generator=generator, device=generator.device)
 
     query, key, value = normal(case.queries, case.width), normal(case.keys, case.width), normal(case.keys, case.width)
     of_scores, of_values = normal(case.queries, case.keys), normal(case.queries, case.width)
-    probabilities = torch.softmax(3 * normal(case.queries, case.keys), -1)
+    scores = normal(case.queries, case.keys)
+    probabilities, sharp = torch.softmax(3 * scores, -1), torch.softmax(15 * scores, -1)
+    later = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
+    causal = torch.softmax((3 * scores).masked_fill(later, -torch.inf), -1)
     return {
         "scores": (query, key.mT),
         "values": (probabilities, value),
+        "values, causal": (causal, value),
+        "values, sharp": (sharp, value),
         "gradient of probabilities": (of_values, value.mT),
         "gradient of values": (probabilities.mT, of_values),
+        "gradient of values, causal": (causal.mT, of_values),
         "gradient of queries": (of_scores, key),
         "gradient of keys": (of_scores.mT, query),
     }
