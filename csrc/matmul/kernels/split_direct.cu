@@ -301,8 +301,9 @@ struct Tile {
   }
   // Tells all blocks of the cluster, and what all have told.
   TREDUCE_DEVICE void tell_facts(Facts of_line) const {
-    for (int to = 0; to < blocks_of_cluster(); ++to)
+    for (int to = 0; to < blocks_of_cluster(); ++to) {
       tell(to, &shared.found[kAtOnce + block.rank][threadIdx.x], of_line);
+    }
   }
   TREDUCE_DEVICE Facts facts_told(Facts of_line) const {
     for (int from = 0; from < blocks_of_cluster(); ++from) {
@@ -311,8 +312,8 @@ struct Tile {
     return of_line;
   }
 
-  // Adds the extremes of a block's segments from this one on, of which each round has a chunk: all that is wanted of a tile that no pairs suit. A
-  // call, lest the loop over rounds be longer.
+  // Adds the extremes of a block's segments from this one on, of which each round has a chunk: all that is wanted of a tile that no pairs
+  // suit. A call, so that the loop over rounds stays short.
   __device__ __noinline__ static split::Seen look(Tile tile, Line line, int segment, int chunk, int round,
                                                   split::Seen seen) {
     int left = chunk;  // of the round
@@ -465,8 +466,8 @@ struct Tile {
         const bool asks = next_end < work.steps;
         const bool may = octet < kOctets && (octet >= kOctetsF) == (at != 0) && may_have_pairs(seen.flags);
         const bool found = __syncthreads_or(asks ? may : !suits) != 0;
-        if (__any_sync(~0u, asks && !found))
-          break;  // the same in all lanes, so that the compiler takes the warp for converged
+        // The same in all lanes: the compiler then takes the warp for converged.
+        if (__any_sync(~0u, asks && !found)) break;
         if (!asks) suits = !found;
       } else {
         __syncthreads();
@@ -505,8 +506,8 @@ struct Tile {
       at = other;
     }
 
-    // No pairs suit the tile, whatever follows: of its lines the extremes are wanted. Other blocks of the cluster may not know yet, so all meet as
-    // if sums were added.
+    // No pairs suit the tile, whatever follows: of its lines the extremes are wanted. Other blocks of the cluster may not know yet, so all
+    // meet as if sums were added.
     if (octet < kOctets) {
       seen = look(*this, line, end_of_next() + before + phase, chunk, round, seen);
       tell_found();
