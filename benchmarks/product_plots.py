@@ -7,7 +7,7 @@ from torch_reduce import _plot
 
 _COLORS = {"float32": "#1b4f8a", "tf32": "#c9485b", "float16": "#9467bd", "bfloat16": "#e8601c", "float64": "#4c9f70"}
 _MARKERS = {"float32": "o", "tf32": "s", "float16": "^", "bfloat16": "v", "float64": "D"}
-# Of groups of dots: as many as there are, and no more.
+# Of groups of dots, of which there are at most so many.
 _STYLES = (*zip(_COLORS.values(), _MARKERS.values(), strict=True), ("#7f7f7f", "P"), ("#17a2b8", "X"))
 _INK, _GRID = "#222222", "#dddddd"
 

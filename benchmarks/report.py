@@ -402,7 +402,8 @@ def heads(results: Results) -> str:
     """Products of attention's heads, by model."""
     what = (
         "Speed-up over torch in the same precision, timed alternately; values are multiplied by probabilities, a "
-        "softmax of scores whose standard deviation is 3"
+        "softmax of scores whose standard deviation is 3; causal: a query has no later keys; sharp: the standard "
+        "deviation is 15"
     )
     rows = results.files["heads"]["heads"]
     lines = [table(*head_products.summary(rows), right_from=1), table(*head_products.table(rows), right_from=4)]

@@ -597,7 +597,7 @@ struct Tile {
   TREDUCE_DEVICE void store(float* c, const float* bias, const float (&total)[kItems][4], Wanted wanted) const {
     store(c, bias, total, wanted, [](int, int, int, int, float) {});
   }
-  // Whether any block of the cluster says so. Once. Who calls: all threads of the cluster.
+  // Whether any block of the cluster says so. A kernel asks once, for votes are not cleared. Who calls: all threads of the cluster.
   TREDUCE_DEVICE bool any(bool found) const {
     found = __syncthreads_or(found) != 0;
     if constexpr (kCluster) {
