@@ -1256,6 +1256,25 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
     assert_small_has_bits_of_large(DIRECT, m, n, k, batch, layout, more=300)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [p for p in DIRECT_PRODUCTS if p[1] > 1 and p[2] <= 4500])
+def test_checked_pairs_of_small_products_are_plain_where_they_are_next_to_nothing(m, n, k, batch, layout, poison):
+    """Where all lines have such outputs, and where one has; spread lines on either side."""
+    poison()
+    a, b, refused = spread_and_dense(m, n, k, batch, layout)
+    one = operands("normal", m, n, k, batch)[0]
+    one[..., m // 2, :] = a[..., m // 2, :]
+    plain = in_float32(a, b)
+    for spread, rows in ((a, slice(None)), (in_layout(one, layout[0]), slice(m // 2, m // 2 + 1))):
+        expected = plain[..., rows, :]
+        c = product(spread, b, DIRECT)[..., rows, :]
+        assert_same_bits(c[..., refused].contiguous(), expected[..., refused].contiguous())
+        assert not same_bits(c[..., ~refused], expected[..., ~refused])
+        transposed = product(b.mT, spread.mT, DIRECT).mT[..., rows, :]
+        assert_same_bits(transposed[..., refused].contiguous(), expected[..., refused].contiguous(), "transposed")
+
+
 # Segments of k whose numbers pairs lose: all, later ones, the last, and those of some blocks of a cluster.
 FAR_SEGMENTS = {"all": slice(0, None), "late": slice(12, None), "last": slice(-1, None), "some": slice(4, None, 12)}
 

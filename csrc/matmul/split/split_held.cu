@@ -34,13 +34,17 @@ struct Shared {
   alignas(16) float units[kRows];             // in which its sums are
   Others others;                              // lines of X that pairs may suit
   bool none_never;                            // all are such
+  int most;                                   // the largest exponent of finite ones
   unsigned char code[kRows];                  // of each line
   uint32_t codes[kRows / kOctet], all_codes;  // as sets: of each octet, and of all
   // Lines of W that have outputs which pairs do not suit: how many, what is known of them, which of the block's, and in the last bit
   // whether some of the outputs are the plain cores'.
   int left;
-  bool some_plain, all_listed;        // whether some of these outputs are; and see compute_not_finite
-  Facts facts_w[kMostTiles * kTile];  // kDone: none of its checked pairs has been refused
+  uint32_t by_parts;                  // codes of lines of X with which these have outputs by parts
+  bool some_checked;                  // such as are checked
+  bool some_plain, some_refused;      // outputs of the plain cores, and checked ones that are not certain
+  bool all_listed;                    // see compute_not_finite
+  Facts facts_w[kMostTiles * kTile];  // with their codes; kDone: none of its checked pairs has been refused
   uint16_t lines_w[kMostTiles * kTile];
 };
 static_assert(sizeof(Shared) <= kSharedBytes && kSharedBytes % 16 == 0);
@@ -103,15 +107,16 @@ struct Block {
     }
   }
 
+  // A warp's jobs, one after another: an octet of a segment.
+  struct Job {
+    int octet, segment;
+    TREDUCE_DEVICE void skip(int jobs, int octets) {
+      for (octet += jobs; octet >= octets; octet -= octets) ++segment;
+    }
+  };
+
   // Into halves, and finds out what is to be known of the lines. Who calls: all threads of the block.
   TREDUCE_DEVICE void split_halves() const {
-    // A warp's jobs, one after another: an octet of a segment.
-    struct Job {
-      int octet, segment;
-      TREDUCE_DEVICE void skip(int jobs, int octets) {
-        for (octet += jobs; octet >= octets; octet -= octets) ++segment;
-      }
-    };
     float next[kNumbers], next_first[4];
     const auto read = [&](Job job) {
       if (job.segment >= work.steps) return;
@@ -142,13 +147,18 @@ struct Block {
       if (segment == 0) shared.units[line] = split::power_of_two(unit);
     }
     ptx::fence_async_proxy();
-    if (threadIdx.x == 0) shared.left = 0, shared.some_plain = false;
+    if (threadIdx.x == 0) {
+      shared.left = 0;
+      shared.by_parts = 0;
+      shared.some_checked = shared.some_plain = shared.some_refused = false;
+    }
     __syncthreads();
     if (threadIdx.x < 32) {
       // What decides for most lines of W.
       Others others = Others::none();
       bool none_never = true;
       uint32_t codes = 0;
+      int most = 0;
       for (int i = threadIdx.x; i < octets * kOctet; i += 32) {
         Facts known = kNoFacts;
         for (int segment = 0; segment < work.steps; ++segment) known = join(known, facts[segment * work.held + i]);
@@ -157,6 +167,7 @@ struct Block {
         const unsigned kind = kind_of(known);
         others.add(kind);
         none_never = none_never && kind != 0;
+        if (all_finite(known)) most = max(most, largest_exponent(known));
         const unsigned code = code_of(known);
         shared.code[i] = static_cast<unsigned char>(code);
         const uint32_t of_octet = __reduce_or_sync(0xffu << threadIdx.x / kOctet * kOctet, set_of(code));
@@ -166,10 +177,12 @@ struct Block {
       others = split::of_all_lanes(others);
       none_never = __all_sync(~0u, none_never);
       codes = __reduce_or_sync(~0u, codes);
+      most = __reduce_max_sync(~0u, most);
       if (threadIdx.x == 0) {
         shared.others = others;
         shared.none_never = none_never;
         shared.all_codes = codes;
+        shared.most = most;
       }
     }
     __syncthreads();
@@ -248,8 +261,9 @@ struct Block {
   }
 
   // By pairs. `next`: the tile's first segment; it becomes that of the warp's next tile. What is found out about W: Lines. A tile past the
-  // block's last is not multiplied: the warp waits for the others.
-  TREDUCE_DEVICE void multiply_pairs(int tile, bool mine, bool more, Lines& lines, Numbers& next,
+  // block's last is not multiplied: the warp waits for the others. Returns whether there are sums: once the first segment shows that no pairs
+  // suit any of the warps' lines, only the largest and the smallest of their numbers are wanted.
+  TREDUCE_DEVICE bool multiply_pairs(int tile, bool mine, bool more, Lines& lines, Numbers& next,
                                      float (&acc)[kOutputs]) const {
     int unit[2];
 #pragma unroll
@@ -257,9 +271,14 @@ struct Block {
       const float first[4] = {next[l][0], next[l][1], next[l][2], next[l][3]};
       unit[l] = line_w(lines.line[l]).unit(work.w, first);
     }
+    const auto read_next = [&](int segment) {
+      const bool last = segment + 1 == work.steps;
+      if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
+    };
     split::Seen seen[2];
+    bool some = true;
 #pragma unroll 1
-    for (int segment = 0; segment < work.steps; ++segment) {
+    for (int segment = 0; some && segment < work.steps; ++segment) {
       Pieces<2> w = {};
       float scale[2] = {};
       if (mine) {
@@ -268,8 +287,7 @@ struct Block {
         split::split_numbers<2>(next, present(segment), unit, w[0], w[1], exponent, seen);
 #pragma unroll
         for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(exponent[l] - unit[l]);
-        const bool last = segment + 1 == work.steps;
-        if (!last || more) read_tile(last ? tile + kWarps : tile, last ? 0 : segment + 1, next);
+        read_next(segment);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * work.held) + threadIdx.x % 4;
       multiply(mine, segment, w, [&](int octet, const Sums& high, const Sums& rest, int i) {
@@ -280,10 +298,22 @@ struct Block {
                              scale[o / 2] * (o % 2 == 0 ? of_x.x : of_x.y));
         }
       });
+      if (segment > 0) continue;
+      const bool may = mine && (may_have_pairs(seen[0].flags) || may_have_pairs(seen[1].flags));
+      some = __any_sync(~0u, __syncthreads_or(may) != 0);
+    }
+#pragma unroll 1
+    for (int segment = 1; !some && mine && segment < work.steps; ++segment) {
+      prefetch(tile, segment + 2);
+#pragma unroll
+      for (int l = 0; l < 2; ++l) seen[l].add(split::Extremes::of<1>(next[l]), ~0u);
+      read_next(segment);
     }
 #pragma unroll
     for (int l = 0; l < 2; ++l) lines.known[l] = seen[l].facts();
+    if (!some) return false;
     split::from_units<true>(acc, unit, reinterpret_cast<const char*>(shared.units), x_lines);
+    return true;
   }
 
   // ---- what pairs do not suit ----
@@ -312,100 +342,240 @@ struct Block {
     __syncwarp();  // lanes read what others have stored
 #pragma unroll 1
     for (int l = 0; l < 2; ++l) {
-      const unsigned code = code_of(lines.known[l]);
+      const int line = l == 0 ? lines.line[0] : lines.line[1];
+      const Facts known = l == 0 ? lines.known[0] : lines.known[1];
+      const unsigned code = code_of(known);
       const uint32_t checked = shared.all_codes & codes_with(code, Arithmetic::checked_pairs);
-      const bool refused = __any_sync(~0u, checked != 0) && any_refused(lines.line[l], lines.known[l], checked);
+      const bool refused = __any_sync(~0u, checked != 0) && any_refused(line, known, checked);
       const bool by_pairs = (shared.all_codes & ~codes_by_pairs(code)) == 0 && !refused;
-      if (threadIdx.x % 4 != 0 || lines.line[l] >= work.w.lines || by_pairs) continue;
+      if (threadIdx.x % 4 != 0 || line >= work.w.lines || by_pairs) continue;
       const int at = atomicAdd(&shared.left, 1);
-      shared.facts_w[at] = with_done(lines.known[l], !refused);
+      shared.facts_w[at] = with_code(with_done(known, !refused), code);
       const bool plain = (shared.all_codes & codes_with(code, Arithmetic::plain)) != 0;
       if (plain) shared.some_plain = true;
-      shared.lines_w[at] = static_cast<uint16_t>((lines.line[l] - begin * kTile) * 2 | (plain || refused ? 1 : 0));
+      if (refused) shared.some_refused = true;
+      const uint32_t by_parts = shared.all_codes & codes_by_parts(code);
+      if (by_parts != 0) atomicOr(&shared.by_parts, by_parts);
+      if ((shared.all_codes & codes_with(code, Arithmetic::checked_parts)) != 0) shared.some_checked = true;
+      shared.lines_w[at] = static_cast<uint16_t>((line - begin * kTile) * 2 | (plain || refused ? 1 : 0));
     }
   }
 
-  // By parts: 64 lines of one operand, R, by lines of the other one, S. Each warp splits 16 lines of R in the registers that it multiplies them
-  // from; those of S lie in shared memory, of two segments in turn. Lines of W are the listed ones. kOfX: R is X, by a few lines of W; else
-  // R is W, from line `first` of the list on. Who calls: all threads of the block.
-  template <bool kOfX>
-  TREDUCE_DEVICE void compute_parts(int begin, int first) const {
-    constexpr int kLinesOfS = kOfX ? kPart : kOctets * kOctet;
-    const auto part_at = [&](int segment, int part) {
-      return pieces + (segment % 2 * kParts + part) * work.held * kRowBytes;
+  // Where a part of X's lines, or of the listed ones of W, lies: of all segments, or of two in turn.
+  static constexpr int kLinesOfS = kOctets == 1 ? kOctet : kPart;
+  TREDUCE_DEVICE char* part_at(int segment, int part) const {
+    return pieces + (segment * kParts + part) * kLinesOfS * kRowBytes;
+  }
+  // An octet of X into parts. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE void write_parts(int octet, int first_octet, int segment, const float (&numbers)[kNumbers]) const {
+    PiecesX<kParts> words;
+    split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
+    write_pieces<kParts>(octet - first_octet, words, [&](int part) { return part_at(segment, part); });
+  }
+  // All segments of some octets. Who calls: all threads of the block.
+  TREDUCE_DEVICE void split_parts(int first_octet) const {
+    const int count = min(octets - first_octet, kLinesOfS / kOctet);
+    float next[kNumbers];
+    const auto read = [&](Job job) {
+      if (job.segment < work.steps) read_x(line_x(first_octet + job.octet), job.segment, next);
     };
-    // A line of X, or of the list. Past the last one the last.
-    struct Known {
-      int line;
-      Facts facts;
-    };
-    const auto known = [&](bool is_x, int i) {
-      const int at = min(i, (is_x ? x_lines : shared.left) - 1);
-      return is_x ? Known{at, shared.lines[at]} : Known{begin * kTile + shared.lines_w[at] / 2, shared.facts_w[at]};
-    };
-    const auto read = [&](bool is_x, int line, int segment, float (&to)[kNumbers]) {
-      if (is_x) {
-        Line(work.x, matrix_x, first_x + line).template read<false>(work.x, segment, to);
-      } else {
-        read_w(line, segment, to);
-      }
-    };
-    const int lines_r = kOfX ? x_lines : shared.left, lines_s = kOfX ? shared.left : x_lines;
-    // Of R a lane has two lines.
-    const int line_r = first + line_of_octet(warp() * 2);
-    const Known r[2] = {known(kOfX, line_r), known(kOfX, line_r + kOctet)};
-    const int exponent[2] = {parts_exponent(r[0].facts), parts_exponent(r[1].facts)};
-    Numbers numbers;
-    const auto read_r = [&](int segment) {
+    Job job = {0, 0};
+    job.skip(warp(), count);
+    read(job);
+#pragma unroll 1
+    while (job.segment < work.steps) {
+      const Job now = job;
+      float numbers[kNumbers];
 #pragma unroll
-      for (int l = 0; l < 2; ++l) read(kOfX, r[l].line, segment, numbers[l]);
+      for (int i = 0; i < kNumbers; ++i) numbers[i] = next[i];
+      job.skip(kWarps, count);
+      read(job);
+      write_parts(first_octet + now.octet, first_octet, now.segment, numbers);
+    }
+    ptx::fence_async_proxy();
+    __syncthreads();
+  }
+
+  // A listed line of W. Past the last one the last.
+  struct Listed {
+    int line;
+    Facts facts;
+  };
+  TREDUCE_DEVICE Listed listed(int begin, int i) const {
+    const int at = min(i, shared.left - 1);
+    return {begin * kTile + shared.lines_w[at] / 2, shared.facts_w[at]};
+  }
+
+  // Outputs by parts of a listed line may not be certain.
+  TREDUCE_DEVICE void look_again(int place) const {
+    shared.lines_w[place] |= 1;  // all who do write the same
+    shared.some_refused = true;
+  }
+
+  // A segment of a lane's two lines into parts, times powers of two.
+  TREDUCE_DEVICE static void split_two(const Numbers& numbers, const int (&exponent)[2], Pieces<kParts>& parts) {
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      split::split_all_parts(numbers[l], split::power_of_two(exponent[l]),
+                             [&](int part, int i, uint32_t pair) { parts[part][l][i] = pair; });
+    }
+  }
+  // Multiplies it by lines in shared memory, and adds that. kOfR: those in registers are A's.
+  using Parts = float[kLinesOfS / 2];
+  template <bool kOfR>
+  TREDUCE_DEVICE void multiply_parts(Pieces<kParts>& parts, int segment, Parts& acc) const {
+    const char* const parts_s[kParts] = {part_at(segment, 0), part_at(segment, 1), part_at(segment, 2)};
+    Parts high, rest;
+    split::start_segment<bfloat16, kOfR>(high, rest, parts, parts_s, 0);
+    split::wait_segment(high, rest, parts);
+#pragma unroll
+    for (int i = 0; i < kLinesOfS / 2; ++i) split::add_parts(acc[i], high[i], rest[i]);
+  }
+
+  // Whether all of a lane's outputs of a line of W are surely certain, judged by the least one. x_left: lines of X that there are.
+  TREDUCE_DEVICE bool are_sure(const Parts& acc, int l, Facts w, int x_left) const {
+    uint32_t least = ~0u;
+#pragma unroll
+    for (int i = 0; i < kLinesOfS / kOctet; ++i) {
+      if (i * kOctet >= x_left) break;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) least = min(least, __float_as_uint(acc[i * 4 + l * 2 + j]) << 1);
+    }
+    return bias == nullptr && is_sure(least >> 1, largest_exponent(w), shared.most, kCertain);
+  }
+
+  // By parts: listed lines of W, 64 at a time, by all lines of X. Each warp splits 16 lines of W in the registers that it multiplies them
+  // from; of some lines of X all segments lie in shared memory, of one octet two in turn. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_parts(int begin) const {
+    constexpr bool kAll = kOctets > 1;
+    if (threadIdx.x < octets * kOctet) {
+      shared.units[threadIdx.x] = split::power_of_two(-parts_exponent(shared.lines[threadIdx.x]));
+    }
+    const int first_place = warp() * kTile + static_cast<int>(threadIdx.x % 32 / 4);
+#pragma unroll 1
+    for (int octet = 0; octet < octets; octet += kLinesOfS / kOctet) {
+      uint32_t codes = 0;
+      for (int i = octet; i < min(octet + kLinesOfS / kOctet, octets); ++i) codes |= shared.codes[i];
+      if ((codes & shared.by_parts) == 0) continue;
+      __syncthreads();  // what lies there has been multiplied
+      if (kAll) split_parts(octet);
+      Numbers numbers;
+      int line[2];
+      const auto read = [&](int segment) {
+#pragma unroll
+        for (int l = 0; l < 2; ++l) read_w(line[l], segment, numbers[l]);
+      };
+      const auto begin_lines = [&](int place) {
+        line[0] = listed(begin, place).line;
+        line[1] = listed(begin, place + kOctet).line;
+        if (kAll) read(0);  // else there are no registers for a segment ahead
+      };
+      begin_lines(first_place);
+#pragma unroll 1
+      for (int first = 0; first < shared.left; first += kLines) {
+        const int place = first_place + first;
+        const Listed w[2] = {listed(begin, place), listed(begin, place + kOctet)};
+        const int exponent[2] = {parts_exponent(w[0].facts), parts_exponent(w[1].facts)};
+        Parts acc = {};
+#pragma unroll 1
+        for (int segment = 0; segment < work.steps; ++segment) {
+          if (!kAll) {
+            if (warp() == 0) {
+              float numbers_x[kNumbers];
+              read_x(line_x(0), segment, numbers_x);
+              write_parts(0, 0, segment % 2, numbers_x);
+            }
+            read(segment);
+          }
+          Pieces<kParts> parts;
+          split_two(numbers, exponent, parts);
+          if (!kAll) {
+            ptx::fence_async_proxy();
+            __syncthreads();
+          } else if (segment + 1 < work.steps) {
+            read(segment + 1);
+          }
+          multiply_parts<kOfA>(parts, kAll ? segment : segment % 2, acc);
+        }
+        if (first + kLines < shared.left) begin_lines(place + kLines);
+        const int units[2] = {-exponent[0], -exponent[1]};
+        const int x_left = x_lines - octet * kOctet, first_of_x = octet * kOctet;
+        split::from_units<true>(acc, units, reinterpret_cast<const char*>(shared.units + first_of_x), x_left);
+        uint32_t wanted[2];
+        bool all = x_left >= kLinesOfS;
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          wanted[l] = place + l * kOctet < shared.left ? codes_by_parts(code_above(w[l].facts)) : 0;
+          all = all && (shared.all_codes & ~wanted[l]) == 0;
+        }
+        if (shared.some_checked) {
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            const uint32_t checked = codes_with(code_above(w[l].facts), Arithmetic::checked_parts);
+            if ((wanted[l] & checked) != 0 && !are_sure(acc, l, w[l].facts, x_left)) {
+              look_again(place + l * kOctet);
+            }
+          }
+        }
+        const int64_t of_w[2] = {w[0].line, w[1].line};
+        float* const to = c + (kOfA ? first_of_x : first_of_x * work.n);
+        const float* const of_bias = kOfA && bias != nullptr ? bias + first_of_x : bias;
+        if (__all_sync(~0u, all)) {
+          split::store<kOfA>(acc, to, work.n, of_w, work.w.lines, kLinesOfS, of_bias, split::EveryOutput{});
+        } else {
+          split::store<kOfA, true>(acc, to, work.n, of_w, work.w.lines, x_left, of_bias, [&](int l, int row) {
+            return (wanted[l] >> shared.code[first_of_x + row] & 1) != 0;
+          });
+        }
+        if (!kAll) __syncthreads();
+      }
+    }
+  }
+
+  // The same of a few lines of W, which lie in shared memory, of two segments in turn: each warp splits 16 lines of X in registers.
+  TREDUCE_DEVICE void compute_few_parts(int begin) const {
+    const int line_x = line_of_octet(warp() * 2), left = shared.left;
+    int of_x[2], exponent[2];
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      of_x[l] = min(line_x + l * kOctet, x_lines - 1);
+      exponent[l] = parts_exponent(shared.lines[of_x[l]]);
+    }
+    Numbers numbers;
+    const auto read = [&](int segment) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) read_x({work.x, matrix_x, first_x + of_x[l]}, segment, numbers[l]);
     };
-    constexpr bool kAhead = kOfX && kVectors;  // else there are no registers for it
-    float acc[kLinesOfS / 2] = {};
-    if (kAhead) read_r(0);
+    constexpr bool kAhead = kVectors;  // else there are no registers for it
+    Parts acc = {};
+    if (kAhead) read(0);
 #pragma unroll 1
     for (int segment = 0; segment < work.steps; ++segment) {
 #pragma unroll 1
-      for (int octet = warp(); octet * kOctet < min(lines_s, kLinesOfS); octet += kWarps) {
-        const Known s = known(!kOfX, line_of_octet(octet));
-        float numbers_s[kNumbers];
-        read(!kOfX, s.line, segment, numbers_s);
+      for (int octet = warp(); octet * kOctet < left; octet += kWarps) {
+        const Listed w = listed(begin, line_of_octet(octet));
+        float numbers_w[kNumbers];
+        read_w(w.line, segment, numbers_w);
         PiecesX<kParts> words;
-        split::split_pieces(numbers_s, parts_exponent(s.facts), words);
-        write_pieces<kParts>(octet, words, [&](int part) { return part_at(segment, part); });
+        split::split_pieces(numbers_w, parts_exponent(w.facts), words);
+        write_pieces<kParts>(octet, words, [&](int part) { return part_at(segment % 2, part); });
       }
-      if (!kAhead) read_r(segment);
-      Pieces<kParts> parts_r;
-#pragma unroll
-      for (int l = 0; l < 2; ++l) {
-        split::split_all_parts(numbers[l], split::power_of_two(exponent[l]),
-                               [&](int part, int i, uint32_t pair) { parts_r[part][l][i] = pair; });
-      }
+      if (!kAhead) read(segment);
+      Pieces<kParts> parts;
+      split_two(numbers, exponent, parts);
       ptx::fence_async_proxy();
       __syncthreads();
-      if (kAhead && segment + 1 < work.steps) read_r(segment + 1);
-      const char* const parts_s[kParts] = {part_at(segment, 0), part_at(segment, 1), part_at(segment, 2)};
-#pragma unroll
-      for (int column = 0; column < kLinesOfS; column += kColumns) {
-        if (column >= lines_s) break;
-        Sums high, rest;
-        split::start_segment<bfloat16, kOfX != kOfA>(high, rest, parts_r, parts_s, column);
-        split::wait_segment(high, rest, parts_r);
-#pragma unroll
-        for (int i = 0; i < kColumns / 2; ++i) split::add_parts(acc[column / 2 + i], high[i], rest[i]);
-      }
+      if (kAhead && segment + 1 < work.steps) read(segment + 1);
+      multiply_parts<!kOfA>(parts, segment % 2, acc);
     }
-    // Codes of lines of S with which those of R have such outputs, and checked ones.
-    uint32_t wanted[2], checked[2];
+    uint32_t wanted[2];  // codes of lines of W with which those of X have outputs by parts
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      const unsigned code = code_of(r[l].facts);
-      wanted[l] = line_r + l * kOctet < lines_r ? codes_by_parts(code) : 0;
-      checked[l] = codes_with(code, Arithmetic::checked_parts);
+      wanted[l] = line_x + l * kOctet < x_lines ? codes_by_parts(shared.code[of_x[l]]) : 0;
     }
     // As a loop: instructions that are hardly ever executed have to be fetched first, which takes longer than to execute them.
 #pragma unroll 1
-    for (int octet = 0; octet * kOctet < min(lines_s, kLinesOfS); ++octet) {
+    for (int octet = 0; octet * kOctet < left; ++octet) {
       float output[4];
 #pragma unroll
       for (int o = 0; o < 4; ++o) {
@@ -416,19 +586,15 @@ struct Block {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int at = column(octet, j);
-        const Known of_column = known(!kOfX, at);
-        const int exponent_s = parts_exponent(of_column.facts);
-        const uint32_t set = at < lines_s ? set_of(code_of(of_column.facts)) : 0;
+        const Listed w = listed(begin, at);
+        const uint32_t set = at < left ? set_of(code_above(w.facts)) : 0;
 #pragma unroll
         for (int l = 0; l < 2; ++l) {
-          const bool stored = (wanted[l] & set) != 0;
-          float result = split::from_units(output[l * 2 + j], -exponent[l], -exponent_s);
-          if (stored) result = set_output(kOfX ? of_column.line : r[l].line, kOfX ? r[l].line : of_column.line, result);
-          const bool certain = is_certain(__float_as_uint(result), r[l].facts, of_column.facts, kCertain);
-          if (stored && (checked[l] & set) != 0 && !certain) {
-            shared.lines_w[kOfX ? at : line_r + l * kOctet] |= 1;  // all who do write the same
-            shared.some_plain = true;
-          }
+          if ((wanted[l] & set) == 0) continue;
+          const float sum = split::from_units(output[l * 2 + j], -exponent[l], -parts_exponent(w.facts));
+          const float result = set_output(w.line, of_x[l], sum);
+          const bool checked = (codes_with(shared.code[of_x[l]], Arithmetic::checked_parts) & set) != 0;
+          if (checked && !is_certain(__float_as_uint(result), w.facts, shared.lines[of_x[l]], kCertain)) look_again(at);
         }
       }
     }
@@ -453,7 +619,7 @@ struct Block {
     static_assert(kGroupSegments <= 32);
     float acc = 0, sum = 0;
     const int end = min((lane + 1) * kSegment, work.depth);
-#pragma unroll 4
+#pragma unroll 16  // loads, of which none waits for another
     for (int k = lane * kSegment; k < end; ++k) acc = multiply_add(__ldg(w + k * step_w), __ldg(x + k * step_x), acc);
     for (int segment = 0; segment < work.steps; ++segment) sum += __shfl_sync(~0u, acc, segment);
     return sum;
@@ -547,13 +713,13 @@ struct Block {
       if (shared.lines_w[i] % 2 == 0) continue;
       const int line = begin * kTile + shared.lines_w[i] / 2;
       const Facts known = shared.facts_w[i];
-      const uint32_t codes = codes_at_last(code_of(known));
+      const uint32_t codes = codes_at_last(code_above(known));
 #pragma unroll 1
       for (int octet = (i + warp()) % kWarps; octet < octets; octet += kWarps) {
         if ((shared.codes[octet] & codes) == 0) continue;
         const int lane = threadIdx.x % 32, first = octet * kOctet, own = first + lane % kOctet;
         const Facts of_x = shared.lines[own];
-        const Arithmetic way = arithmetic_of(code_of(known), shared.code[own]);
+        const Arithmetic way = arithmetic_of(code_above(known), shared.code[own]);
         const int orders = way == Arithmetic::checked_pairs ? work.of_pairs : kCertain;
         const bool mine =
             lane < kOctet && own < x_lines &&
@@ -569,26 +735,22 @@ struct Block {
     }
   }
 
+  // The same in calls, not to take registers from others.
+  static __device__ __noinline__ void call_not_finite(const Block block, int begin) { block.compute_not_finite(begin); }
+  static __device__ __noinline__ void call_plain(const Block block, int begin) { block.compute_plain(begin); }
+
   // Rare. Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_left(int begin) const {
-    if (shared.some_plain) compute_not_finite(begin);
-    bool wanted = false;
-    for (int i = threadIdx.x; i < shared.left; i += kThreads) {
-      wanted = wanted || (shared.all_codes & codes_by_parts(code_of(shared.facts_w[i]))) != 0;
+    if (shared.some_plain) call_not_finite(*this, begin);
+    if (shared.by_parts != 0) {
+      if (kOctets > 1 && shared.left <= kPart) {
+        compute_few_parts(begin);
+      } else {
+        compute_parts(begin);
+      }
+      __syncthreads();
     }
-    const bool some = __syncthreads_or(wanted) != 0;
-    bool few = false;
-    if constexpr (kOctets > 1) {
-      few = some && shared.left <= kPart;
-      if (few) compute_parts<true>(begin, 0);
-    }
-#pragma unroll 1
-    for (int first = 0; some && !few && first < shared.left; first += kLines) {
-      compute_parts<false>(begin, first);
-      __syncthreads();  // all parts have been multiplied
-    }
-    __syncthreads();
-    if (shared.some_plain) compute_plain(begin);
+    if (shared.some_plain || shared.some_refused) call_plain(*this, begin);
   }
 
   // ---- all of a block ----
@@ -618,10 +780,10 @@ struct Block {
       const bool mine = tile < end;
       Lines lines = {{line_of_tile(tile, 0), line_of_tile(tile, 1)}, {}};
       float acc[kOutputs] = {};
-      multiply_pairs(tile, mine, tile + kWarps < end, lines, next, acc);
+      const bool some = multiply_pairs(tile, mine, tile + kWarps < end, lines, next, acc);
       if (!mine) continue;
       const int64_t line[2] = {lines.line[0], lines.line[1]};
-      split::store<kOfA, true>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
+      if (some) split::store<kOfA, true>(acc, c, work.n, line, work.w.lines, x_lines, bias, split::EveryOutput{});
       const auto suffice = [&](Facts line) { return shared.others.pairs_suffice(line) && !shared.others.checks(line); };
       if (__any_sync(~0u, !shared.none_never || !suffice(lines.known[0]) || !suffice(lines.known[1]))) {
         list(lines, begin);

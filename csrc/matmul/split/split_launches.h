@@ -276,9 +276,11 @@ constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
 // Lines of X that a block has room for: of up to an octet there is a kernel of its own. And blocks of a multiprocessor.
 constexpr int held_of(int64_t lines) { return lines <= kOctet ? kOctet : lines <= kPart ? kPart : kRows; }
 constexpr int blocks_of(int64_t lines) { return lines <= kOctet ? 4 : 3; }
-// Of X's halves, of all segments, or of parts of as many lines, of two.
+// Of X's halves, of all segments; or of parts: of kPart lines all of them as well, of an octet's two segments.
 constexpr int piece_bytes(int64_t segments, int held) {
-  return 2 * static_cast<int>(segments < kParts ? kParts : segments) * held * hopper::kRowBytes;
+  const int all = static_cast<int>(segments), of_parts = held <= kOctet && all > 2 ? 2 : all;
+  const int halves = 2 * all * held, parts = kParts * of_parts * (held < kPart ? held : kPart);
+  return (halves > parts ? halves : parts) * hopper::kRowBytes;
 }
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
