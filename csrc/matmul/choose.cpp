@@ -1286,8 +1286,10 @@ Choice choose(const Problem& p, const Chip& chip) { return fastest(p, chip).choi
 bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Checked on 380
   // products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines on 168 more, 129 to 512 lines of short k on 69,
-  // many of them batches (2026-11-28), and 129 to 900 lines on 180 (2026-11-30): 1.005, with rows of softmax 1.009.
-  constexpr double kFaster = 0.95, kFasterOfFew = 0.78;
+  // many of them batches (2026-11-28), and 129 to 900 lines on 180 (2026-11-30): 1.005, with rows of softmax 1.009. Heads of attention by
+  // split_held, where several of its blocks share a multiprocessor: of 140 with probabilities of four kinds (2026-11-30) 1.016, with normal
+  // numbers 1.009; with the factor of others 1.025 and 1.006.
+  constexpr double kFaster = 0.95, kFasterOfFew = 0.78, kFasterOfHeads = 1.1;
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
   const bool short_lines = split_held::takes(p, chip);
@@ -1301,7 +1303,9 @@ bool pays(const Problem& p, const Chip& chip) {
     return (split_both::are_wide(p) ? time_of_long(p, best.time) : time_of_few_outputs(best.time)) < other.time;
   }
   const bool measured = short_lines || long_lines || single || as_both;
-  const double faster = few && !measured ? kFasterOfFew : kFaster;
+  const int64_t held_bytes = split_held::shared_bytes(ceil_div(p.k, int64_t(kSegment)), std::min(p.m, p.n));
+  const bool heads = best.choice.shares > 0 && p.batches > 1 && chip.blocks_with(held_bytes) > 1;
+  const double faster = heads ? kFasterOfHeads : few && !measured ? kFasterOfFew : kFaster;
   return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other.time;
 }
 

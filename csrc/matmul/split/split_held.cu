@@ -262,7 +262,7 @@ struct Block {
 
   // By pairs. `next`: the tile's first segment; it becomes that of the warp's next tile. What is found out about W: Lines. A tile past the
   // block's last is not multiplied: the warp waits for the others. Returns whether there are sums: once the first segment shows that no pairs
-  // suit any of the warps' lines, only the largest and the smallest of their numbers are wanted.
+  // suit any of the block's lines, only the largest and the smallest of their numbers are wanted.
   TREDUCE_DEVICE bool multiply_pairs(int tile, bool mine, bool more, Lines& lines, Numbers& next,
                                      float (&acc)[kOutputs]) const {
     int unit[2];
@@ -298,7 +298,7 @@ struct Block {
                              scale[o / 2] * (o % 2 == 0 ? of_x.x : of_x.y));
         }
       });
-      if (segment > 0) continue;
+      if (kOctets == 1 || segment > 0) continue;  // of an octet this would take a twentieth of the time
       const bool may = mine && (may_have_pairs(seen[0].flags) || may_have_pairs(seen[1].flags));
       some = __any_sync(~0u, __syncthreads_or(may) != 0);
     }
@@ -361,36 +361,33 @@ struct Block {
     }
   }
 
-  // Where a part of X's lines, or of the listed ones of W, lies: of all segments, or of two in turn.
+  // Where a part of kLinesOfS lines lies, of X or of listed ones of W. A segment has a slot.
   static constexpr int kLinesOfS = kOctets == 1 ? kOctet : kPart;
-  TREDUCE_DEVICE char* part_at(int segment, int part) const {
-    return pieces + (segment * kParts + part) * kLinesOfS * kRowBytes;
+  TREDUCE_DEVICE char* part_at(int slot, int part) const {
+    return pieces + (slot * kParts + part) * kLinesOfS * kRowBytes;
   }
-  // An octet of X into parts. Who calls: all lanes of a warp.
-  TREDUCE_DEVICE void write_parts(int octet, int first_octet, int segment, const float (&numbers)[kNumbers]) const {
-    PiecesX<kParts> words;
-    split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(octet)]), words);
-    write_pieces<kParts>(octet - first_octet, words, [&](int part) { return part_at(segment, part); });
-  }
-  // All segments of some octets. Who calls: all threads of the block.
-  TREDUCE_DEVICE void split_parts(int first_octet) const {
-    const int count = min(octets - first_octet, kLinesOfS / kOctet);
+  // Some octets of X into parts, from a segment on as many as there is room for. Who calls: all threads of the block.
+  TREDUCE_DEVICE void split_parts(int first_octet, int first_segment, int room) const {
+    __syncthreads();  // what lies there has been multiplied
+    const int count = min(octets - first_octet, kLinesOfS / kOctet), end = min(first_segment + room, work.steps);
     float next[kNumbers];
     const auto read = [&](Job job) {
-      if (job.segment < work.steps) read_x(line_x(first_octet + job.octet), job.segment, next);
+      if (job.segment < end) read_x(line_x(first_octet + job.octet), job.segment, next);
     };
-    Job job = {0, 0};
+    Job job = {0, first_segment};
     job.skip(warp(), count);
     read(job);
 #pragma unroll 1
-    while (job.segment < work.steps) {
+    while (job.segment < end) {
       const Job now = job;
       float numbers[kNumbers];
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) numbers[i] = next[i];
       job.skip(kWarps, count);
       read(job);
-      write_parts(first_octet + now.octet, first_octet, now.segment, numbers);
+      PiecesX<kParts> words;
+      split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(first_octet + now.octet)]), words);
+      write_pieces<kParts>(now.octet, words, [&](int part) { return part_at(now.segment - first_segment, part); });
     }
     ptx::fence_async_proxy();
     __syncthreads();
@@ -423,8 +420,8 @@ struct Block {
   // Multiplies it by lines in shared memory, and adds that. kOfR: those in registers are A's.
   using Parts = float[kLinesOfS / 2];
   template <bool kOfR>
-  TREDUCE_DEVICE void multiply_parts(Pieces<kParts>& parts, int segment, Parts& acc) const {
-    const char* const parts_s[kParts] = {part_at(segment, 0), part_at(segment, 1), part_at(segment, 2)};
+  TREDUCE_DEVICE void multiply_parts(Pieces<kParts>& parts, int slot, Parts& acc) const {
+    const char* const parts_s[kParts] = {part_at(slot, 0), part_at(slot, 1), part_at(slot, 2)};
     Parts high, rest;
     split::start_segment<bfloat16, kOfR>(high, rest, parts, parts_s, 0);
     split::wait_segment(high, rest, parts);
@@ -445,9 +442,11 @@ struct Block {
   }
 
   // By parts: listed lines of W, 64 at a time, by all lines of X. Each warp splits 16 lines of W in the registers that it multiplies them
-  // from; of some lines of X all segments lie in shared memory, of one octet two in turn. Who calls: all threads of the block.
+  // from; those of X lie in shared memory, of all segments if there is room. Who calls: all threads of the block.
   TREDUCE_DEVICE void compute_parts(int begin) const {
-    constexpr bool kAll = kOctets > 1;
+    constexpr bool kAhead = kOctets > 1;  // else there are no registers for it
+    const int room = segments_of_parts(work.steps, kOctets == 1 ? kOctet : work.held);
+    const bool at_once = room >= work.steps;
     if (threadIdx.x < octets * kOctet) {
       shared.units[threadIdx.x] = split::power_of_two(-parts_exponent(shared.lines[threadIdx.x]));
     }
@@ -457,8 +456,7 @@ struct Block {
       uint32_t codes = 0;
       for (int i = octet; i < min(octet + kLinesOfS / kOctet, octets); ++i) codes |= shared.codes[i];
       if ((codes & shared.by_parts) == 0) continue;
-      __syncthreads();  // what lies there has been multiplied
-      if (kAll) split_parts(octet);
+      if (at_once) split_parts(octet, 0, room);
       Numbers numbers;
       int line[2];
       const auto read = [&](int segment) {
@@ -468,7 +466,7 @@ struct Block {
       const auto begin_lines = [&](int place) {
         line[0] = listed(begin, place).line;
         line[1] = listed(begin, place + kOctet).line;
-        if (kAll) read(0);  // else there are no registers for a segment ahead
+        if (kAhead) read(0);
       };
       begin_lines(first_place);
 #pragma unroll 1
@@ -478,24 +476,16 @@ struct Block {
         const int exponent[2] = {parts_exponent(w[0].facts), parts_exponent(w[1].facts)};
         Parts acc = {};
 #pragma unroll 1
-        for (int segment = 0; segment < work.steps; ++segment) {
-          if (!kAll) {
-            if (warp() == 0) {
-              float numbers_x[kNumbers];
-              read_x(line_x(0), segment, numbers_x);
-              write_parts(0, 0, segment % 2, numbers_x);
-            }
-            read(segment);
+        for (int segment = 0, slot = 0; segment < work.steps; ++segment, ++slot) {
+          if (!at_once && (segment == 0 || slot == room)) {
+            split_parts(octet, segment, room);
+            slot = 0;
           }
+          if (!kAhead) read(segment);
           Pieces<kParts> parts;
           split_two(numbers, exponent, parts);
-          if (!kAll) {
-            ptx::fence_async_proxy();
-            __syncthreads();
-          } else if (segment + 1 < work.steps) {
-            read(segment + 1);
-          }
-          multiply_parts<kOfA>(parts, kAll ? segment : segment % 2, acc);
+          if (kAhead && segment + 1 < work.steps) read(segment + 1);
+          multiply_parts<kOfA>(parts, slot, acc);
         }
         if (first + kLines < shared.left) begin_lines(place + kLines);
         const int units[2] = {-exponent[0], -exponent[1]};
@@ -527,7 +517,6 @@ struct Block {
             return (wanted[l] >> shared.code[first_of_x + row] & 1) != 0;
           });
         }
-        if (!kAll) __syncthreads();
       }
     }
   }

@@ -276,12 +276,14 @@ constexpr int kSharedBytes = kRows * 9 + kMostTiles * kTile * 6 + 64;
 // Lines of X that a block has room for: of up to an octet there is a kernel of its own. And blocks of a multiprocessor.
 constexpr int held_of(int64_t lines) { return lines <= kOctet ? kOctet : lines <= kPart ? kPart : kRows; }
 constexpr int blocks_of(int64_t lines) { return lines <= kOctet ? 4 : 3; }
-// Of X's halves, of all segments; or of parts: of kPart lines all of them as well, of an octet's two segments.
+// Of X's halves, of all segments. There are parts of up to kPart lines, of as many segments as fit there, and of two at least.
+constexpr int part_bytes(int held) { return kParts * (held < kPart ? held : kPart) * hopper::kRowBytes; }
 constexpr int piece_bytes(int64_t segments, int held) {
-  const int all = static_cast<int>(segments), of_parts = held <= kOctet && all > 2 ? 2 : all;
-  const int halves = 2 * all * held, parts = kParts * of_parts * (held < kPart ? held : kPart);
-  return (halves > parts ? halves : parts) * hopper::kRowBytes;
+  const int all = static_cast<int>(segments);
+  const int halves = 2 * all * held * hopper::kRowBytes, parts = (all < 2 ? all : 2) * part_bytes(held);
+  return halves > parts ? halves : parts;
 }
+constexpr int segments_of_parts(int64_t segments, int held) { return piece_bytes(segments, held) / part_bytes(held); }
 // And a scale and facts for each line of a segment.
 constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return hopper::kTileAlignment + piece_bytes(segments, held_of(lines)) + kSharedBytes +
