@@ -202,7 +202,8 @@ struct Block {
   // Past the last line the last.
   TREDUCE_DEVICE Line line_w(int line) const { return {work.w, matrix_w, min(line, work.w.lines - 1)}; }
   TREDUCE_DEVICE void read_w(int line, int segment, float (&to)[kNumbers]) const {
-    line_w(line).template read<kVectors, kRead != ReadW::numbers>(work.w, segment, to);
+    constexpr bool kAlongK = kRead != ReadW::numbers;
+    line_w(line).template read<kVectors, kAlongK, kAlongK>(work.w, segment, to);
   }
   // Of X, of the tile.
   TREDUCE_DEVICE static int column(int octet, int o) { return octet * kOctet + threadIdx.x % 4 * 2 + o % 2; }

@@ -141,13 +141,14 @@ struct Line {
     }
   }
   // Those of a segment; zeros past the end of k. kVectors: four steps of k are one aligned load. kAlongK: they are neighbours in memory.
-  template <bool kVectors, bool kAlongK = kVectors>
+  // kOneAddress: all are then addressed from the segment's beginning, not each by an address of its own.
+  template <bool kVectors, bool kAlongK = kVectors, bool kOneAddress = false>
   TREDUCE_DEVICE void read(const Side& side, int segment, float (&to)[kNumbers]) const {
     static_assert(!kVectors || kNeighbours);
     const int64_t step = kAlongK ? 4 : side.source.depth_stride * 4;
     const int begin = segment * kSegment;
     const int left = static_cast<int>(side.source.depth) - begin - static_cast<int>(threadIdx.x % kLanes) * kFirst;
-    const char* const from = data + begin * step;
+    const char* const from = kOneAddress ? ptx::opaque(data + begin * step) : data + begin * step;
     if constexpr (kVectors) {
 #pragma unroll
       for (int i = 0; i < kNumbers; i += 4) {
@@ -155,7 +156,7 @@ struct Line {
         to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
       }
     } else if constexpr (kAlongK) {
-      const float* const at = ptx::opaque(reinterpret_cast<const float*>(from));
+      const float* const at = reinterpret_cast<const float*>(from);
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) {
         const int k = i / 4 * 16 + i % 4 * kNext;
