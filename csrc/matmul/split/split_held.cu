@@ -367,13 +367,33 @@ struct Block {
   TREDUCE_DEVICE char* part_at(int slot, int part) const {
     return pieces + (slot * kParts + part) * kLinesOfS * kRowBytes;
   }
-  // Some octets of X into parts, from a segment on as many as there is room for. Who calls: all threads of the block.
-  TREDUCE_DEVICE void split_parts(int first_octet, int first_segment, int room) const {
+
+  // A listed line of W. Past the last one the last.
+  struct Listed {
+    int line;
+    Facts facts;
+  };
+  TREDUCE_DEVICE Listed listed(int begin, int i) const {
+    const int at = min(i, shared.left - 1);
+    return {begin * kTile + shared.lines_w[at] / 2, shared.facts_w[at]};
+  }
+
+  // Some octets of X into parts, or of the listed lines of W, from a segment on as many as there is room for. begin: the block's first tile.
+  // Who calls: all threads of the block.
+  template <bool kOfX>
+  TREDUCE_DEVICE void split_parts(int begin, int first_octet, int first_segment, int room) const {
     __syncthreads();  // what lies there has been multiplied
-    const int count = min(octets - first_octet, kLinesOfS / kOctet), end = min(first_segment + room, work.steps);
+    const int end = min(first_segment + room, work.steps);
+    const int all = kOfX ? octets : ceil_div(shared.left, kOctet);
+    const int count = min(all - first_octet, kLinesOfS / kOctet);
     float next[kNumbers];
     const auto read = [&](Job job) {
-      if (job.segment < end) read_x(line_x(first_octet + job.octet), job.segment, next);
+      if (job.segment >= end) return;
+      if constexpr (kOfX) {
+        read_x(line_x(first_octet + job.octet), job.segment, next);
+      } else {
+        read_w(listed(begin, line_of_octet(first_octet + job.octet)).line, job.segment, next);
+      }
     };
     Job job = {0, first_segment};
     job.skip(warp(), count);
@@ -387,21 +407,12 @@ struct Block {
       job.skip(kWarps, count);
       read(job);
       PiecesX<kParts> words;
-      split::split_pieces(numbers, parts_exponent(shared.lines[line_of_octet(first_octet + now.octet)]), words);
+      const int line = line_of_octet(first_octet + now.octet);
+      split::split_pieces(numbers, parts_exponent(kOfX ? shared.lines[line] : listed(begin, line).facts), words);
       write_pieces<kParts>(now.octet, words, [&](int part) { return part_at(now.segment - first_segment, part); });
     }
     ptx::fence_async_proxy();
     __syncthreads();
-  }
-
-  // A listed line of W. Past the last one the last.
-  struct Listed {
-    int line;
-    Facts facts;
-  };
-  TREDUCE_DEVICE Listed listed(int begin, int i) const {
-    const int at = min(i, shared.left - 1);
-    return {begin * kTile + shared.lines_w[at] / 2, shared.facts_w[at]};
   }
 
   // Outputs by parts of a listed line may not be certain.
@@ -457,7 +468,7 @@ struct Block {
       uint32_t codes = 0;
       for (int i = octet; i < min(octet + kLinesOfS / kOctet, octets); ++i) codes |= shared.codes[i];
       if ((codes & shared.by_parts) == 0) continue;
-      if (at_once) split_parts(octet, 0, room);
+      if (at_once) split_parts<true>(begin, octet, 0, room);
       Numbers numbers;
       int line[2];
       const auto read = [&](int segment) {
@@ -479,7 +490,7 @@ struct Block {
 #pragma unroll 1
         for (int segment = 0, slot = 0; segment < work.steps; ++segment, ++slot) {
           if (!at_once && (segment == 0 || slot == room)) {
-            split_parts(octet, segment, room);
+            split_parts<true>(begin, octet, segment, room);
             slot = 0;
           }
           if (!kAhead) read(segment);
@@ -522,7 +533,7 @@ struct Block {
     }
   }
 
-  // The same of a few lines of W, which lie in shared memory, of two segments in turn: each warp splits 16 lines of X in registers.
+  // The same of a few lines of W, which lie in shared memory: each warp splits 16 lines of X in registers.
   TREDUCE_DEVICE void compute_few_parts(int begin) const {
     const int line_x = line_of_octet(warp() * 2), left = shared.left;
     int of_x[2], exponent[2];
@@ -536,27 +547,19 @@ struct Block {
 #pragma unroll
       for (int l = 0; l < 2; ++l) read_x({work.x, matrix_x, first_x + of_x[l]}, segment, numbers[l]);
     };
-    constexpr bool kAhead = kVectors;  // else there are no registers for it
+    const int room = segments_of_parts(work.steps, work.held);
     Parts acc = {};
-    if (kAhead) read(0);
+    read(0);
 #pragma unroll 1
-    for (int segment = 0; segment < work.steps; ++segment) {
-#pragma unroll 1
-      for (int octet = warp(); octet * kOctet < left; octet += kWarps) {
-        const Listed w = listed(begin, line_of_octet(octet));
-        float numbers_w[kNumbers];
-        read_w(w.line, segment, numbers_w);
-        PiecesX<kParts> words;
-        split::split_pieces(numbers_w, parts_exponent(w.facts), words);
-        write_pieces<kParts>(octet, words, [&](int part) { return part_at(segment % 2, part); });
+    for (int segment = 0, slot = room; segment < work.steps; ++segment, ++slot) {
+      if (slot == room) {
+        split_parts<false>(begin, 0, segment, room);
+        slot = 0;
       }
-      if (!kAhead) read(segment);
       Pieces<kParts> parts;
       split_two(numbers, exponent, parts);
-      ptx::fence_async_proxy();
-      __syncthreads();
-      if (kAhead && segment + 1 < work.steps) read(segment + 1);
-      multiply_parts<!kOfA>(parts, segment % 2, acc);
+      if (segment + 1 < work.steps) read(segment + 1);
+      multiply_parts<!kOfA>(parts, slot, acc);
     }
     uint32_t wanted[2];  // codes of lines of W with which those of X have outputs by parts
 #pragma unroll
