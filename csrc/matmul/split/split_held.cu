@@ -27,6 +27,7 @@ struct Work {
   int depth, steps, tiles_w, tiles_x, shares, inner_batches;
   int held;      // lines of X in shared memory, those past the last included
   int of_pairs;  // certain_of_pairs
+  bool heads;    // many products: W mostly has probabilities
 };
 
 struct Shared {
@@ -284,10 +285,18 @@ struct Block {
       float scale[2] = {};
       if (mine) {
         prefetch(tile, segment + 2);
-        int exponent[2];
-        split::split_numbers<2>(next, present(segment), unit, w[0], w[1], exponent, seen);
+        if (kOctets > 1 && work.heads) {
+          // Of numbers that are not all near the largest this takes 0.9 to 0.96 of the time, of others 1.04.
+          split::KnownLines known;
+          split::split_two_lines(next, present(segment), unit, w, scale, known);
 #pragma unroll
-        for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(exponent[l] - unit[l]);
+          for (int l = 0; l < 2; ++l) seen[l].add(known.most(l), known.least(l), known.flags_of(l));
+        } else {
+          int exponent[2];
+          split::split_numbers<2>(next, present(segment), unit, w[0], w[1], exponent, seen);
+#pragma unroll
+          for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(exponent[l] - unit[l]);
+        }
         read_next(segment);
       }
       const float2* const scales_x = reinterpret_cast<const float2*>(scales + segment * work.held) + threadIdx.x % 4;
@@ -820,6 +829,7 @@ cudaError_t run(const Call& call) {
   work.inner_batches = static_cast<int>(inner_batches_of(p));
   work.held = held_of(work.x.lines);
   work.of_pairs = certain_of_pairs(p.k);
+  work.heads = p.batches > 1;
   const auto run = [&](auto kernel) {
     return launch(kernel, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
   };

@@ -90,8 +90,12 @@ struct KnownLines {
 
   TREDUCE_DEVICE void join(int l, const Extremes& e) { tops[l] = larger_of(tops[l], tops_of(e)); }
   TREDUCE_DEVICE Facts facts(int l) const {
-    return facts_of(flags >> l * 8 & 0xff, (tops[l] & 0x7f80) >> 7, min(least_of(tops[l]) >> 7, 255u));
+    return facts_of(flags_of(l), (tops[l] & 0x7f80) >> 7, min(least_of(tops[l]) >> 7, 255u));
   }
+  // As Seen has them.
+  TREDUCE_DEVICE uint32_t most(int l) const { return (tops[l] & 0x7f80) << 16; }
+  TREDUCE_DEVICE uint32_t least(int l) const { return least_of(tops[l]) << 16; }
+  TREDUCE_DEVICE unsigned flags_of(int l) const { return flags >> l * 8 & 0xff; }
 };
 
 // Splits two lines as split_segment does, with fewer instructions: numbers that are zero, or next to nothing, are looked for by their
