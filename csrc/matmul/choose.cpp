@@ -1287,8 +1287,8 @@ bool pays(const Problem& p, const Chip& chip) {
   // So much faster that it pays for lines that pairs do not suit as well: a block then splits and multiplies a second time. Checked on 380
   // products (NVIDIA H200, 2026-11-27): 1.01 of the faster one's time in the mean; few lines on 168 more, 129 to 512 lines of short k on 69,
   // many of them batches (2026-11-28), and 129 to 900 lines on 180 (2026-11-30): 1.005, with rows of softmax 1.009. Heads of attention by
-  // split_held, where several of its blocks share a multiprocessor: of 140 with probabilities of four kinds (2026-11-30) 1.016, with normal
-  // numbers 1.009; with the factor of others 1.025 and 1.006.
+  // split_held, where several of its blocks share a multiprocessor: of 140 with probabilities of four kinds (2026-11-30) 1.015, with normal
+  // numbers 1.012, with causal ones 1.034; with the factor of others 1.023, 1.006 and 1.069.
   constexpr double kFaster = 0.95, kFasterOfFew = 0.78, kFasterOfHeads = 1.1;
   const Fastest best = fastest(p, chip);
   const bool few = std::min(p.m, p.n) <= split_fp16::kFewLines;
