@@ -327,7 +327,7 @@ CORES = {
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"LDSM", "LDGSTS"}),  # HMMA: see split_few.cuh
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_direct": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
-    "split_held": ({"HGMMA"}, {"HMMA", "LDSM", "LDGSTS", "UTMALDG"}),
+    "split_held": ({"HGMMA"}, {"LDSM", "LDGSTS", "UTMALDG"}),  # HMMA: see split_two_lines, which counts by it
     "split_rows": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_turns": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),

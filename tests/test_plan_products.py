@@ -237,8 +237,8 @@ def test_lines_are_held_where_the_others_are_many():
     # Where splitting both operands first takes longer.
     for m, n, k, batch, rung in (
         *((197, 64, 197, 384, "split_direct"), (128, 64, 128, 192, "split_direct"), (128, 64, 127, 192, "pipelined")),
-        *((300, 300, 128, 32, "split_direct"), (257, 80, 257, 64, "split_fp16")),
-        *((577, 64, 577, 8, "split_fp16"), (539, 128, 539, 39, "split_fp16")),
+        *((300, 300, 128, 32, "split_direct"), (257, 80, 257, 64, "split_direct")),
+        *((577, 64, 577, 8, "split_fp16"), (539, 128, 539, 39, "split_fp16"), (512, 64, 512, 192, "split_fp16")),
     ):
         assert plan("matmul", (batch, m, k), (batch, k, n)).rung == rung
     for m, n, k, batch in (
