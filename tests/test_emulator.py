@@ -755,6 +755,22 @@ def test_matmul_by_pairs(driver, stored, variant):
     check(driver, list(products_of_kinds(stored, variant)))
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("variant", SPLITS, ids=names(SPLITS))
+def test_matmul_of_next_to_nothing(driver, stored, variant, biased):
+    """Parts lose numbers that are 2^120 below the largest; outputs that have no others are computed anew."""
+
+    def products():
+        for processors, m, n, k in ((3, 300, 20, 130), (3, 20, 140, 200), (132, 40, 50, 130)):
+            a, b = (numbers_of_kind("close", *shape, False).abs() + 1 for shape in ((m, k), (k, n)))
+            a[:, k // 2 :] *= 2.0**-120
+            b[: k // 2, ::3] = 0
+            bias = torch.arange(n) % 2 * 5.0 if biased else None
+            yield product(stored, variant, a, b, twin="naive", bias=bias, processors=processors)
+
+    check(driver, list(products()))
+
+
 def has_twin(variant):
     return emulator.build.has_twin(emulator.build.ROOT / f"csrc/matmul/kernels/{variant.name}.cu")
 

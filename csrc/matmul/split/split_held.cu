@@ -328,9 +328,9 @@ struct Block {
 
   // ---- what pairs do not suit ----
 
-  // Whether some of the pairs of a line of W that are checked, which have been stored, are not certain. checked: codes of lines of X.
+  // Whether some of the outputs of a line of W that are checked, which have been stored, are not certain. checked: codes of lines of X.
   // Who calls: all lanes of a warp, of which four have the same line.
-  TREDUCE_DEVICE bool any_refused(int line, Facts known, uint32_t checked) const {
+  TREDUCE_DEVICE bool any_refused(int line, Facts known, uint32_t checked, int orders) const {
     bool refused = false;
 #pragma unroll 1
     for (int octet = 0; octet < octets; ++octet) {
@@ -340,7 +340,7 @@ struct Block {
         const int of_x = column(octet, o);
         if (line >= work.w.lines || of_x >= x_lines || (checked >> shared.code[of_x] & 1) == 0) continue;
         const uint32_t output = __float_as_uint(*place_of(line, of_x));
-        refused |= !is_certain(output, known, shared.lines[of_x], work.of_pairs);
+        refused |= !is_certain(output, known, shared.lines[of_x], orders);
       }
     }
     const uint32_t votes = __ballot_sync(~0u, refused);
@@ -356,7 +356,7 @@ struct Block {
       const Facts known = l == 0 ? lines.known[0] : lines.known[1];
       const unsigned code = code_of(known);
       const uint32_t checked = shared.all_codes & codes_with(code, Arithmetic::checked_pairs);
-      const bool refused = __any_sync(~0u, checked != 0) && any_refused(line, known, checked);
+      const bool refused = __any_sync(~0u, checked != 0) && any_refused(line, known, checked, work.of_pairs);
       const bool by_pairs = (shared.all_codes & ~codes_by_pairs(code)) == 0 && !refused;
       if (threadIdx.x % 4 != 0 || line >= work.w.lines || by_pairs) continue;
       const int at = atomicAdd(&shared.left, 1);
@@ -450,7 +450,8 @@ struct Block {
     for (int i = 0; i < kLinesOfS / 2; ++i) split::add_parts(acc[i], high[i], rest[i]);
   }
 
-  // Whether all of a lane's outputs of a line of W are surely certain, judged by the least one. x_left: lines of X that there are.
+  // Whether all of a lane's outputs of a line of W, which have no bias, are surely certain, judged by the least one. x_left: lines of X that
+  // there are.
   TREDUCE_DEVICE bool are_sure(const Parts& acc, int l, Facts w, int x_left) const {
     uint32_t least = ~0u;
 #pragma unroll
@@ -459,7 +460,7 @@ struct Block {
 #pragma unroll
       for (int j = 0; j < 2; ++j) least = min(least, __float_as_uint(acc[i * 4 + l * 2 + j]) << 1);
     }
-    return bias == nullptr && is_sure(least >> 1, largest_exponent(w), shared.most, kCertain);
+    return is_sure(least >> 1, largest_exponent(w), shared.most, kCertain);
   }
 
   // By parts: listed lines of W, 64 at a time, by all lines of X. Each warp splits 16 lines of W in the registers that it multiplies them
@@ -519,7 +520,7 @@ struct Block {
           wanted[l] = place + l * kOctet < shared.left ? codes_by_parts(code_above(w[l].facts)) : 0;
           all = all && (shared.all_codes & ~wanted[l]) == 0;
         }
-        if (shared.some_checked) {
+        if (shared.some_checked && bias == nullptr) {
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
             const uint32_t checked = codes_with(code_above(w[l].facts), Arithmetic::checked_parts);
@@ -600,6 +601,19 @@ struct Block {
         }
       }
     }
+  }
+
+  // Marks listed lines with outputs by parts that are not certain, all of which have been stored. Who calls: all threads of the block.
+  TREDUCE_DEVICE void check_parts(int begin) const {
+#pragma unroll 1
+    for (int first = warp() * kOctet; first < shared.left; first += kWarps * kOctet) {
+      const int place = first + static_cast<int>(threadIdx.x % 32 / 4);
+      const Listed w = listed(begin, place);
+      const uint32_t checked = shared.all_codes & codes_with(code_above(w.facts), Arithmetic::checked_parts);
+      const bool refused = any_refused(w.line, w.facts, checked, kCertain);
+      if (threadIdx.x % 4 == 0 && place < shared.left && refused) look_again(place);
+    }
+    __syncthreads();
   }
 
   // An output on the plain cores. Of finite lines a lane has a segment; else only products that are not finite count.
@@ -739,6 +753,7 @@ struct Block {
 
   // The same in calls, not to take registers from others.
   static __device__ __noinline__ void call_not_finite(const Block block, int begin) { block.compute_not_finite(begin); }
+  static __device__ __noinline__ void call_check(const Block block, int begin) { block.check_parts(begin); }
   static __device__ __noinline__ void call_plain(const Block block, int begin) { block.compute_plain(begin); }
 
   // Rare. Who calls: all threads of the block.
@@ -751,6 +766,7 @@ struct Block {
         compute_parts(begin);
       }
       __syncthreads();
+      if (shared.some_checked && bias != nullptr) call_check(*this, begin);
     }
     if (shared.some_plain || shared.some_refused) call_plain(*this, begin);
   }
