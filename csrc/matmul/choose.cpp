@@ -1099,6 +1099,11 @@ namespace {
 
 int64_t tiles_of_w(const Problem& p) { return ceil_div(std::max(p.m, p.n), int64_t(kTile)); }
 
+// Blocks for which a multiprocessor has shared memory.
+int64_t blocks_at_once(const Problem& p, const Chip& chip) {
+  return chip.blocks_with(shared_bytes(ceil_div(p.k, int64_t(kSegment)), std::min(p.m, p.n)));
+}
+
 // Microseconds of a number of blocks a tile of X, comparable to those of split_direct. Blocks that share a multiprocessor take as long as one
 // alone, or as all their instructions. For a block, a warp's octet of X, a segment of a tile of W, a tile; the last two and for eight octets
 // of X. Fitted to 400 products of 1 to 128 lines by up to 8,000, k of 128 to 640, batches (NVIDIA H200, 2026-11-26): the number of blocks so
@@ -1126,8 +1131,7 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
   };
   const double alone = time(some ? kAloneOfSome : kAlone, static_cast<double>(ceil_div(tiles, int64_t(kWarps))));
   const double busy = time(kBusy, static_cast<double>(tiles) / kWarps);
-  const int64_t fit = chip.blocks_with(shared_bytes(segments, lines)),
-                at_once = std::clamp<int64_t>(fit, 1, blocks_of(lines));
+  const int64_t at_once = std::clamp<int64_t>(blocks_at_once(p, chip), 1, blocks_of(lines));
   const int64_t blocks = ceil_div(x_tiles_of(p) * shares, int64_t(chip.multiprocessors)), left = blocks % at_once;
   const auto together = [&](int64_t count) { return std::max(alone, static_cast<double>(count) * busy); };
   const double all = static_cast<double>(blocks / at_once) * together(at_once) + (left > 0 ? together(left) : 0);
@@ -1144,8 +1148,7 @@ double time_of(const Problem& p, int64_t shares, const Chip& chip) {
 bool takes(const Problem& p, const Chip& chip) {
   constexpr int64_t kMostLines = 8 * kRows;
   const int64_t lines = std::min(p.m, p.n);
-  return lines <= kMostLines && p.k <= most_k(lines) &&
-         shared_bytes(ceil_div(p.k, int64_t(kSegment)), lines) <= chip.shared_bytes();
+  return lines <= kMostLines && p.k <= most_k(lines) && blocks_at_once(p, chip) >= 1;
 }
 
 std::optional<Choice> choose(const Problem& p, const Chip& chip) {
@@ -1303,8 +1306,7 @@ bool pays(const Problem& p, const Chip& chip) {
     return (split_both::are_wide(p) ? time_of_long(p, best.time) : time_of_few_outputs(best.time)) < other.time;
   }
   const bool measured = short_lines || long_lines || single || as_both;
-  const int64_t held_bytes = split_held::shared_bytes(ceil_div(p.k, int64_t(kSegment)), std::min(p.m, p.n));
-  const bool heads = best.choice.shares > 0 && p.batches > 1 && chip.blocks_with(held_bytes) > 1;
+  const bool heads = best.choice.shares > 0 && p.batches > 1 && split_held::blocks_at_once(p, chip) > 1;
   const double faster = heads ? kFasterOfHeads : few && !measured ? kFasterOfFew : kFaster;
   return (long_lines ? time_of_long(p, best.time) : best.time) < faster * other.time;
 }

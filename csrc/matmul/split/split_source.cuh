@@ -155,13 +155,6 @@ struct Line {
         const float4 four = i * 4 < left ? __ldg(reinterpret_cast<const float4*>(from + i * 16)) : float4{};
         to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
       }
-    } else if constexpr (kAlongK) {
-      const float* const at = reinterpret_cast<const float*>(from);
-#pragma unroll
-      for (int i = 0; i < kNumbers; ++i) {
-        const int k = i / 4 * 16 + i % 4 * kNext;
-        to[i] = k < left ? __ldg(at + k) : 0.0f;
-      }
     } else {
       const char* at[4] = {from, from + kNext * step, from + 2 * kNext * step, from + 3 * kNext * step};
 #pragma unroll
