@@ -152,7 +152,7 @@ MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct":
 # And where pairs do not suit some rows and columns alone, or no row: also in clusters that go several rounds.
 SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)], "split_direct": [(40, 50, 130), (9000, 12, 130)]}
 ALL_SPREAD = {
-    "split_fp16": [(17, 700, 130)],
+    "split_fp16": [(17, 700, 130), (8700, 60, 300), (8700, 100, 300)],
     "split_direct": [
         (16, 30, 7000),
         (130, 520, 1500),
@@ -172,6 +172,16 @@ def select(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def spread(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.softmax(15 * torch.randn(m, k), -1), torch.randn(n, k).t()
+
+
+# And of some rows alone, so few that they are multiplied without tiles.
+SOME_SPREAD = {"split_fp16": [(8700, 60, 300), (8700, 100, 200)]}
+
+
+def spread_rows(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    a = torch.randn(m, k)
+    a[:: m // 20] = spread(len(a[:: m // 20]), n, k)[0]
+    return a, torch.randn(n, k).t()
 
 
 def products(failures: list[str], tool: str) -> int:
@@ -214,7 +224,7 @@ def products(failures: list[str], tool: str) -> int:
                     right = bool(((layer.double() - wanted).abs() <= slack).all())
                 if not right:
                     failures.append(f"linear {variant.name} {dtype} {m}x{n}x{k}")
-        for shapes_of, operands in ((SOME_SELECT, select), (ALL_SPREAD, spread)):
+        for shapes_of, operands in ((SOME_SELECT, select), (ALL_SPREAD, spread), (SOME_SPREAD, spread_rows)):
             for m, n, k in shapes_of.get(variant.name, []):
                 there = tuple(x.cuda() for x in operands(m, n, k))
                 count += 1

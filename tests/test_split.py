@@ -916,6 +916,48 @@ def test_few_lines_by_parts_have_the_bits_of_all(shape, depths, layout, counts, 
         assert_same_bits(c[by_pairs], pairs[by_pairs], where)
 
 
+# m, n and k of products of a batch, and how many: one operand has tiles of 128 lines.
+WIDE_BATCHES = (
+    (512, 64, 512, 140),
+    (300, 50, 300, 140),
+    (4300, 64, 520, 2),
+    (64, 520, 512, 150),
+    (500, 70, 2100, 66),
+    (70, 500, 520, 66),
+)
+
+
+def test_every_wide_tile_of_batches_is_tested():
+    plans = [
+        torch_reduce.plan("matmul", (b, m, k), (b, k, n), variant=SPLIT.name, device="H200")
+        for m, n, k, b in WIDE_BATCHES
+    ]
+    assert {p.tile for p in plans} == {(128, 64), (64, 128), (128, 128)}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), WIDE_BATCHES)
+def test_lines_left_of_products_of_a_batch_have_the_bits_of_each(m, n, k, batch, layout, poison):
+    """However many pairs leave: a few, more than are multiplied without tiles, or all."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+    lines, few = max(m, n), min(m, n)
+    w, x = normal((batch, lines, k), g), normal((batch, few, k), g)
+    counts = (33, 32, lines, 17, 0, 1, 16, 60)[:batch]
+    for i, count in enumerate(counts):
+        places = torch.randperm(lines, generator=g, device="cuda")[:count]
+        w[i, places] = torch.softmax(15 * w[i], -1) if count == lines else lines_of_every_kind(count, k, g)[0]
+        if i % 3 == 0:
+            x[i, few // 2] = 0  # outputs next to nothing
+        elif i % 3 == 1:
+            x[i, ::3] = lines_of_every_kind(x[i, ::3].shape[0], k, g)[0]
+    a, b = (w, x.mT) if m >= n else (x, w.mT)
+    c = product(in_layout(a, layout[0]), in_layout(b, layout[1]), SPLIT)
+    for i, count in enumerate(counts):
+        assert_same_bits(c[i], product(a[i], b[i], DIRECT), f"{count} lines left")
+
+
 # Independent of what lies beside.
 
 

@@ -1001,7 +1001,7 @@ Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, co
   // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; wide tiles H100, 2026-11-25; k16 and
   // k32 H200, 2026-11-29).
   // Blocks of few lines of X split W again, but fill the chip.
-  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.66, 0.74, 1, 1.5, 1.9, 2.8}, kStart[3] = {0, 4, 1.5},
+  constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.66, 0.74, 1, 1.5, 1.75, 2.6}, kStart[3] = {0, 4, 1.5},
                    kWideTile = 1.5, kWideBlock = 2.5, kNotInTurns = 1.3;
   const int64_t segments = ceil_div(p.k, int64_t(kSegment));
   const auto w_tiles = [&](int index) { return ceil_div(w_lines, int64_t(kShapes[index].lines())) * p.batches; };

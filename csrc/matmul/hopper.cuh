@@ -15,9 +15,6 @@ using ptx::named_any;
 using ptx::named_arrive;
 using ptx::named_barrier;
 
-// The block's barrier for warps that reach it at different places of the code, as those that copy and those that multiply do.
-TREDUCE_DEVICE void meet_other_roles() { __syncthreads(); }
-
 // Where a thread is in the ring of kStages stages: which stage, and the parity that its barriers have in this round.
 template <int kStages>
 struct RingPosition {

@@ -60,6 +60,13 @@ constexpr int64_t shared_group_bytes(int rows) { return int64_t(kGroupSegments) 
 
 }  // namespace split_rows
 
+namespace split_wide {
+
+// So few lines of W that are left of a product are multiplied without X's parts, which are then not written.
+constexpr uint32_t kFewLines = 32;
+
+}  // namespace split_wide
+
 // Outputs by parts without tiles. A unit is 16 listed lines by eight others.
 namespace split_few {
 

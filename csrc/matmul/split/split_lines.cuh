@@ -18,11 +18,13 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
 // What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
-// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. Who calls: all lanes of a warp.
+// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. lines_left: of a lane that speaks for
+// several lines. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
-                              bool done, bool held) {
+                              bool done, bool held, unsigned lines_left) {
   const bool left = !done;
-  done = __all_sync(~0u, done);
+  const unsigned all_left = __reduce_add_sync(~0u, lines_left);
+  done = all_left == 0;
   held = __all_sync(~0u, held);
   // The vote first, though `left` implies it: all lanes skip this together.
   if (!done && left && many.runs != nullptr) {
@@ -32,9 +34,14 @@ TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64
   if (threadIdx.x % 32 != 0) return;
   if (!done) {
     atomicOr(many.codes, ~0u);
-    parts_wanted(few)[matrix_of_few] = 1;
+    atomicAdd(parts_wanted(few) + matrix_of_few, all_left);
   }
   if (!held) atomicOr(few.codes, ~0u);
+}
+
+TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
+                              bool done, bool held) {
+  tell_left(many, few, matrix_of_few, line, done, held, !done);
 }
 
 // Who calls: one thread of a block.
@@ -164,7 +171,7 @@ static __global__ void __launch_bounds__(kSplitThreads, 8)
     bool wanted = false;
     if (mine < lines.blocks) {
       const auto some = matrices_of(lines, static_cast<uint32_t>(mine));
-      for (uint32_t i = some.first; i <= some.last; ++i) wanted |= parts_wanted(lines.to)[i] != 0;
+      for (uint32_t i = some.first; i <= some.last; ++i) wanted |= parts_wanted(lines.to)[i] > lines.spared;
     }
     for (uint32_t some = __ballot_sync(~0u, wanted); some != 0; some &= some - 1) {
       split_block(lines, static_cast<uint32_t>(first + int64_t(__ffs(some) - 1) * gridDim.x), ~0u, true);

@@ -163,13 +163,15 @@ struct IntoParts : Task {
   }
 };
 
-// Of each matrix of few lines: whether its parts are wanted that split_lines left.
+// Of each matrix of few lines: how many lines want its parts that split_lines left, or more.
 TREDUCE_DEVICE uint32_t* parts_wanted(const Operand16& few) { return few.codes + kLineWords - kWordOfCodes; }
 
-// The same of few lines, of those that pairs may suit, of matrices whose parts are wanted.
+// The same of few lines, of those that pairs may suit, of matrices whose parts more than `spared` lines want.
 struct IntoLateParts : IntoParts {
+  uint32_t spared;
+
   TREDUCE_DEVICE bool wants(uint32_t matrix, uint32_t line, uint32_t) const {
-    return parts_wanted(to)[matrix] != 0 && !never_pairs(facts(matrix, line));
+    return parts_wanted(to)[matrix] > spared && !never_pairs(facts(matrix, line));
   }
   TREDUCE_DEVICE void write(const float (&x)[kNumbers], bool there, uint32_t matrix, uint32_t line, uint32_t segment,
                             const float*, const Sampled&) const {

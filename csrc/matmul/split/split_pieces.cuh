@@ -89,6 +89,9 @@ struct KnownLines {
   uint32_t flags = 0xffff;  // those of the second line above
 
   TREDUCE_DEVICE void join(int l, const Extremes& e) { tops[l] = larger_of(tops[l], tops_of(e)); }
+  TREDUCE_DEVICE void join(int l, unsigned flags_of_segment) {
+    flags &= flags_of_segment << l * 8 | (l == 0 ? 0xff00u : 0xffu);
+  }
   TREDUCE_DEVICE Facts facts(int l) const {
     return facts_of(flags_of(l), (tops[l] & 0x7f80) >> 7, min(least_of(tops[l]) >> 7, 255u));
   }
@@ -99,22 +102,26 @@ struct KnownLines {
 };
 
 // Splits two lines as split_segment does, with fewer instructions: numbers that are zero, or next to nothing, are looked for by their
-// first 16 bits; if there are such, the extremes are found anew; and large ones are counted by the tensor cores. `scale`: the factor that
-// brings the segment's sum to the unit. Who calls: all lanes of a warp.
+// first 16 bits; if there are such, the extremes are found anew; and large ones are counted by the tensor cores. kAnyNumbers: the extremes are
+// found at once, for such numbers are as likely as others. `scale`: the factor that brings the segment's sum to the unit. Who calls: all
+// lanes of a warp.
+template <bool kAnyNumbers = false>
 TREDUCE_DEVICE void split_two_lines(const float (&x)[2][kNumbers], int present, const int (&unit)[2], Pieces<2>& pieces,
                                     float (&scale)[2], KnownLines& known) {
   Tops tops[2];
   SegmentScale s[2];
-  bool close[2], rare = false;
+  bool close[2], rare = kAnyNumbers;
+  if (!kAnyNumbers) {
 #pragma unroll
-  for (int l = 0; l < 2; ++l) {
-    tops[l] = all_tops_of(x[l]);
-    s[l] = scale_of(extremes_of(tops[l]), unit[l]);
-    const uint32_t least = least_of(tops[l]), bound = near_bound(s[l]);
-    close[l] = least > bound;
-    rare |= least == 0 || least == bound;
+    for (int l = 0; l < 2; ++l) {
+      tops[l] = all_tops_of(x[l]);
+      s[l] = scale_of(extremes_of(tops[l]), unit[l]);
+      const uint32_t least = least_of(tops[l]), bound = near_bound(s[l]);
+      close[l] = least > bound;
+      rare |= least == 0 || least == bound;
+    }
+    rare = __any_sync(~0u, rare);
   }
-  rare = __any_sync(~0u, rare);
   if (rare) {
 #pragma unroll
     for (int l = 0; l < 2; ++l) {

@@ -343,6 +343,7 @@ template <int kRows>
 struct Mode {
   bool halves, parts;
   bool all_held;                         // parts hold all numbers of X
+  int most;                              // the largest exponent of X
   Others others;                         // lines that are multiplied by halves
   uint32_t by_parts[(kRows + 31) / 32];  // lines that no pairs suit, a bit each
 
@@ -355,6 +356,7 @@ struct Mode {
     Mode mode;
     mode.halves = mode.parts = false;
     mode.all_held = true;
+    mode.most = 0;
     Others others = Others::none();
 #pragma unroll
     for (int i = 0; i < (kRows + 31) / 32; ++i) {
@@ -362,6 +364,7 @@ struct Mode {
       const Facts known = line < lines ? facts_at(line) : kPlainestFacts;
       const bool finite = line < lines && all_finite(known);
       mode.all_held = mode.all_held && __all_sync(~0u, code_of(known) / kCodeRange == kRangeAll);
+      mode.most = max(mode.most, line < lines ? largest_exponent(known) : 0);
       const unsigned kind = kind_of(known);
       if (kind != 0) others.add(kind);
       mode.by_parts[i] = __ballot_sync(~0u, finite && never_pairs(known));
@@ -370,11 +373,15 @@ struct Mode {
     }
     mode.halves = mode.halves || !mode.parts;
     mode.others = split::of_all_lanes(others);
+    mode.most = __reduce_max_sync(~0u, mode.most);
     return mode;
   }
   // Whether that multiplies all outputs of such a line of W, of which a part is known; and whether the last launch has none to check.
   TREDUCE_DEVICE bool suffices(Facts w) const { return !halves || others.pairs_suffice(w); }
   TREDUCE_DEVICE bool is_held(Facts w) const { return matmul::is_held(w) && !(halves && others.checks(w)); }
+  // Whether parts hold it, or who computes them finds out whether they are certain, where all of X is by pairs and all of the line is known.
+  TREDUCE_DEVICE bool may_hold(Facts w) const { return all_held && code_of(w) / kCodeRange != kRangeNothing; }
+  TREDUCE_DEVICE bool checks(Facts w) const { return !never_pairs(w) && others.checks(w); }
   // The same of a line of which this is known, and the exponent of its group's unit; and what the next launches are to know of it.
   struct Told {
     bool done, held;
@@ -390,6 +397,7 @@ struct Mode {
     Mode mode;
     mode.halves = false;
     mode.parts = mode.all_held = true;
+    mode.most = 0;
     mode.others = Others::none();
 #pragma unroll
     for (uint32_t& lines : mode.by_parts) lines = ~0u;
@@ -1090,6 +1098,7 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   };
   const SplitRegions& regions_x = of_a ? call.prepared.split_b : call.prepared.split_a;
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
+  const bool wide_tiles = !call.prepared.small && is_wide(call.prepared.shape);
   const bool late = split::parts_are_late(split_x.shape);
   const int64_t scales = call.prepared.small            ? split_warps::kRows
                          : is_wide(call.prepared.shape) ? kShapes[call.prepared.shape].rows
@@ -1103,7 +1112,8 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   }
   if (error == cudaSuccess && late) {
     error = launch(&split::split_late_parts, call.step(call.prepared.small ? -2 : -3),
-                   split::IntoLateParts{split_all, nullptr}, static_cast<const uint32_t*>(split_w.codes));
+                   split::IntoLateParts{split_all, nullptr, wide_tiles ? split_wide::kFewLines : 0},
+                   static_cast<const uint32_t*>(split_w.codes));
   }
   if (error != cudaSuccess || call.prepared.small) return error;
   return run_pass(std::integral_constant<Pass, Pass::rest>{});

@@ -57,12 +57,17 @@ struct Extremes {
       e.most = __vimax3_u32(e.most, a, b);
       e.least_nonzero = __vimin3_u32(e.least_nonzero, a - 1, b - 1);
     }
+    e.join_lanes<kLanes>();
+    return e;
+  }
+  // Joins those of kLanes neighbouring lanes. Who calls: all lanes of a warp.
+  template <int kLanes>
+  TREDUCE_DEVICE void join_lanes() {
 #pragma unroll
     for (int d = kLanes / 2; d > 0; d /= 2) {
-      e.most = max(e.most, __shfl_xor_sync(~0u, e.most, d));
-      e.least_nonzero = min(e.least_nonzero, __shfl_xor_sync(~0u, e.least_nonzero, d));
+      most = max(most, __shfl_xor_sync(~0u, most, d));
+      least_nonzero = min(least_nonzero, __shfl_xor_sync(~0u, least_nonzero, d));
     }
-    return e;
   }
   TREDUCE_DEVICE void join(const Extremes& e) {
     most = max(most, e.most);

@@ -9,9 +9,12 @@
 
 #include "split_wide.h"
 
+#include <algorithm>
+
 #include "../../primitives/ptx/copy_part.cuh"
 #include "../../primitives/ptx/opaque.cuh"
 #include "split_rows.cuh"
+#include "split_source.cuh"
 
 namespace treduce::matmul::split_wide {
 
@@ -48,6 +51,9 @@ struct Tiling {
 struct Work : split_rows::Work {
   int tasks;      // tiles of W, of all batches, times groups
   bool one_each;  // what is found out about a line of W is one task's
+  split::Side side_w, side_x;
+  int of_pairs;    // certain_of_pairs
+  int few_shares;  // blocks that share out X's lines where few of W are left
 };
 
 // Lines of W by all lines of X, a group of k of one product of the batch.
@@ -148,6 +154,24 @@ struct RingOfX {
 // Of a warp's sixteen lines a lane has this one, as row lane / 4 of the instruction, and the one eight further. The order is such that
 // lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int own_line() { return split::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
+
+// Whether the second launch finds out itself that its outputs are certain, which the last one then need not look at: it has all of each output.
+TREDUCE_DEVICE bool checks_itself(const Work& work, const float* bias) { return work.one_each && bias == nullptr; }
+
+// Whether all of a lane's outputs of a line of W are surely certain, by their least one. most_w, most_x: the largest exponents.
+template <int kRows>
+TREDUCE_DEVICE bool are_sure(const float (&acc)[kRows / 2], int l, int x_lines, int most_w, int most_x, int orders) {
+  uint32_t least = ~0u;
+#pragma unroll
+  for (int i = 0; i < kRows / 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t output = __float_as_uint(acc[i * 4 + l * 2 + j]) << 1;
+      if (i * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j < x_lines) least = min(least, output);
+    }
+  }
+  return is_sure(least >> 1, most_w, most_x, orders);
+}
 
 // Sets the pieces that are multiplied next. The compiler may not know that the numbers are the same: it would take their registers while
 // these are multiplied, and let no multiplication overlap the splitting (ptxas of CUDA 13.0 warns of it).
@@ -288,43 +312,48 @@ __global__ void __launch_bounds__(kThreads, 1)
           task.begin, {numbers[0], numbers[1], numbers[2], numbers[3]});
     }
     float acc[S::kOutputs] = {};
-    split::Extremes extremes[2];
-    unsigned flags[2] = {0xff, 0xff};
-    // real: not of the segment after the last, which is split to spare registers that a branch would take, and not multiplied.
+    split::KnownLines known;
+    const auto present = [&](int step) { return min(kSegment, depth - step * kSegment); };
+    const auto split_lines = [&](int step, Pieces<2>& pieces, float (&scale)[2], split::KnownLines& known) {
+      float numbers[2][kNumbers];
+#pragma unroll
+      for (int l = 0; l < 2; ++l) read(l, numbers[l]);
+      split::split_two_lines<true>(numbers, present(step), unit, pieces, scale, known);
+    };
+    // The same a line at a time, in two steps, which takes fewer registers. real: not of the segment after the last, which is split to spare
+    // registers that a branch would take, and not multiplied.
     const auto scale_line = [&](int l, bool real) {
       float numbers[kNumbers];
       read(l, numbers);
       const auto found = split::Extremes::of<split::kLanes>(numbers);
-      if (real) extremes[l].join(found);
+      if (real) known.join(l, found);
       return split::scale_of(found, unit[l]);
     };
     const auto halve_line = [&](int l, int step, const split::SegmentScale& scaling, bool real, Pieces<2>& pieces) {
       float numbers[kNumbers];
       read(l, numbers);
-      const unsigned found = split::halve_segment<kNumbers, split::kLanes>(
-          numbers, min(kSegment, depth - step * kSegment), scaling, pieces[0][l], pieces[1][l]);
-      if (real) flags[l] &= found;
+      const unsigned found =
+          split::halve_segment<kNumbers, split::kLanes>(numbers, present(step), scaling, pieces[0][l], pieces[1][l]);
+      if (real) known.join(l, found);
     };
     const auto set_scales = [&](const split::SegmentScale(&found)[2], float (&scale)[2]) {
 #pragma unroll
       for (int l = 0; l < 2; ++l) scale[l] = split::power_of_two(found[l].exponent - unit[l]);
     };
     // The first segment, before it is known how X is multiplied: nearly always by pairs alone.
-    split::SegmentScale found[2];
     Pieces<2> pieces;
-#pragma unroll
-    for (int l = 0; l < 2; ++l) found[l] = scale_line(l, true);
-#pragma unroll
-    for (int l = 0; l < 2; ++l) halve_line(l, task.begin, found[l], true, pieces);
+    float scale[2];
+    split_lines(task.begin, pieces, scale, known);
     ring_x.wait_any();
     const auto mode = shared.modes[turn.stage];
+    // Whether some lines may have outputs by pairs. If the first segments say that none has, the others are only looked through.
+    bool some = true;
     if (!mode.parts) {
-      Pieces<2> next;
-      float scale[2];
-      set_scales(found, scale);
       release_w();
+      int step = task.begin;
+      Pieces<2> next;
 #pragma unroll 1
-      for (int step = task.begin; step < task.end; ++step) {
+      for (; some && step < task.end; ++step) {
         const bool more = step + 1 < task.end;
         const auto segment = ring_x.template wait<2>();
         float high[kPart / 2], rest[kPart / 2];
@@ -338,26 +367,61 @@ __global__ void __launch_bounds__(kThreads, 1)
           }
         };
         if (more) wait_w();
-#pragma unroll
-        for (int l = 0; l < 2; ++l) found[l] = scale_line(l, more);
+        float next_scale[2];
         if constexpr (kRows > kPart) {
+          split::SegmentScale found[2];
+#pragma unroll
+          for (int l = 0; l < 2; ++l) found[l] = scale_line(l, more);
           wait_segment(high, rest, pieces);
           add(0);
           start_segment<float16, kOfA>(high, rest, pieces, segment.piece, kPart);
-        }
-        // Read again: registers are few.
+          // Read again: registers are few.
 #pragma unroll
-        for (int l = 0; l < 2; ++l) halve_line(l, step + 1, found[l], more, next);
+          for (int l = 0; l < 2; ++l) halve_line(l, step + 1, found[l], more, next);
+          set_scales(found, next_scale);
+        } else {
+          split::KnownLines found = known;
+          split_lines(step + 1, next, next_scale, found);
+          if (more) known = found;
+        }
         if (more) release_w();
         wait_segment(high, rest, pieces);
         add(kRows - kPart);
         if (!more) split::from_units(acc, unit, segment.units, work.x_lines);
         ring_x.template release<2>();
         take(pieces, next);
-        set_scales(found, scale);
+        scale[0] = next_scale[0], scale[1] = next_scale[1];
+        if (step == task.begin) {
+          const bool may = may_have_pairs(known.flags_of(0)) || may_have_pairs(known.flags_of(1));
+          some = named_any<kWarpGroup>(1 + warp / 4, may);
+        }
+      }
+      if (!some) {
+        split::Extremes others[2];
+        bool read_before = true;  // the next segment has been split
+#pragma unroll 1
+        for (; step < task.end; ++step, read_before = false) {
+          if (!read_before) {
+            wait_w();
+#pragma unroll
+            for (int l = 0; l < 2; ++l) {
+              float numbers[kNumbers];
+              read(l, numbers);
+              others[l].join(split::Extremes::of<1>(numbers));
+            }
+            release_w();
+          }
+          ring_x.template wait<2>();
+          ring_x.template release<2>();
+        }
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          others[l].join_lanes<split::kLanes>();
+          known.join(l, others[l]);
+        }
       }
     } else {
-      if (!mode.halves) flags[0] = flags[1] = 0xff;  // as if no segment had been halved
+      if (!mode.halves) known.flags = 0xffff;  // as if no segment had been halved
       // Of this lane's outputs, those by parts: two bits for each eight lines of X.
       uint32_t by_parts_here = 0;
 #pragma unroll
@@ -370,7 +434,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (step > task.begin) wait_w();
         if (mode.halves) {
           const auto segment = ring_x.template wait<2>();
-          float scale[2];
+          split::SegmentScale found[2];
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
             found[l] = scale_line(l, true);
@@ -391,7 +455,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int l = 0; l < 2; ++l) {
           float numbers[kNumbers];
           read(l, numbers);
-          if (!mode.halves) extremes[l].join(split::Extremes::of<split::kLanes>(numbers));
+          if (!mode.halves) known.join(l, split::Extremes::of<split::kLanes>(numbers));
           split::split_all_parts(numbers, split::power_of_two(-unit[l]),
                                  [&](int part, int i, uint32_t pair) { parts[part][l][i] = pair; });
         }
@@ -411,16 +475,23 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     const auto now = Task::of(work, ptx::kept(index));  // found out again: registers are few
     // What is known of W now: whether the next launch has something to do, and the last one.
-    bool done = true, held = mode.all_held;
+    unsigned left = 0;
+    bool held = mode.all_held;
+    const bool looks = !mode.parts && checks_itself(work, bias);
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       const int64_t line = now.first + own + l * 8;
-      if (lane % split::kLanes != 0 || line >= work.w_lines) continue;
-      const Facts known = extremes[l].facts(flags[l]);
-      const bool by_parts = !mode.parts || parts_hold(known, unit[l]);
-      done = done && by_parts && mode.suffices(known);
-      held = held && mode.is_held(known);
-      const Facts more = with_done(known, by_parts);
+      if (line >= work.w_lines) continue;
+      const Facts of_line = known.facts(l);
+      if (held && !mode.is_held(of_line)) {
+        held = looks && mode.may_hold(of_line) &&
+               (!mode.checks(of_line) ||
+                are_sure<kRows>(acc, l, work.x_lines, largest_exponent(of_line), mode.most, work.of_pairs));
+      }
+      if (lane % split::kLanes != 0) continue;
+      const bool by_parts = !mode.parts || parts_hold(of_line, unit[l]);
+      left += !by_parts || !mode.suffices(of_line);
+      const Facts more = with_done(of_line, by_parts);
       Facts* const to = w.line_facts + now.matrix_w * w.shape.lines_padded + line;
       if (work.one_each) {
         *to = more;
@@ -428,8 +499,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         split::add_facts(to, more);
       }
     }
-    split::tell_left(w, x, now.matrix_x, now.first + own, done, held);
+    split::tell_left(w, x, now.matrix_x, now.first + own, left == 0, held, left);
 
+    if (!some) continue;
     const int64_t lines[2] = {now.first + own, now.first + own + 8};
     split::store<kOfA>(acc, c + now.group * work.outputs + now.batch * work.m * work.n, work.n, lines, work.w_lines,
                        work.x_lines, bias, split::EveryOutput{});
@@ -449,13 +521,45 @@ struct Gathered {
   int lines[kLines];
   unsigned char w[kLines], x[kRows];  // as split_rows::BlockCodes
   alignas(16) float units_x[kRows];
-  // Codes of a warp's lines of X: of those that pairs may suit, and others. And how many lines of W a warp has found, in two rounds.
+  // Of a warp's lines of X: codes of those that pairs may suit, and of others; and the largest exponent. And how many lines of W a warp has
+  // found, in two rounds.
   uint32_t sets[kRows / 32][2];
+  int most[kRows / 32];
   int of_warp[2][kWarps];
+
+  // Of all lines of X.
+  TREDUCE_DEVICE uint32_t codes(bool others) const {
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < kRows / 32; ++i) all |= sets[i][others];
+    return all;
+  }
+  TREDUCE_DEVICE int largest() const {
+    int largest = 0;
+#pragma unroll
+    for (int i = 0; i < kRows / 32; ++i) largest = max(largest, most[i]);
+    return largest;
+  }
+  // Whether all outputs of a line of W are left.
+  TREDUCE_DEVICE bool all_left(unsigned w) const {
+    const uint32_t others = codes(true), by_pairs = ~codes_by_parts(w % split_rows::kBeside);
+    return (codes(false) & by_pairs) == 0 && ((w & split_rows::kBeside) != 0 ? others == 0 : (others & by_pairs) == 0);
+  }
 };
 
-// Waits for all threads that multiply.
-TREDUCE_DEVICE void sync_consumers() { named_barrier<kWarpGroups * kWarpGroup>(1); }
+// Waits for all threads that multiply; and these and two warps that copy and take tasks for each other.
+TREDUCE_DEVICE void sync_consumers() { named_barrier<kWarps * 32>(1); }
+template <bool kMultiplies>
+TREDUCE_DEVICE void meet_other_role() {
+  constexpr int kAll = (kWarps + 2) * 32, kGathered = 2, kTaken = 3;
+  if (kMultiplies) {
+    named_arrive<kAll>(kGathered);
+    named_barrier<kAll>(kTaken);
+  } else {
+    named_barrier<kAll>(kGathered);
+    named_arrive<kAll>(kTaken);
+  }
+}
 
 // Finds the lines of W that have outputs left, from number `first` of them on, among those of the window. Returns how many.
 // Who calls: all threads that multiply; they synchronise afterwards.
@@ -480,11 +584,10 @@ TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand
     to.units_x[thread] = split::power_of_two(-parts_exponent(of_x));
     const uint32_t pairs = __reduce_or_sync(~0u, never ? 0 : mine), others = __reduce_or_sync(~0u, never ? mine : 0);
     if (lane < 2) to.sets[warp][lane] = lane == 0 ? pairs : others;
+    to.most[warp] = __reduce_max_sync(~0u, thread < work.x_lines ? largest_exponent(of_x) : 0);
   }
   sync_consumers();
-  uint32_t sets[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < kRows / 32; ++i) sets[0] |= to.sets[i][0], sets[1] |= to.sets[i][1];
+  const uint32_t sets[2] = {to.codes(false), to.codes(true)};
   int found = 0;
   for (int from = begin, round = 0; from < end && found < first + kLines; from += kThreads * kFour, round ^= 1) {
     const int line = from + thread * kFour;
@@ -523,6 +626,114 @@ TREDUCE_DEVICE int gather(Gathered<kRows>& to, const Operand16& w, const Operand
   return max(0, min(found - first, kLines));
 }
 
+// Lines of W that are multiplied without tiles together, by so many of X, of which no octet waits for another; and lines of X for whose sums of
+// segments there is then room.
+constexpr int kFew = 16, kFewColumns = 16, kFewOctets = kFewColumns / 8;
+template <int kRows>
+constexpr int kSummedColumns = kRows > 64 ? 32 : 64;
+
+// Multiplies some gathered lines of W by parts, kFew at a time, by a share of X's lines, kFewColumns of every few_shares times as many: warps
+// share out the segments, and split both operands in registers. `sums`: of segments. A call, not to take registers from others. Who calls: all
+// threads that multiply. Synchronises.
+template <int kRows, bool kOfA>
+static __device__ __noinline__ void compute_few(const Work& work, const Task task, const Gathered<kRows>& gathered,
+                                                int count, int share, const Facts* facts_w, float* sums, float* c,
+                                                const float* bias, uint32_t* codes) {
+  constexpr int kColumns = kSummedColumns<kRows>;
+  const int warp = threadIdx.x / 32, quad = threadIdx.x % 32 / split::kLanes;
+  const float* const matrix_w = work.source.line(static_cast<uint32_t>(task.matrix_w), 0);
+  const float* const matrix_x = work.side_x.source.line(static_cast<uint32_t>(task.matrix_x), 0);
+  const auto is_mine = [&](int row) { return row / kFewColumns % work.few_shares == share; };
+#pragma unroll 1
+  for (int first = 0; first < count; first += kFew) {
+    int lines[2];
+    float factors[2];
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      lines[l] = gathered.lines[min(first + quad + l * 8, count - 1)];
+      factors[l] = split::power_of_two(parts_exponent(facts_w[lines[l]]));
+    }
+#pragma unroll 1
+    for (int column = 0; column < work.x_lines; column += kColumns) {
+      const int end = min(column + kColumns, work.x_lines);
+      const auto next_of = [&](int row) {
+        do row += kFewColumns;
+        while (row < end && !is_mine(row));
+        return row;
+      };
+      const int begin = next_of(column - kFewColumns);
+      if (begin >= end) continue;
+#pragma unroll 1
+      for (int step = task.begin + warp; step < task.end; step += kWarps) {
+        float next[kFewOctets][kNumbers];
+        const auto line_x = [&](int row) { return min(row + quad, work.x_lines - 1); };
+        const auto read_x = [&](int row) {
+#pragma unroll
+          for (int i = 0; i < kFewOctets; ++i) {
+            split::Line<>(work.side_x, matrix_x, line_x(row + i * 8)).read(work.side_x, step, next[i]);
+          }
+        };
+        Pieces<kParts> pieces;
+        float numbers[2][kNumbers];
+#pragma unroll
+        for (int l = 0; l < 2; ++l) split::Line<>(work.side_w, matrix_w, lines[l]).read(work.side_w, step, numbers[l]);
+        read_x(begin);
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          split::split_all_parts(numbers[l], factors[l],
+                                 [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+        }
+#pragma unroll 1
+        for (int row = begin; row < end;) {
+          split::PiecesX<kParts> pieces_x[kFewOctets];
+#pragma unroll
+          for (int i = 0; i < kFewOctets; ++i) {
+            split::split_pieces(next[i], -split::exponent_of(gathered.units_x[line_x(row + i * 8)]), pieces_x[i]);
+          }
+          float* const to = sums + ((step - task.begin) * kColumns + row - column + threadIdx.x % 4 * 2) * kFew + quad;
+          row = next_of(row);
+          if (row < end) read_x(row);
+          float high[kFewOctets][4] = {}, rest[kFewOctets][4] = {};
+#pragma unroll
+          for (int i = 0; i < kFewOctets; ++i) {
+            split::multiply_segment<bfloat16, kParts, kOfA>(high[i], rest[i], pieces, pieces_x[i]);
+          }
+#pragma unroll
+          for (int i = 0; i < kFewOctets; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              float sum = 0;
+              split::add_parts(sum, high[i][j], rest[i][j]);
+              to[(i * 8 + j % 2) * kFew + j / 2 * 8] = sum;
+            }
+          }
+        }
+      }
+      sync_consumers();
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kFew * kColumns; i += kWarps * 32) {
+        const int place = first + i % kFew, row = column + i / kFew;
+        if (place >= count || row >= end || !is_mine(row)) continue;
+        if (!split_rows::is_left(gathered.w[place], gathered.x[row])) continue;
+        const int64_t line = gathered.lines[place];
+        const Facts facts = facts_w[line];
+        float sum = 0;
+#pragma unroll 8
+        for (int step = 0; step < task.end - task.begin; ++step) sum += sums[step * kFew * kColumns + i];
+        sum = split::from_units(sum, split::power_of_two(-parts_exponent(facts)), gathered.units_x[row]);
+        if (checks_itself(work, bias) && code_of(facts) / kCodeRange == kRangeLargest &&
+            !is_sure(__float_as_uint(sum), largest_exponent(facts), gathered.largest(), kCertain)) {
+          atomicOr(codes, ~0u);
+        }
+        if (bias != nullptr) sum = canonical(sum + __ldg(bias + (kOfA ? row : line)));
+        c[task.group * work.outputs + task.batch * work.m * work.n +
+          (kOfA ? line * work.n + row : row * work.n + line)] = sum;
+      }
+      sync_consumers();
+    }
+  }
+}
+
 // Each warp has a ring of its own, of its lines of W: copies of these are asked for by the warp itself.
 constexpr int kBytesWarp = kBytesW / kWarps, kBoxBytesWarp = kBytesWarp / 2;
 
@@ -549,13 +760,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
   int turn = 0;  // of `count` and `next`
+  // Of few lines of a product all blocks that compute some gather all.
+  const auto tile_of_window = [](const Task& task) { return task.first / kLines % kWindowTiles; };
+  const auto are_few = [&](const Task& task) { return split::parts_wanted(x)[task.matrix_x] <= kFewLines; };
+  const auto may_have_lines = [&](const Task& task) {
+    const int lines = static_cast<int>(split::parts_wanted(x)[task.matrix_x]), tile = tile_of_window(task);
+    return lines > 0 && (are_few(task) ? tile < work.few_shares : tile * kLines < lines);
+  };
   if (warp >= kWarps) {
     ptx::release_registers<kCopying>();
+    if (warp > kWarps + 1) return;
     for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
-      meet_other_roles();  // its lines are gathered
+      // Tasks are taken as blocks get free: most have no lines.
+      if (warp > kWarps && threadIdx.x == (kWarps + 1) * 32) {
+        do {
+          next = static_cast<int>(gridDim.x + atomicAdd(split::next_task(x), 1));
+        } while (next < work.tasks && !may_have_lines(Task::of<true>(work, next)));
+        gathered.next[turn] = next;
+      }
+      __syncwarp();
+      meet_other_role<false>();  // its lines are gathered
       next = gathered.next[turn];
       if (warp > kWarps || gathered.count[turn] == 0 || !ptx::elect_one()) continue;
       const auto task = Task::of<true>(work, index);
+      if (are_few(task)) continue;
       for (int step = task.begin; step < task.end; ++step) {
         ring_x.template copy<bfloat16, kParts>(map_x_parts, step, static_cast<int>(task.matrix_x), nullptr, nullptr);
       }
@@ -566,16 +794,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::take_registers<kMultiplying>();
   const int own = warp * kWarpLines + own_line();  // of the block's lines
   char* const ring = tiles + warp * kStages * kBytesWarp;
-  // Tasks are taken as blocks get free: most have no lines, and nobody knows which.
   for (int index = blockIdx.x, next; index < work.tasks; index = next, turn ^= 1) {
     const auto task = Task::of<true>(work, index);
-    const int tile = task.first / kLines;
-    if (threadIdx.x == 0) gathered.next[turn] = static_cast<int>(gridDim.x + atomicAdd(split::next_task(x), 1));
-    const int count = gather(gathered, w, x, work, task, tile / kWindowTiles, tile % kWindowTiles * kLines);
+    const bool few = are_few(task);
+    const int tile = tile_of_window(task);
+    const int count =
+        may_have_lines(task) ? gather(gathered, w, x, work, task, task.first / kWindow, few ? 0 : tile * kLines) : 0;
     if (threadIdx.x == 0) gathered.count[turn] = count;
-    meet_other_roles();
+    meet_other_role<true>();
     next = gathered.next[turn];
     if (count == 0) continue;
+    if (few) {
+      static_assert(kGroupSegments * kSummedColumns<kRows> * kFew * 4 <= kStages * kBytesW);
+      compute_few<kRows, kOfA>(work, task, gathered, count, tile, w.line_facts + task.matrix_w * w.shape.lines_padded,
+                               reinterpret_cast<float*>(tiles), c, bias, x.codes);
+      continue;
+    }
     const float* const matrix = work.source.line(static_cast<uint32_t>(task.matrix_w), 0);
     // Where there is none, the first again: its outputs are not stored.
     const auto line_at = [&](int place) { return int64_t(gathered.lines[place < count ? place : 0]); };
@@ -617,11 +851,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     };
     const bool some = warp / 4 * 64 < count;  // lines are this warp group's
     for (int i = 0; i < kStages && some; ++i) fetch(task.begin + i, i);
+    const auto facts_at = [&](int l) {
+      return w.line_facts[task.matrix_w * w.shape.lines_padded + line_at(own + l * 8)];
+    };
     int unit[2];
 #pragma unroll
-    for (int l = 0; l < 2; ++l) {
-      unit[l] = -parts_exponent(w.line_facts[task.matrix_w * w.shape.lines_padded + line_at(own + l * 8)]);
-    }
+    for (int l = 0; l < 2; ++l) unit[l] = -parts_exponent(facts_at(l));
     float acc[S::kOutputs] = {};
     RingPosition<kStages> at_w;
     if (!some) {
@@ -659,9 +894,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     split::from_units(acc, unit, reinterpret_cast<const char*>(gathered.units_x), work.x_lines);
     const int64_t lines[2] = {own < count ? line_at(own) : work.w_lines,
                               own + 8 < count ? line_at(own + 8) : work.w_lines};
-    split::store<kOfA>(acc, c + task.group * work.outputs + task.batch * work.m * work.n, work.n, lines, work.w_lines,
-                       work.x_lines, bias,
-                       [&](int l, int row) { return split_rows::is_left(gathered.w[own + l * 8], gathered.x[row]); });
+    bool all = true, sure = true;
+#pragma unroll
+    for (int l = 0; l < 2; ++l) {
+      if (lines[l] == work.w_lines) continue;
+      const unsigned code = gathered.w[own + l * 8];
+      all = all && gathered.all_left(code);
+      if (checks_itself(work, bias) && code % split_rows::kBeside / kCodeRange == kRangeLargest) {
+        sure =
+            sure && are_sure<kRows>(acc, l, work.x_lines, largest_exponent(facts_at(l)), gathered.largest(), kCertain);
+      }
+    }
+    if (!sure) atomicOr(x.codes, ~0u);
+    float* const to = c + task.group * work.outputs + task.batch * work.m * work.n;
+    if (__all_sync(~0u, all)) {
+      split::store<kOfA>(acc, to, work.n, lines, work.w_lines, work.x_lines, bias, split::EveryOutput{});
+    } else {
+      split::store<kOfA>(acc, to, work.n, lines, work.w_lines, work.x_lines, bias,
+                         [&](int l, int row) { return split_rows::is_left(gathered.w[own + l * 8], gathered.x[row]); });
+    }
   }
 #endif
 }
@@ -682,6 +933,14 @@ cudaError_t run_shape(const Call& call, bool of_a, const Boxes& boxes, const Ope
   static_cast<split_rows::Work&>(work) = split_rows::work_of(call, S::kShape, of_a, boxes, w, x, split_x, false);
   work.tasks = static_cast<int>(work.w_tiles * p.batches * work.groups);
   work.one_each = work.groups == 1 && split_w.shape.matrices == p.batches;
+  work.side_w = split::side_of(w);
+  work.side_x = split::side_of(x);
+  work.of_pairs = certain_of_pairs(p.k);
+  const int64_t windows = ceil_div(work.w_lines, int64_t(kWindow)),
+                blocks = call.step(-2).grid / (p.batches * work.groups * windows);
+  const int64_t tiles = work.w_tiles - (windows - 1) * kWindowTiles;  // of the last window
+  work.few_shares = static_cast<int>(
+      std::max(std::min({blocks, tiles, ceil_div(int64_t(work.x_lines), int64_t(kFewColumns))}), int64_t(1)));
   const auto results = split::results_of(call, partials);
   const int depth = static_cast<int>(p.k);
   const auto of = [&](auto is_a) {
