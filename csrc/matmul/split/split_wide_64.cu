@@ -1,5 +1,5 @@
 // The kernels of split_wide.cuh for up to 64 lines of X, in a file of their own for they take long to compile.
-#include "split_wide.cuh"
+#include "split_wide_rest.cuh"
 
 namespace treduce::matmul::split_wide {
 
