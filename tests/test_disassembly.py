@@ -334,7 +334,8 @@ CORES = {
     "split_one": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_single": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_end": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
-    "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"HMMA", "LDSM", "LDGSTS"}),
+    # HMMA: see split_two_lines
+    "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"LDSM", "LDGSTS"}),
     "short_k": ({"FFMA", "LDS", "STS", "LDG", "LDGSTS"}, {"HMMA", "HGMMA", "LDSM", "UTMALDG"}),
 }
 

@@ -18,30 +18,39 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
 // What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
-// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. lines_left: of a lane that speaks for
-// several lines. Who calls: all lanes of a warp.
-TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
-                              bool done, bool held, unsigned lines_left) {
-  const bool left = !done;
-  const unsigned all_left = __reduce_add_sync(~0u, lines_left);
-  done = all_left == 0;
-  held = __all_sync(~0u, held);
+// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. Who calls: all lanes of a warp.
+TREDUCE_DEVICE void mark_left(const Operand16& many, int64_t line, bool done, bool left) {
   // The vote first, though `left` implies it: all lanes skip this together.
   if (!done && left && many.runs != nullptr) {
     const uint32_t place = static_cast<uint32_t>(line);
     atomicOr(many.runs + place / 32, 1u << place % 32);
   }
+}
+TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
+                              bool done, bool held) {
+  const bool left = !done;
+  done = __all_sync(~0u, done);
+  held = __all_sync(~0u, held);
+  mark_left(many, line, done, left);
   if (threadIdx.x % 32 != 0) return;
   if (!done) {
+    atomicOr(many.codes, ~0u);
+    parts_wanted(few)[matrix_of_few] = 1;
+  }
+  if (!held) atomicOr(few.codes, ~0u);
+}
+// The same of a lane that has left so many lines, which are counted.
+TREDUCE_DEVICE void count_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
+                               unsigned lines_left, bool held) {
+  const unsigned all_left = __reduce_add_sync(~0u, lines_left);
+  held = __all_sync(~0u, held);
+  mark_left(many, line, all_left == 0, lines_left > 0);
+  if (threadIdx.x % 32 != 0) return;
+  if (all_left > 0) {
     atomicOr(many.codes, ~0u);
     atomicAdd(parts_wanted(few) + matrix_of_few, all_left);
   }
   if (!held) atomicOr(few.codes, ~0u);
-}
-
-TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
-                              bool done, bool held) {
-  tell_left(many, few, matrix_of_few, line, done, held, !done);
 }
 
 // Who calls: one thread of a block.

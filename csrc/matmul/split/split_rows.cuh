@@ -338,8 +338,8 @@ TREDUCE_DEVICE bool is_left(unsigned w, unsigned x) {
   return by_parts(arithmetic_of(w % kBeside, x % kBeside)) && (w & x & kBeside) == 0;
 }
 
-// How lines of X are multiplied.
-template <int kRows>
+// How lines of X are multiplied. kKnowsMost: `most` is set.
+template <int kRows, bool kKnowsMost = false>
 struct Mode {
   bool halves, parts;
   bool all_held;                         // parts hold all numbers of X
@@ -356,7 +356,7 @@ struct Mode {
     Mode mode;
     mode.halves = mode.parts = false;
     mode.all_held = true;
-    mode.most = 0;
+    if constexpr (kKnowsMost) mode.most = 0;
     Others others = Others::none();
 #pragma unroll
     for (int i = 0; i < (kRows + 31) / 32; ++i) {
@@ -364,7 +364,7 @@ struct Mode {
       const Facts known = line < lines ? facts_at(line) : kPlainestFacts;
       const bool finite = line < lines && all_finite(known);
       mode.all_held = mode.all_held && __all_sync(~0u, code_of(known) / kCodeRange == kRangeAll);
-      mode.most = max(mode.most, line < lines ? largest_exponent(known) : 0);
+      if constexpr (kKnowsMost) mode.most = max(mode.most, line < lines ? largest_exponent(known) : 0);
       const unsigned kind = kind_of(known);
       if (kind != 0) others.add(kind);
       mode.by_parts[i] = __ballot_sync(~0u, finite && never_pairs(known));
@@ -373,7 +373,7 @@ struct Mode {
     }
     mode.halves = mode.halves || !mode.parts;
     mode.others = split::of_all_lanes(others);
-    mode.most = __reduce_max_sync(~0u, mode.most);
+    if constexpr (kKnowsMost) mode.most = __reduce_max_sync(~0u, mode.most);
     return mode;
   }
   // Whether that multiplies all outputs of such a line of W, of which a part is known; and whether the last launch has none to check.
@@ -397,7 +397,6 @@ struct Mode {
     Mode mode;
     mode.halves = false;
     mode.parts = mode.all_held = true;
-    mode.most = 0;
     mode.others = Others::none();
 #pragma unroll
     for (uint32_t& lines : mode.by_parts) lines = ~0u;

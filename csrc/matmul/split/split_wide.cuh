@@ -43,7 +43,7 @@ struct Tiling {
   static constexpr int kModes = kSlots / 2 + 2;
   static_assert(kSlots >= 2 + kParts && kRows % kPart == 0 && kRows <= 2 * kPart);
   static_assert(kShape.lines() == kLines && kShape.threads() == kThreads);
-  using Mode = split_rows::Mode<kRows>;
+  using Mode = split_rows::Mode<kRows, true>;
 };
 
 struct Work : split_rows::Work {
@@ -497,7 +497,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         split::add_facts(to, more);
       }
     }
-    split::tell_left(w, x, now.matrix_x, now.first + own, left == 0, held, left);
+    split::count_left(w, x, now.matrix_x, now.first + own, left, held);
 
     if (!some) continue;
     const int64_t lines[2] = {now.first + own, now.first + own + 8};
