@@ -998,8 +998,8 @@ namespace split_rows {
 
 Choice choose(const Problem& p, int64_t w_lines, int64_t x_lines, bool boxes, const Chip& chip) {
   // What a segment of a round of blocks takes, and how many a block's start and end take, which two blocks on a multiprocessor hide; and
-  // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; k16 and
-  // k32 H200, 2026-11-29).
+  // of wide tiles, whose blocks stay, how many a tile's and how many a block's (NVIDIA H200, 2026-11-22; wide tiles of 128 lines of X
+  // H100, 2026-11-25; k16 and k32 H200, 2026-11-29; wide tiles of 64 H200, 2026-11-30).
   // Blocks of few lines of X split W again, but fill the chip.
   constexpr double kSegmentTime[kShapeCount] = {1.55, 1.6, 0.66, 0.74, 1, 1.5, 1.75, 2.8}, kStart[3] = {0, 4, 1.5},
                    kWideTile = 1.5, kWideBlock = 2.5, kNotInTurns = 1.3;

@@ -434,8 +434,7 @@ struct Block {
   TREDUCE_DEVICE static void split_two(const Numbers& numbers, const int (&exponent)[2], Pieces<kParts>& parts) {
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      split::split_all_parts(numbers[l], split::power_of_two(exponent[l]),
-                             [&](int part, int i, uint32_t pair) { parts[part][l][i] = pair; });
+      split::split_pieces(numbers[l], split::power_of_two(exponent[l]), l, parts);
     }
   }
   // Multiplies it by lines in shared memory, and adds that. kOfR: those in registers are A's.

@@ -161,8 +161,7 @@ TREDUCE_DEVICE float sum_by_parts(const Work& work, const Tile& tile, const Shar
       }
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
-        split::split_all_parts(numbers[l], factors[l],
-                               [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+        split::split_pieces(numbers[l], factors[l], l, pieces);
       }
       float high[4] = {}, rest[4] = {};
       split::multiply_segment<bfloat16, kParts, kOfA>(high, rest, pieces, pieces_x);

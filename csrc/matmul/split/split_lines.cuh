@@ -17,8 +17,7 @@ TREDUCE_DEVICE uint32_t* begun(const Operand16& few) { return few.codes + kWordO
 // Who takes tasks as they come counts them here, and others in the next words.
 TREDUCE_DEVICE uint32_t* next_task(const Operand16& few) { return few.codes + kWordOfNext - kWordOfCodes; }
 
-// What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
-// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. Who calls: all lanes of a warp.
+// Marks a line of `many` that is left, where lines are marked. done: whether none of the warp's is. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void mark_left(const Operand16& many, int64_t line, bool done, bool left) {
   // The vote first, though `left` implies it: all lanes skip this together.
   if (!done && left && many.runs != nullptr) {
@@ -26,6 +25,8 @@ TREDUCE_DEVICE void mark_left(const Operand16& many, int64_t line, bool done, bo
     atomicOr(many.runs + place / 32, 1u << place % 32);
   }
 }
+// What a lane has found out about a line of `many`: whether all its products with those of `few` are done, and whether parts hold all
+// numbers that they meet, and no pairs are to be checked. If not, the next launches have something to do. Who calls: all lanes of a warp.
 TREDUCE_DEVICE void tell_left(const Operand16& many, const Operand16& few, int64_t matrix_of_few, int64_t line,
                               bool done, bool held) {
   const bool left = !done;

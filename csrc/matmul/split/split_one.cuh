@@ -247,8 +247,7 @@ __global__ void __launch_bounds__(kThreads, split_warps::kBlocks)
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
             known.join(l, split::Extremes::of<kQuad>(numbers[l]));
-            split::split_all_parts(numbers[l], split::power_of_two(-unit[l]),
-                                   [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+            split::split_pieces(numbers[l], split::power_of_two(-unit[l]), l, pieces);
           }
           split::read_words<kParts>(x.parts + int64_t(begin + step) * kSegment + lane % kQuad * 4,
                                     x.shape.lines * x.shape.depth, parts_x);

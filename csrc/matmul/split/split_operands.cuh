@@ -163,7 +163,7 @@ struct IntoParts : Task {
   }
 };
 
-// Of each matrix of few lines: how many lines want its parts that split_lines left, or more.
+// Of each matrix of few lines: how many lines want its parts that split_lines left, or more, where count_left counts them; else whether some do.
 TREDUCE_DEVICE uint32_t* parts_wanted(const Operand16& few) { return few.codes + kLineWords - kWordOfCodes; }
 
 // The same of few lines, of those that pairs may suit, of matrices whose parts more than `spared` lines want.

@@ -28,6 +28,11 @@ TREDUCE_DEVICE void split_pieces(const float (&numbers)[kNumbers], int exponent,
   split_all_parts(numbers, power_of_two(exponent), [&](int part, int i, uint32_t pair) { pieces[part][i] = pair; });
 }
 
+// The same of one of a lane's two lines of W, times `factor`.
+TREDUCE_DEVICE void split_pieces(const float (&numbers)[kNumbers], float factor, int l, Pieces<kParts>& pieces) {
+  split_all_parts(numbers, factor, [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+}
+
 // Reads a lane's words of a segment from memory: of piece after piece, `step` further each.
 template <int kPieces>
 TREDUCE_DEVICE void read_words(const uint16_t* from, int64_t step, PiecesX<kPieces>& pieces) {

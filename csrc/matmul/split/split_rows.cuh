@@ -1099,9 +1099,7 @@ cudaError_t run(const Call& call, bool of_a, const Operand& w, const Operand& x,
   const split::Task split_all = split::task_of(x, regions_x.splitting, split_x, {0, call.prepared.groups});
   const bool wide_tiles = !call.prepared.small && is_wide(call.prepared.shape);
   const bool late = split::parts_are_late(split_x.shape);
-  const int64_t scales = call.prepared.small            ? split_warps::kRows
-                         : is_wide(call.prepared.shape) ? kShapes[call.prepared.shape].rows
-                                                        : 0;
+  const int64_t scales = call.prepared.small ? split_warps::kRows : wide_tiles ? kShapes[call.prepared.shape].rows : 0;
   cudaError_t error =
       launch(regions_x.together == 1 ? &split::split_lines<1> : &split::split_lines<split::kTogether>, call.step(0),
              split::IntoHalves{split_all, scales}, split::IntoParts{split_all, nullptr}, split_w, call.step(0).cluster,

@@ -156,8 +156,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           float numbers[kNumbers];
           split_rows::read_line<kRead>(tile, own + l * 8, numbers);
           if constexpr (!by_halves()) seen[l].add(split::Extremes::of<split::kLanes>(numbers), 0xff);
-          split::split_all_parts(numbers, split::power_of_two(-unit[l]),
-                                 [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+          split::split_pieces(numbers, split::power_of_two(-unit[l]), l, pieces);
         }
         if constexpr (!by_halves()) release_w();
         wait_x();

@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
             float numbers[kNumbers];
             read_line(l, numbers);
             if (!mode.halves) known[l] = join(known[l], split::Extremes::of<kQuad>(numbers).facts(0xff));
-            split::split_all_parts(numbers, split::power_of_two(-unit[l]),
-                                   [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+            split::split_pieces(numbers, split::power_of_two(-unit[l]), l, pieces);
           }
           PiecesX<kParts> parts_x;
           split::read_words<kParts>(x.parts + of_x + step * kSegment, x.shape.matrices * x.shape.lines * x.shape.depth,

@@ -153,7 +153,7 @@ struct RingOfX {
 // lanes that read shared memory together touch every bank once.
 TREDUCE_DEVICE int own_line() { return split::line_in_set(static_cast<int>(threadIdx.x) % 32 / split::kLanes); }
 
-// Whether the second launch finds out itself that its outputs are certain, which the last one then need not look at: it has all of each output.
+// Whether these launches find out themselves that outputs are certain, which the last one then need not look at: they have all of each output.
 TREDUCE_DEVICE bool checks_itself(const Work& work, const float* bias) { return work.one_each && bias == nullptr; }
 
 // Whether all of a lane's outputs of a line of W are surely certain, by their least one. most_w, most_x: the largest exponents.
@@ -312,11 +312,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     float acc[S::kOutputs] = {};
     split::KnownLines known;
     const auto present = [&](int step) { return min(kSegment, depth - step * kSegment); };
-    const auto split_lines = [&](int step, Pieces<2>& pieces, float (&scale)[2], split::KnownLines& known) {
+    // Splits a segment of both lines.
+    const auto split_lines = [&](int step, Pieces<2>& pieces, float (&scale)[2], split::KnownLines& found) {
       float numbers[2][kNumbers];
 #pragma unroll
       for (int l = 0; l < 2; ++l) read(l, numbers[l]);
-      split::split_two_lines<true>(numbers, present(step), unit, pieces, scale, known);
+      split::split_two_lines<true>(numbers, present(step), unit, pieces, scale, found);
     };
     // The same a line at a time, in two steps, which takes fewer registers. real: not of the segment after the last, which is split to spare
     // registers that a branch would take, and not multiplied.
@@ -454,8 +455,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           float numbers[kNumbers];
           read(l, numbers);
           if (!mode.halves) known.join(l, split::Extremes::of<split::kLanes>(numbers));
-          split::split_all_parts(numbers, split::power_of_two(-unit[l]),
-                                 [&](int part, int i, uint32_t pair) { parts[part][l][i] = pair; });
+          split::split_pieces(numbers, split::power_of_two(-unit[l]), l, parts);
         }
         release_w();
         const auto segment = ring_x.template wait<kParts>();

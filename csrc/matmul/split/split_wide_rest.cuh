@@ -179,8 +179,7 @@ static __device__ __noinline__ void compute_few(const Work& work, const Task tas
         read_x(begin);
 #pragma unroll
         for (int l = 0; l < 2; ++l) {
-          split::split_all_parts(numbers[l], factors[l],
-                                 [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+          split::split_pieces(numbers[l], factors[l], l, pieces);
         }
 #pragma unroll 1
         for (int row = begin; row < end;) {
@@ -375,8 +374,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         float numbers[kNumbers];
         split_rows::read_line<ReadW::along_k, kWarpLines>(ring + at_w.stage * kBytesWarp, own % kWarpLines + l * 8,
                                                           numbers);
-        split::split_all_parts(numbers, split::power_of_two(-unit[l]),
-                               [&](int part, int i, uint32_t pair) { pieces[part][l][i] = pair; });
+        split::split_pieces(numbers, split::power_of_two(-unit[l]), l, pieces);
       }
       __syncwarp();
       const auto segment = ring_x.template wait<kParts>();
