@@ -150,7 +150,10 @@ def blind(tool: str, rung: str, dtype: torch.dtype, n: int, kernels: list[str]) 
 # Where many lines meet few, other kernels multiply them.
 MANY_LINES = {"split_fp16": [(60, 8700, 130), (100, 8700, 130)], "split_direct": [(3, 8700, 130), (40, 8700, 130)]}
 # And where pairs do not suit some rows and columns alone, or no row: also in clusters that go several rounds.
-SOME_SELECT = {"split_fp16": [(300, 500, 2100), (17, 700, 130)], "split_direct": [(40, 50, 130), (9000, 12, 130)]}
+SOME_SELECT = {
+    "split_fp16": [(300, 500, 2100), (17, 700, 130)],
+    "split_direct": [(40, 50, 130), (9000, 12, 130), (61, 738, 1030)],
+}
 ALL_SPREAD = {
     "split_fp16": [(17, 700, 130), (8700, 60, 300), (8700, 100, 300)],
     "split_direct": [
@@ -160,6 +163,9 @@ ALL_SPREAD = {
         (9000, 40, 130),
         (9000, 20, 300),
         (20, 9000, 300),
+        (10, 294, 3966),
+        (656, 64, 868),
+        (70, 844, 568),
     ],
 }
 

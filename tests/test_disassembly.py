@@ -156,6 +156,7 @@ PIECES = {
     "split_wide": "split_fp16",
     "split_held": "split_direct",
     "split_single": "split_direct",
+    "split_some": "split_direct",
     "small_f64": "specialized_f64",
     "short_k": "pipelined",
     "split": "split_fp16",
@@ -171,6 +172,7 @@ LOADED_AGAIN = {
     "split_turns": 13,
     "split_fp16": 11,
     "split_single": 9,
+    "split_some": 6,
     "split_warps": 4,
 }
 
@@ -333,6 +335,7 @@ CORES = {
     "split_warps": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_one": ({"HMMA", "UTMALDG"}, {"HGMMA", "LDSM", "LDGSTS"}),
     "split_single": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
+    "split_some": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "split_end": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     # HMMA: see split_two_lines
     "split_wide": ({"HGMMA", "UTMALDG", "USETMAXREG"}, {"LDSM", "LDGSTS"}),

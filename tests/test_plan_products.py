@@ -187,7 +187,7 @@ def test_clusters_share_the_k_of_few_tiles():
         (1, 4096, 1024, 1),
         (1, 1024, 1024, 2),
         (1, 768, 3072, 4),
-        (16, 1024, 4096, 2),
+        (4, 1024, 1024, 2),
         (32, 32, 4096, 8),
     ):
         p = plan("matmul", (m, k), (k, n))
@@ -203,9 +203,35 @@ def test_clusters_share_the_k_of_few_tiles():
             tile_m, tile_n = p.tile
             assert launch.grid == (-(-m // tile_m) * -(-n // tile_n) * launch.cluster, 1)
             assert launch.cluster in (1, 2, 4, 8) and launch.cluster <= -(-k // 64)
-            assert launch.cluster == 1 or launch.grid[0] * launch.block[0] <= multiprocessors * 512
+            if launch.kernel != "multiply tiles, clusters share k":
+                assert launch.cluster == 1 or launch.grid[0] * launch.block[0] <= multiprocessors * 512
             places = min(512 // launch.block[0], -(-launch.grid[0] // multiprocessors))
             assert launch.shared_bytes * places <= 226 << 10
+
+
+def test_clusters_share_the_k_of_some_lines():
+    """Tiles of sixteens of the more lines by eights of the others, in as few rounds of clusters as there are."""
+    for m, n, k, tile, cluster in (
+        (32, 1024, 4096, (32, 80), 8),
+        (64, 768, 3072, (32, 112), 8),
+        (768, 23, 3072, (64, 24), 8),
+        (47, 1280, 1280, (24, 96), 4),
+    ):
+        p = plan("linear", (m, k), (n, k))
+        (launch,) = p.launches
+        assert (p.rung, p.tile, p.workspace_bytes) == ("split_direct", tile, 0), (m, n, k)
+        assert (launch.kernel, launch.cluster, launch.block) == ("multiply tiles, clusters share k", cluster, (512, 1))
+        assert launch.shared_bytes <= 227 << 10
+    # Batches, few lines, short k, and more or fewer lines than were measured.
+    for m, n, k, batch in (
+        (64, 768, 3072, 2),
+        (8, 768, 3072, 1),
+        (64, 768, 448, 1),
+        (64, 4100, 3072, 1),
+        (64, 150, 3072, 1),
+    ):
+        p = plan("matmul", (batch, m, k), (batch, k, n), variant="split_direct")
+        assert p.launches[0].kernel != "multiply tiles, clusters share k", (m, n, k)
 
 
 def test_lines_are_held_where_the_others_are_many():

@@ -1223,8 +1223,8 @@ DIRECT_PRODUCTS = [
     (3, 200, 20_000, ()),
     (30, 40, 4096, ()),
     (128, 120, 2112, ()),
-    (33, 1000, 4100, ()),
-    (100, 90, 13_000, ()),
+    (33, 1000, 4100, (2,)),
+    (100, 90, 13_000, (2,)),
     # Many lines by few: of one matrix or of many, in rows that are aligned or not.
     (1, 40_000, 640, ()),
     (30_003, 7, 384, ()),
@@ -1243,11 +1243,50 @@ DIRECT_PRODUCTS = [
 ]
 
 
+# Of some lines by more, whose clusters share k (split_some.cu).
+SHARED_K = [
+    (489, 13, 624, ()),
+    (10, 294, 3966, ()),
+    (656, 64, 868, ()),
+    (945, 89, 520, ()),
+    (272, 100, 1173, ()),
+    (61, 2738, 512, ()),
+    (103, 2988, 630, ()),
+    (83, 844, 568, ()),
+    (11, 217, 4412, ()),
+    (71, 1906, 564, ()),
+    (64, 768, 3072, ()),
+    (16, 1094, 5040, ()),
+]
+
+
+def shares_k(p):
+    return p.launches[0].kernel == "multiply tiles, clusters share k"
+
+
+def direct_plan(m, n, k, batch):
+    return torch_reduce.plan("matmul", (*batch, m, k), (*batch, k, n), variant="split_direct", device="H200")
+
+
+def test_every_tile_whose_clusters_share_k_is_tested():
+    """Sixteens of the more lines by eights of the others, one tile of these and several; one group of k and more."""
+    found = set()
+    for m, n, k, batch in SHARED_K:
+        p = direct_plan(m, n, k, batch)
+        assert shares_k(p), (m, n, k)
+        of_w, of_x = sorted(zip((m, n), p.tile, strict=True), reverse=True)
+        found |= {("sets", of_w[1] // 16), ("octets", of_x[1] // 8), ("tiles", of_x[0] > of_x[1])}
+        found |= {("cluster", p.launches[0].cluster, m > n), ("groups", k > 2048)}
+    assert {f for f in found if f[0] != "cluster"} == {
+        *(("sets", i) for i in range(1, 9)),
+        *(("octets", i) for i in range(1, 9)),
+        *((kind, of) for kind in ("tiles", "groups") for of in (False, True)),
+    }
+    assert {f for f in found if f[0] == "cluster"} == {("cluster", c, a) for c in (1, 2, 4, 8) for a in (False, True)}
+
+
 def test_every_tile_of_small_products_is_tested():
-    plans = [
-        torch_reduce.plan("matmul", (*b, m, k), (*b, k, n), variant="split_direct", device="H200")
-        for m, n, k, b in DIRECT_PRODUCTS
-    ]
+    plans = [p for p in itertools.starmap(direct_plan, DIRECT_PRODUCTS) if not shares_k(p)]
     found = {(p.tile, p.launches[0].block[0]) for p in plans}
     tiles = {(64, 64), (64, 32), (32, 32), (16, 16), (16, 8), (8, 16)}
     several = {(tile, t) for tile in tiles for t in (256, 512)} - {((64, 64), 256), ((64, 32), 256)}
@@ -1292,7 +1331,7 @@ def assert_small_has_bits_of_large(rung, m, n, k, batch, layout, more):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["NN", "NT", "TU", "UU"])
-@pytest.mark.parametrize(("m", "n", "k", "batch"), DIRECT_PRODUCTS)
+@pytest.mark.parametrize(("m", "n", "k", "batch"), DIRECT_PRODUCTS + SHARED_K)
 def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
     poison()
     assert_small_has_bits_of_large(DIRECT, m, n, k, batch, layout, more=300)
@@ -1300,7 +1339,7 @@ def test_small_products_have_the_bits_of_large(m, n, k, batch, layout, poison):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["NN", "TT"])
-@pytest.mark.parametrize(("m", "n", "k", "batch"), [p for p in DIRECT_PRODUCTS if p[1] > 1 and p[2] <= 4500])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [p for p in DIRECT_PRODUCTS + SHARED_K if p[1] > 1 and p[2] <= 4500])
 def test_checked_pairs_of_small_products_are_plain_where_they_are_next_to_nothing(m, n, k, batch, layout, poison):
     """Where all lines have such outputs, and where one has; spread lines on either side."""
     poison()
@@ -1324,7 +1363,8 @@ FAR_SEGMENTS = {"all": slice(0, None), "late": slice(12, None), "last": slice(-1
 @pytest.mark.cuda
 @pytest.mark.parametrize("far", FAR_SEGMENTS)
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(64, 768, 3072), (30, 40, 4100), (100, 90, 13_000), (128, 761, 1000), (500, 512, 1000)]
+    ("m", "n", "k"),
+    [(64, 768, 3072), (30, 40, 4100), (100, 90, 13_000), (128, 761, 1000), (500, 512, 1000), (10, 294, 3966)],
 )
 def test_small_products_that_no_pairs_suit_have_the_bits_of_large(m, n, k, far, poison):
     """A block then stops multiplying pairs, in whatever round it finds so."""

@@ -172,12 +172,22 @@ struct Choice {
 std::optional<Choice> choose(const Problem&, const Chip&);
 }  // namespace split_single
 
+namespace split_some {
+struct Choice {
+  int sets, octets, cluster;  // see split_launches.h
+  double time;                // in microseconds
+};
+// None: the kernel cannot.
+std::optional<Choice> choose(const Problem&, const Chip&);
+}  // namespace split_some
+
 namespace split_direct {
 struct Choice {
   Index index;
-  int cluster;          // blocks that share a tile's k: 1, 2, 4 or 8
-  int64_t shares;       // of split_held, if that is faster than tiles; else 0
-  bool single = false;  // whether split_single is
+  int cluster;                                            // blocks that share a tile's k: 1, 2, 4 or 8
+  int64_t shares;                                         // of split_held, if that is faster than tiles; else 0
+  bool single = false;                                    // whether split_single is
+  std::optional<split_some::Choice> some = std::nullopt;  // if that is
 };
 Choice choose(const Problem& p, const Chip& chip);
 // Whether it is faster than split_fp16.

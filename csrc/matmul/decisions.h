@@ -32,8 +32,9 @@ struct Decisions {
   // computes the transposed product; registers: of register_operand.cu; in_place: of in_place.cu; short_k: of short_k.cu.
   int shape = 0;
   bool few = false, few_outputs = false, few_columns = false, registers = false, in_place = false, short_k = false;
-  // The kernel for small matrices (small_tiles.cuh), of small tiles (small_f64.cu), or for few lines (split_warps.cuh, split_held.cu).
-  bool small = false;
+  // The kernel for small matrices (small_tiles.cuh), of small tiles (small_f64.cu), or for few lines (split_warps.cuh, split_held.cu). some:
+  // that for some lines, of split_direct (split_some.cu).
+  bool small = false, some = false;
   int64_t tile_m = 0, tile_n = 0;
   int stages = 0;  // of the ring in shared memory; 0: none
 

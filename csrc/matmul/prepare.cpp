@@ -742,6 +742,20 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
             split_single::kBlocks, chip);
     return;
   }
+  if (choice.some) {
+    const bool of_a = p.m > p.n;
+    const int64_t segments = ceil_div(p.k, int64_t(kSegment));
+    const int w_lines = choice.some->sets * split_some::kSet, x_lines = choice.some->octets * split_some::kOctet;
+    out.some = true;
+    out.tile_m = of_a ? w_lines : x_lines;
+    out.tile_n = of_a ? x_lines : w_lines;
+    overlap(add_blocks("multiply tiles, clusters share k", tiles_of(p, out.tile_m, out.tile_n) * choice.cluster, out,
+                       split_some::kThreads, choice.cluster,
+                       static_cast<int>(
+                           split_some::shared_bytes(segments, choice.some->sets, choice.some->octets, choice.cluster))),
+            /*blocks=*/1, chip);
+    return;
+  }
   out.shape = choice.index;
   const split_direct::Shape& s = split_direct::kShapes[out.shape];
   out.tile_m = s.tile_m();
@@ -793,11 +807,11 @@ bool operator==(const Prepared& a, const Prepared& b) {
   };
   const auto decided = [&](const Prepared& p) {
     return std::make_tuple(p.row, p.shape, p.few, p.few_outputs, p.few_columns, p.registers, p.in_place, p.short_k,
-                           p.small, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading, p.view_b.reading,
-                           p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart, p.parts_shape,
-                           p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a), split(p.split_b),
-                           p.partials, p.left_tiles, p.left_words, p.shared_groups, p.shared_sums, p.dealt,
-                           p.accumulators, p.counters, p.operations, p.bytes_read, p.bytes_written);
+                           p.small, p.some, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
+                           p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart,
+                           p.parts_shape, p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a),
+                           split(p.split_b), p.partials, p.left_tiles, p.left_words, p.shared_groups, p.shared_sums,
+                           p.dealt, p.accumulators, p.counters, p.operations, p.bytes_read, p.bytes_written);
   };
   return decided(a) == decided(b) && a.launches == b.launches && a.workspace == b.workspace;
 }

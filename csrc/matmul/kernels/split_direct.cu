@@ -22,6 +22,7 @@
 #include "../split/split_launches.h"
 #include "../split/split_pieces.cuh"
 #include "../split/split_single.h"
+#include "../split/split_some.h"
 #include "../split/split_source.cuh"
 
 namespace treduce::matmul::split_direct {
@@ -786,6 +787,7 @@ cudaError_t launch_one(const Call& call) {
   if (call.launch_count == 0) return hopper::clear(call);
   if (call.prepared.small) return split_held::run(call);
   if (call.prepared.few) return split_single::run(call);
+  if (call.prepared.some) return split_some::run(call);
   const Problem& p = call.problem;
   const Shape& shape = kShapes[call.prepared.shape];
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);

@@ -302,6 +302,30 @@ inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < 
 
 }  // namespace split_held
 
+// Of split_direct, too: some lines of X, long k, and up to a few thousand lines of W. A cluster has a tile, and a block a run of its segments.
+namespace split_some {
+
+// A tile has up to kMostSets sixteens of lines of W, of which a warp multiplies one at a time, and up to kMostOctets eights of X.
+constexpr int kSet = 16, kOctet = 8, kMostSets = 8, kMostOctets = 8, kWarps = 16, kThreads = kWarps * 32,
+              kMostCluster = 8;
+constexpr int kMostGroups = 8;      // of k
+constexpr int kMostPartOctets = 4;  // that are multiplied by parts at a time
+// Of X, 16 bytes each: a segment of so many octets, as pairs or as parts.
+TREDUCE_HOST_DEVICE constexpr int piece_quads(int octets) {
+  const int parts = (octets < kMostPartOctets ? octets : kMostPartOctets) * split_direct::kPartBytes;
+  const int pairs = octets * split_direct::kPairBytes;
+  return (pairs > parts ? pairs : parts) / 16;
+}
+// What is known of lines; and all of it: that, of a block's segments X and its scales, of all segments its share of the sums.
+constexpr int kKnownBytes = 27 << 10;
+constexpr int64_t shared_bytes(int64_t segments, int sets, int octets, int cluster) {
+  const int64_t each = ceil_div(segments, int64_t(cluster));
+  return kKnownBytes + each * (piece_quads(octets) * 16 + octets * kOctet * 4) +
+         segments * sets * octets * 32 * 16 / cluster;
+}
+
+}  // namespace split_some
+
 // Of split_direct, too: one line of X, and W along k. A cluster has 16 lines of W, and a block a run of their segments: it splits X's for
 // all its warps, and each warp splits segments of W in the registers that it multiplies from.
 namespace split_single {
