@@ -1245,18 +1245,20 @@ DIRECT_PRODUCTS = [
 
 # Of some lines by more, whose clusters share k (split_some.cu).
 SHARED_K = [
-    (489, 13, 624, ()),
-    (10, 294, 3966, ()),
-    (656, 64, 868, ()),
-    (945, 89, 520, ()),
-    (272, 100, 1173, ()),
-    (61, 2738, 512, ()),
-    (103, 2988, 630, ()),
+    (12, 239, 2481, ()),
+    (792, 9, 1680, ()),
+    (72, 1856, 1176, ()),
+    (703, 25, 4303, ()),
+    (98, 634, 544, ()),
+    (2863, 76, 916, ()),
     (83, 844, 568, ()),
-    (11, 217, 4412, ()),
+    (1376, 98, 615, ()),
+    (11, 462, 1575, ()),
+    (1314, 57, 544, ()),
     (71, 1906, 564, ()),
     (64, 768, 3072, ()),
     (16, 1094, 5040, ()),
+    (10, 294, 3966, ()),
 ]
 
 
@@ -1386,6 +1388,41 @@ def test_small_products_that_no_pairs_suit_have_the_bits_of_large(m, n, k, far, 
         whole = product(torch.cat([a, beside]), torch.cat([b, beside]).mT, SPLIT)[:m, :n].contiguous()
         for _ in range(2):
             assert_same_bits(product(a, b.mT, DIRECT), whole, f"far: {of_a}, {of_b}")
+
+
+def one_hot(shape, g):
+    """Zero in nearly all segments."""
+    return torch.nn.functional.one_hot(
+        torch.randint(shape[-1], shape[:-1], generator=g, device="cuda"), shape[-1]
+    ).float()
+
+
+def later_larger(shape, g, orders=70):
+    """Of the second half of k, which parts in units of the first numbers do not hold."""
+    x = normal(shape, g)
+    x[::3, shape[-1] // 2 :] *= 2.0**orders
+    return x
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NN", "NT", "UU"])
+@pytest.mark.parametrize(("m", "n", "k"), [p[:3] for p in SHARED_K if p[2] > 900])
+def test_clusters_that_multiply_all_of_x_by_parts_at_once(m, n, k, layout, poison):
+    """No line of the fewer has outputs by pairs, as each block finds of its segments: it is such there, or zero."""
+    poison()
+    g = torch.Generator(device="cuda").manual_seed(k)
+    beside = normal((300, k), g)
+    for few, more in itertools.product((sharp_softmax, one_hot, full_range), (normal, sharp_softmax, later_larger)):
+        x, w = few((min(m, n), k), g), more((max(m, n), k), g)
+        for exceptional in (False, True):
+            if exceptional:
+                x[1, k // 3], w[2, k // 2], w[5, 0] = NAN, INF, -INF
+            a, b = (x, w.mT) if m <= n else (w, x.mT)
+            large = torch.cat([a, beside]), torch.cat([b, beside.mT], -1)
+            whole = product(*large, SPLIT)[:m, :n].contiguous()
+            a, b = in_layout(a.contiguous(), layout[0]), in_layout(b.contiguous(), layout[1])
+            found = product(a, b, DIRECT)
+            assert_same_bits(found, whole, f"{few.__name__} by {more.__name__}, exceptional: {exceptional}")
 
 
 # Products whose blocks compute what pairs leave of their tiles: of each shape, and of one task and several.

@@ -1207,7 +1207,7 @@ namespace {
 // Microseconds, fitted to 1,300 times of 119 products of 9 to 128 lines by 200 to 3,500, k of 500 to 8,000, in two layouts (NVIDIA H200,
 // 2026-11-30): half of them are met within 5 %. A warp has so many turns of a segment, and takes less of the last where others have none.
 double time_of(const Problem& p, const Choice& c, const Chip& chip) {
-  constexpr double kLaunch = 1.45, kBegin = 1.13, kFurther = 1.94, kTurn = 1.65, kTurnOctet = 0.3, kTurnX = 1.38,
+  constexpr double kLaunch = 1.45, kBegin = 1.7, kFurther = 1.94, kTurn = 1.65, kTurnOctet = 0.3, kTurnX = 1.38,
                    kByNumbers = 1.46, kFull = 0.53, kAdd = 0.009, kNumbers = 1.33e6;
   const int64_t segments = ceil_div(p.k, int64_t(kSegment)), each = ceil_div(segments, int64_t(c.cluster));
   const int64_t lines = std::max(p.m, p.n);
@@ -1361,11 +1361,10 @@ bool pays(const Problem& p, const Chip& chip) {
   const split_fp16::Way other = split_fp16::fastest(p, chip);
   if (best.choice.some) {
     // Of 182 products of 9 to 128 lines, k of 500 to 8,000 (NVIDIA H200, 2026-11-30), what is so chosen takes 0.92 of the time without
-    // split_some with normal numbers, 0.87 with rows of softmax, 0.83 with such on both sides, and 1.015 of the faster way's. Lines that have been
-    // split before, and X's parts multiplied beside halves, cost less where X spreads.
-    constexpr double kFasterOfRows = 0.9;
+    // split_some with normal numbers, 0.87 with rows of softmax, 0.83 with such on both sides, and 1.02 of the faster way's. X's parts that are
+    // multiplied beside halves cost less where X spreads, above all where W is read number by number.
     const bool rows = other.as_read == AsRead::a || other.as_read == AsRead::b;
-    return best.time < (rows ? kFasterOfRows : 1) * other.time;
+    return best.time < (!rows ? 1 : longer_is_along_k(p) && p.k % 4 == 0 ? 0.9 : 0.8) * other.time;
   }
   if (p.k > kMostDepth) return single && best.time < kFaster * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.

@@ -317,7 +317,7 @@ TREDUCE_HOST_DEVICE constexpr int piece_quads(int octets) {
   return (pairs > parts ? pairs : parts) / 16;
 }
 // What is known of lines; and all of it: that, of a block's segments X and its scales, of all segments its share of the sums.
-constexpr int kKnownBytes = 27 << 10;
+constexpr int kKnownBytes = 29 << 10;
 constexpr int64_t shared_bytes(int64_t segments, int sets, int octets, int cluster) {
   const int64_t each = ceil_div(segments, int64_t(cluster));
   return kKnownBytes + each * (piece_quads(octets) * 16 + octets * kOctet * 4) +

@@ -17,6 +17,7 @@
 namespace treduce::matmul::split_some {
 
 using split::kNumbers;
+constexpr uint32_t kEveryFourth = 0x11111111;
 constexpr int kQuad = split::kLanes;  // lanes of a line
 constexpr int kMostW = kMostSets * kSet, kMostX = kMostOctets * kOctet, kMostLines = kMostW + kMostX;
 
@@ -57,8 +58,11 @@ struct Shared {
   Facts found[kWarps][kMostLines], told[kMostCluster][kMostLines], lines[kMostLines];
   int units[kMostGroups][kMostLines];   // exponents
   uint32_t plain[kMostW][kMostX / 32];  // outputs of the block's share that are computed on the plain cores
-  bool some_plain;
-  bool may_have_pairs[kWarps];  // as far as a warp's lines of X tell
+  bool some_plain, some_not_finite;     // whether there are such, of finite lines and of others
+  // Of an octet of X, in the segments that a warp has split: lines that no pairs suit, and above them those that are zero, a bit each.
+  uint32_t unsuited[kMostCluster][kWarps];
+  bool hold[kMostW];  // parts of these lines of W in units are those of the lines
+  split_left::List list;
   Work work;  // for a function that is called: of a kernel's parameters it would know only where they are
 };
 static_assert(sizeof(Shared) <= kKnownBytes && kKnownBytes % 16 == 0);
@@ -199,10 +203,13 @@ struct Tile {
       }
       if (ends_group(segment)) tell_unit(segment, kMostW + line, unit);
     }
-    const bool may = __any_sync(~0u, o.first < end && may_have_pairs(seen.flags));
-    if (lane() == 0) shared.may_have_pairs[warp] = may;
     const Facts known = seen.facts();
     if (lane() % kQuad == 0) shared.found[o.finder][kMostW + line] = known;
+    // A line of which every segment is such, or zero, has no output by pairs. There may be no segments.
+    const bool zero = (known & kZero) != 0;
+    const uint32_t unsuited = __ballot_sync(~0u, lane() % kQuad == 0 && !zero && never_pairs(known)),
+                   zeros = __ballot_sync(~0u, lane() % kQuad == 0 && zero);
+    if (lane() < blocks()) tell(lane(), &shared.unsuited[rank][warp], unsuited | zeros << 1);
   }
   TREDUCE_DEVICE void split_x_into_parts(const Range& range) const {
     const Octet o = octet_of_warp(range);
@@ -240,8 +247,29 @@ struct Tile {
     tell(to, sums + segment * range.share + four - to * range.share, float4{value[0], value[1], value[2], value[3]});
   }
 
-  TREDUCE_DEVICE void multiply_pairs(const Range& range) const {
-    constexpr int kSplitBarrier = 1;
+  // Whether no line of X has outputs by pairs. The same in the whole cluster, of which all have split theirs. Who calls: all lanes of a warp.
+  TREDUCE_DEVICE bool all_by_parts() const {
+    if (work.octet_count() > kMostPartOctets) return false;
+    uint32_t never = ~0u, some = 0;
+#pragma unroll
+    for (int i = 0; i < kMostCluster * kWarps / 32; ++i) {
+      const int from = i * 32 / kWarps + lane() / kWarps, of_block = lane() % kWarps;
+      if (from >= blocks()) continue;
+      const int octet = of_block - static_cast<int>(work.octets.quotient_of_small(of_block)) * work.octet_count();
+      const uint32_t found = shared.unsuited[from][of_block];
+      // Every fourth bit is a line's; those of the octets lie beside one another.
+      const uint32_t is = (found & kEveryFourth) << octet, zero = (found >> 1 & kEveryFourth) << octet;
+      never &= is | zero | ~(kEveryFourth << octet);
+      some |= is;
+    }
+    const uint32_t all = __reduce_and_sync(~0u, never) & __reduce_or_sync(~0u, some);
+    uint32_t wanted = 0;
+    for (int octet = 0; octet < work.octet_count(); ++octet) wanted |= kEveryFourth << octet;
+    return (all & wanted) == wanted;
+  }
+
+  // Returns whether it was left to multiply, for all of X is by parts.
+  TREDUCE_DEVICE bool multiply_pairs(const Range& range) const {
     const Set mine = set_of_warp();
     const int quad = lane() / kQuad;
     float numbers[2][kNumbers];
@@ -265,30 +293,30 @@ struct Tile {
       if (!alone()) cluster::wait();  // all blocks have begun, so they may be told of what is found
       split_x(octet);
     }
-    if (mine.first >= end) hopper::named_arrive<kThreads>(kSplitBarrier);
-    bool multiplies = true;
-#pragma unroll 1
-    for (int segment = mine.first; segment < end; segment += mine.step) {
+    if (!alone()) cluster::arrive();
+    int segment = mine.first;
+    do {
       split::Pieces<2> of_w;
       float scale[2];
-      if (multiplies) {
+      if (segment < end) {
         if (segment / kGroupSegments != group) {
           group = segment / kGroupSegments;
 #pragma unroll
           for (int l = 0; l < 2; ++l) unit[l] = split::unit_of(work.w.source, mine.lines[l], group, sampled[l].numbers);
         }
         split::split_two_lines(numbers, present_in(segment), unit, of_w, scale, known);
-      } else {
-#pragma unroll
-        for (int l = 0; l < 2; ++l) known.join(l, split::Extremes::of<kQuad>(numbers[l]));
+        ask_w(segment + mine.step);
       }
-      ask_w(segment + mine.step);
       if (segment == mine.first) {
-        hopper::named_barrier<kThreads>(kSplitBarrier);  // X has been split
-        // If no line of X has outputs by pairs, whatever else is found, W's extremes are all that is wanted.
-        multiplies = __any_sync(~0u, lane() < kWarps && shared.may_have_pairs[lane()]);
+        // X has been split.
+        if (alone()) {
+          __syncthreads();
+        } else {
+          cluster::wait();
+        }
+        if (all_by_parts()) return true;
+        if (segment >= end) break;
       }
-      if (!multiplies) continue;
       if (ends_group(segment)) {
 #pragma unroll
         for (int l = 0; l < 2; ++l) tell_unit(segment, mine.set * kSet + quad + l * 8, unit[l]);
@@ -308,11 +336,13 @@ struct Tile {
         }
         tell_sums(range, segment, mine.set * range.octets + octet, value);
       }
-    }
+      segment += mine.step;
+    } while (segment < end);
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
       if (lane() % kQuad == 0) shared.found[mine.finder][mine.set * kSet + quad + l * 8] = known.facts(l);
     }
+    return false;
   }
 
   // Multiplies by two octets, so that neither chain of multiplications is waited for: of each product one part of X is in registers. If there
@@ -351,13 +381,16 @@ struct Tile {
     }
   }
   // all_ready() waits until sums may be told.
-  template <class Wait>
+  // kInUnits: of W's groups, not of its lines, of which this finds out what they are like.
+  template <bool kInUnits, class Wait>
   TREDUCE_DEVICE void multiply_parts(const Range& range, Wait all_ready) const {
     const Set mine = set_of_warp();
-    float factors[2];
+    const int first_line = mine.set * kSet + lane() / kQuad;
+    int exponents[2], group = -1;
+    split::KnownLines known;
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      factors[l] = split::power_of_two(parts_exponent(shared.lines[mine.set * kSet + lane() / kQuad + l * 8]));
+      if (!kInUnits) exponents[l] = parts_exponent(shared.lines[first_line + l * 8]);
     }
     // Not asked for ahead: registers are few.
     int segment = mine.first;
@@ -367,9 +400,24 @@ struct Tile {
       for (int l = 0; l < 2; ++l) read(work.w.source, mine.lines[l], segment, numbers[l]);
       if (segment == mine.first) all_ready();
       if (segment >= end) break;
+      if constexpr (kInUnits) {
+        if (segment / kGroupSegments != group) {
+          group = segment / kGroupSegments;
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+            const split::Sampled sampled = first_of_group(work.w.source, mine.lines[l], segment);
+            exponents[l] = -split::unit_of(work.w.source, mine.lines[l], group, sampled.numbers);
+          }
+        }
+#pragma unroll
+        for (int l = 0; l < 2; ++l) {
+          known.join(l, split::Extremes::of<kQuad>(numbers[l]));
+          if (ends_group(segment)) tell_unit(segment, first_line + l * 8, -exponents[l]);
+        }
+      }
       split::Pieces<kParts> of_w;
 #pragma unroll
-      for (int l = 0; l < 2; ++l) split::split_pieces(numbers[l], factors[l], l, of_w);
+      for (int l = 0; l < 2; ++l) split::split_pieces(numbers[l], split::power_of_two(exponents[l]), l, of_w);
 #pragma unroll 1
       for (int octet = 0; octet < range.octets; octet += 2) {
         float value[2][4];
@@ -381,18 +429,27 @@ struct Tile {
       }
       segment += mine.step;
     } while (segment < end);
+    if constexpr (kInUnits) {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        if (lane() % kQuad == 0) shared.found[mine.finder][first_line + l * 8] = known.facts(l);
+      }
+    }
   }
 
   // ---- what is known of the lines ----
 
-  // Returns whether pairs suit all of them. Who calls: all threads of the cluster, which meet within.
-  TREDUCE_DEVICE bool share_facts() const {
+  // Of those whose facts are wanted, W's or X's or both; of others these are as they were. Returns whether pairs suit all. Who calls: all
+  // threads of the cluster, which meet within.
+  TREDUCE_DEVICE bool share_facts(bool wants_w, bool wants_x) const {
     __syncthreads();  // all have found theirs
-    const int line = threadIdx.x, of_w = line < kMostW;
-    const bool exists = of_w ? line < work.set_count() * kSet && first_w + line < work.w.lines
-                             : line - kMostW < work.octet_count() * kOctet && line < kMostLines &&
-                                   first_x + line - kMostW < work.x.lines;
-    if (exists) {
+    const int line = threadIdx.x;
+    const bool of_w = line < kMostW, of_tile = line < kMostLines;
+    const bool exists =
+        of_w ? line < work.set_count() * kSet && first_w + line < work.w.lines
+             : of_tile && line - kMostW < work.octet_count() * kOctet && first_x + line - kMostW < work.x.lines;
+    const bool wanted = exists && (of_w ? wants_w : wants_x);
+    if (wanted) {
       const int finders = of_w ? work.set_step : work.octet_step;
       Facts known = kNoFacts;
       for (int i = 0; i < finders; ++i) known = join(known, shared.found[i][line]);
@@ -400,11 +457,11 @@ struct Tile {
     }
     meet();
     Facts known = kPlainestFacts;
-    if (exists) {
+    if (wanted) {
       known = kNoFacts;
       for (int from = 0; from < blocks(); ++from) known = join(known, shared.told[from][line]);
     }
-    if (line < kMostLines) shared.lines[line] = with_code(known, code_of(known));
+    if (of_tile && (wanted || !exists)) shared.lines[line] = with_code(known, code_of(known));
     return __syncthreads_and(suits_pairs(known)) != 0;
   }
   TREDUCE_DEVICE unsigned code(int line) const { return code_above(shared.lines[line]); }
@@ -429,7 +486,8 @@ struct Tile {
   TREDUCE_DEVICE Facts facts_x(const Place& p) const { return shared.lines[kMostW + p.of_x]; }
 
   // Adds the sums of all segments, in their order, a thread an output of the block's share. store(place, sum).
-  template <bool kPairs, class Store>
+  // kUnitsW, kUnitsX: these are of groups.
+  template <bool kUnitsW, bool kUnitsX, class Store>
   TREDUCE_DEVICE void add(const Range& range, Store store) const {
     const int outputs = range.share * 4;
 #pragma unroll 1
@@ -447,10 +505,10 @@ struct Tile {
         float sum = 0;
 #pragma unroll 8
         for (int segment = 0; segment < count; ++segment, from += outputs) sum += *from;
-        const auto unit = [&](int line) {
-          return kPairs ? shared.units[group][line] : -parts_exponent(shared.lines[line]);
+        const auto unit = [&](bool of_group, int line) {
+          return of_group ? shared.units[group][line] : -parts_exponent(shared.lines[line]);
         };
-        sum = split::from_units(sum, unit(of_w), unit(kMostW + of_x));
+        sum = split::from_units(sum, unit(kUnitsW, of_w), unit(kUnitsX, kMostW + of_x));
         total = first == 0 ? sum : total + sum;
       }
       const Place p = place(of_w, of_x);
@@ -461,22 +519,94 @@ struct Tile {
     return bias == nullptr ? sum : canonical(sum + __ldg(bias + p.column));
   }
 
-  // What products that are not finite add up to, of an output. Who calls: all lanes of a warp.
-  TREDUCE_DEVICE float not_finite_sum(const Place& p) const {
-    const float *of_w = line_w(p.of_w), *of_x = line_x(p.of_x);
-    const int64_t step_w = work.w.source.depth_stride, step_x = work.x.source.depth_stride;
-    const int depth = static_cast<int>(work.w.source.depth);
-    unsigned found = 0;
-#pragma unroll 8
-    for (int k = lane(); k < depth; k += 32) {
-      const float a = __ldg(of_w + k * step_w), b = __ldg(of_x + k * step_x);
-      if (!split::is_finite(a) || !split::is_finite(b)) found |= split::not_finite(a * b);
+  // Calls body(i) for each i below `count`, whole warps, for which is(i). Who calls: all lanes of a warp, or of a block.
+  template <class Is, class Body>
+  TREDUCE_DEVICE static void for_each_set(int count, Is is, Body body) {
+#pragma unroll 1
+    for (int first = 0; first < count; first += 32) {
+#pragma unroll 1
+      for (uint32_t some = __ballot_sync(~0u, is(first + lane())); some != 0; some &= some - 1) {
+        body(first + __ffs(some) - 1);
+      }
     }
-    return split::sum_of(__reduce_or_sync(~0u, found));
   }
 
-  // Where pairs do not suit all: rare. Who calls: all threads of the cluster.
-  TREDUCE_DEVICE void compute_left(float* c, const float* bias) const {
+  // Outputs of finite lines on the plain cores, a warp an output. Who calls: all threads of the block.
+  TREDUCE_DEVICE void compute_plain(float* c, const float* bias) const {
+    int turn = 0;
+    for_each_set(
+        kMostW * kMostX / 32, [&](int word) { return shared.plain[0][word] != 0; },
+        [&](int word) {
+#pragma unroll 1
+          for (uint32_t some = shared.plain[0][word]; some != 0; some &= some - 1) {
+            const Place p = place(word / (kMostX / 32), word % (kMostX / 32) * 32 + __ffs(some) - 1);
+            if (!all_finite(facts_w(p)) || !all_finite(facts_x(p)) || turn++ % kWarps != warp) continue;
+            const float sum = split::plain_sum(line_w(p.of_w), work.w.source.depth_stride, line_x(p.of_x),
+                                               work.x.source.depth_stride, work.w.source.depth);
+            if (lane() == 0) c[p.at] = canonical(with_bias(p, sum, bias));
+          }
+        });
+  }
+
+  // Outputs of lines with an infinity or a NaN, of which only products with such factors count: their places are listed, a line after another.
+  // Who calls: all threads of the block, which no longer needs the sums. Synchronises within.
+  TREDUCE_DEVICE void compute_not_finite(float* c, const float* bias) const {
+    split_left::List& list = shared.list;
+    const int sets = work.set_count() * kSet, octets = work.octet_count() * kOctet;
+    const int depth = static_cast<int>(work.w.source.depth);
+    unsigned* const all_found = reinterpret_cast<unsigned*>(sums);  // of each output
+    for (int i = threadIdx.x; i < sets * octets; i += kThreads) all_found[i] = 0;
+    const auto is_left = [&](int of_w, int of_x) { return (shared.plain[of_w][of_x / 32] >> of_x % 32 & 1) != 0; };
+    for_each_set(
+        kMostLines, [&](int line) { return !all_finite(shared.lines[line]); },
+        [&](int line) {
+          const bool of_w = line < kMostW;
+          const int at = of_w ? line : line - kMostW;
+          const float* const mine = of_w ? line_w(at) : line_x(at);
+          const int64_t my_step = (of_w ? work.w : work.x).source.depth_stride,
+                        step = (of_w ? work.x : work.w).source.depth_stride;
+          __syncthreads();  // the line before has been used
+          if (threadIdx.x == 0) list.count = 0;
+          __syncthreads();
+#pragma unroll 4
+          for (int k = threadIdx.x; k < depth; k += kThreads) {
+            if (split::is_finite(__ldg(mine + k * my_step))) continue;
+            const int place = atomicAdd(&list.count, 1);
+            if (place < split_left::List::kMost) list.places[place] = k;
+          }
+          __syncthreads();
+          // A thread has a share of the places, with one of the other lines.
+          constexpr int kOthers = kMostW > kMostX ? kMostW : kMostX;
+          const bool listed = list.count <= split_left::List::kMost;
+          const int count = listed ? list.count : depth, other = threadIdx.x % kOthers;
+          if (other >= (of_w ? octets : sets) || !is_left(of_w ? at : other, of_w ? other : at)) return;
+          const float* const others = of_w ? line_x(other) : line_w(other);
+          unsigned found = 0;
+#pragma unroll 1
+          for (int i = threadIdx.x / kOthers; i < count; i += kThreads / kOthers) {
+            const int k = listed ? list.places[i] : i;
+            const float number = __ldg(mine + k * my_step);
+            if (!split::is_finite(number)) found |= split::not_finite(number * __ldg(others + k * step));
+          }
+          if (found != 0) atomicOr(all_found + (of_w ? at * octets + other : other * octets + at), found);
+        });
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < sets * octets; i += kThreads) {
+      const Place p = place(i / octets, i % octets);
+      if (!is_left(p.of_w, p.of_x) || (all_finite(facts_w(p)) && all_finite(facts_x(p)))) continue;
+      c[p.at] = canonical(with_bias(p, split::sum_of(all_found[i]), bias));
+    }
+  }
+
+  // Where pairs do not suit all: rare. at_once: nothing has been multiplied, for all of X is by parts. Who calls: all threads of the cluster.
+  TREDUCE_DEVICE void compute_left(bool at_once, float* c, const float* bias) const {
+    if (at_once) {
+      share_facts(false, true);
+      split_x_into_parts(work.all);
+      multiply_parts<true>(work.all, [] { __syncthreads(); });
+      share_facts(true, false);
+    }
     uint32_t codes_w = 0, codes_x = 0;
 #pragma unroll 1
     for (int line = lane(); line < kMostLines; line += 32) {
@@ -485,78 +615,86 @@ struct Tile {
     }
     codes_w = __reduce_or_sync(~0u, codes_w);
     codes_x = __reduce_or_sync(~0u, codes_x);
+    bool all_hold = false;
+    if (at_once) {
+      bool holds = true;
+      if (threadIdx.x < kMostW) {
+        for (int group = 0; group * kGroupSegments < work.steps; ++group) {
+          holds = holds && parts_hold(shared.lines[threadIdx.x], shared.units[group][threadIdx.x]);
+        }
+        // One that does not exist has no unit, and one that is not finite no outputs by parts.
+        const int line = threadIdx.x;
+        holds = holds || line >= work.set_count() * kSet || first_w + line >= work.w.lines ||
+                code(line) / kCodeRange == kRangeNothing;
+        shared.hold[line] = holds;
+      }
+      all_hold = __syncthreads_and(holds) != 0;
+    }
     const auto leave = [&](const Place& p) {
       atomicOr(&shared.plain[p.of_w][p.of_x / 32], 1u << p.of_x % 32);
-      shared.some_plain = true;
+      (all_finite(facts_w(p)) && all_finite(facts_x(p)) ? shared.some_plain : shared.some_not_finite) = true;
     };
     const auto store = [&](const Place& p, float sum, bool checked, int orders) {
       const float result = with_bias(p, sum, bias);
       c[p.at] = result;
       if (checked && !is_certain(__float_as_uint(result), facts_w(p), facts_x(p), orders)) leave(p);
     };
-    if (split::any_output(codes_w, codes_x,
-                          [](unsigned a) { return codes_by_pairs(a) | codes_with(a, Arithmetic::plain); })) {
-      add<true>(work.all, [&](const Place& p, float sum) {
+    const auto store_parts = [&](const Place& p, float sum, bool holds) {
+      const Arithmetic way = arithmetic(p);
+      if (by_parts(way) && holds) store(p, sum, way == Arithmetic::checked_parts, kCertain);
+      return way;
+    };
+    const auto any = [&](auto with) { return split::any_output(codes_w, codes_x, with); };
+    if (at_once) {
+      add<true, false>(work.all, [&](const Place& p, float sum) {
+        if (store_parts(p, sum, shared.hold[p.of_w]) == Arithmetic::plain) leave(p);
+      });
+    } else if (any([](unsigned a) { return codes_by_pairs(a) | codes_with(a, Arithmetic::plain); })) {
+      add<true, true>(work.all, [&](const Place& p, float sum) {
         const Arithmetic way = arithmetic(p);
         if (by_pairs(way)) store(p, sum, way == Arithmetic::checked_pairs, work.of_pairs);
         if (way == Arithmetic::plain) leave(p);
       });
     }
-    if (split::any_output(codes_w, codes_x, [](unsigned a) { return codes_by_parts(a); })) {
+    if (!all_hold && any([](unsigned a) { return codes_by_parts(a); })) {
 #pragma unroll 1
       for (int first = 0; first < work.octet_count(); first += kMostPartOctets) {
         const Range range = work.range(first, min(work.octet_count() - first, kMostPartOctets));
-        split_x_into_parts(range);
+        if (!at_once) split_x_into_parts(range);
         // All have read the sums before, and a block's warps have split X.
-        multiply_parts(range, [&] {
+        multiply_parts<false>(range, [&] {
           __syncthreads();
           if (alone()) return;
           cluster::arrive_relaxed();
           cluster::wait();
         });
         meet();
-        add<false>(range, [&](const Place& p, float sum) {
-          const Arithmetic way = arithmetic(p);
-          if (by_parts(way)) store(p, sum, way == Arithmetic::checked_parts, kCertain);
-        });
+        add<false, false>(range,
+                          [&](const Place& p, float sum) { store_parts(p, sum, !(at_once && shared.hold[p.of_w])); });
       }
     }
     __syncthreads();
-    if (!shared.some_plain) return;
-    // On the plain cores a warp an output.
-    int turn = 0;
-#pragma unroll 1
-    for (int word = 0; word < kMostW * kMostX / 32; ++word) {
-#pragma unroll 1
-      for (uint32_t some = shared.plain[0][word]; some != 0; some &= some - 1) {
-        if (turn++ % kWarps != warp) continue;
-        const Place p = place(word / (kMostX / 32), word % (kMostX / 32) * 32 + __ffs(some) - 1);
-        const bool finite = all_finite(facts_w(p)) && all_finite(facts_x(p));
-        const float sum = finite ? split::plain_sum(line_w(p.of_w), work.w.source.depth_stride, line_x(p.of_x),
-                                                    work.x.source.depth_stride, work.w.source.depth)
-                                 : not_finite_sum(p);
-        if (lane() == 0) c[p.at] = canonical(with_bias(p, sum, bias));
-      }
-    }
+    if (shared.some_plain) compute_plain(c, bias);
+    if (shared.some_not_finite) compute_not_finite(c, bias);
   }
   // A call, for which the loop before keeps its registers. A reference to the tile would be one to local memory.
-  static __device__ __noinline__ void call_left(float* c, const float* bias) {
-    Tile(dynamic_shared<Shared>()->work).compute_left(c, bias);
+  static __device__ __noinline__ void call_left(bool at_once, float* c, const float* bias) {
+    Tile(dynamic_shared<Shared>()->work).compute_left(at_once, c, bias);
   }
 
   TREDUCE_DEVICE void compute(float* c, const float* bias) const {
     if (!alone()) cluster::arrive_relaxed();
     for (int i = threadIdx.x; i < kMostW * kMostX / 32; i += kThreads) shared.plain[0][i] = 0;
-    if (threadIdx.x == 0) shared.some_plain = false;
+    if (threadIdx.x == 0) shared.some_plain = shared.some_not_finite = false;
     c += batch * work.matrix_outputs;
     ptx::wait_for_launch_before();
-    multiply_pairs(work.all);
-    if (share_facts()) {
-      add<true>(work.all, [&](const Place& p, float sum) { c[p.at] = with_bias(p, sum, bias); });
+    const bool at_once = multiply_pairs(work.all);
+    if (!at_once && share_facts(true, true)) {
+      add<true, true>(work.all, [&](const Place& p, float sum) { c[p.at] = with_bias(p, sum, bias); });
     } else {
       if (threadIdx.x == 0) shared.work = work;
       __syncthreads();
-      call_left(c, bias);
+      call_left(at_once, c, bias);
     }
   }
 };
