@@ -1,7 +1,8 @@
-// The kernel of split_direct that split_some.h names. A tile is up to 64 lines of W by up to 64 of X, and a cluster has it: each block a
-// run of segments of k. A block splits its segments of X into shared memory; then each warp splits segments of 16 lines of W in the registers
-// that it multiplies them from, by all lines of X. Sums of segments go to the shared memory of the block that adds them, which is another one
-// for each share of the outputs. What pairs do not hold is computed at once, by parts, in the same way: only that launches would take longer.
+// The kernel of split_direct that split_some.h names. A tile is up to 128 lines of W by 64 of X, and a cluster has it: each block a run of
+// segments of k. A block splits its segments of X into shared memory; then each warp splits segments of 16 lines of W in the registers that it
+// multiplies them from, by all lines of X. Sums of segments go to the shared memory of the block that adds them, which is another one for each
+// share of the outputs. What pairs do not hold is multiplied by parts in the same way, in a second walk; or in the first one, if no pairs suit
+// any line of X, of which blocks tell each other before they multiply.
 #include "split_some.h"
 
 #include "../../common/divider.h"
@@ -380,8 +381,8 @@ struct Tile {
       }
     }
   }
-  // all_ready() waits until sums may be told.
-  // kInUnits: of W's groups, not of its lines, of which this finds out what they are like.
+  // kInUnits: parts are taken in units of W's groups, not of its lines, of which this finds out what they are like. all_ready() waits until X's
+  // parts are there, and sums may be told.
   template <bool kInUnits, class Wait>
   TREDUCE_DEVICE void multiply_parts(const Range& range, Wait all_ready) const {
     const Set mine = set_of_warp();
@@ -485,8 +486,8 @@ struct Tile {
   TREDUCE_DEVICE Facts facts_w(const Place& p) const { return shared.lines[p.of_w]; }
   TREDUCE_DEVICE Facts facts_x(const Place& p) const { return shared.lines[kMostW + p.of_x]; }
 
-  // Adds the sums of all segments, in their order, a thread an output of the block's share. store(place, sum).
-  // kUnitsW, kUnitsX: these are of groups.
+  // Adds the sums of all segments, in their order, a thread an output of the block's share: store(place, sum). kUnitsW, kUnitsX: sums are in
+  // units of the groups, not of the lines.
   template <bool kUnitsW, bool kUnitsX, class Store>
   TREDUCE_DEVICE void add(const Range& range, Store store) const {
     const int outputs = range.share * 4;
