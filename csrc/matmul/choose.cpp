@@ -1202,46 +1202,40 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
 }  // namespace split_single
 
 namespace split_some {
-namespace {
 
 // Microseconds, fitted to 1,300 times of 119 products of 9 to 128 lines by 200 to 3,500, k of 500 to 8,000, in two layouts (NVIDIA H200,
 // 2026-11-30): half of them are met within 5 %. A warp has so many turns of a segment, and takes less of the last where others have none.
-double time_of(const Problem& p, const Choice& c, const Chip& chip) {
+std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   constexpr double kLaunch = 1.45, kBegin = 1.7, kFurther = 1.94, kTurn = 1.65, kTurnOctet = 0.3, kTurnX = 1.38,
                    kByNumbers = 1.46, kFull = 0.53, kAdd = 0.009, kNumbers = 1.33e6;
-  const int64_t segments = ceil_div(p.k, int64_t(kSegment)), each = ceil_div(segments, int64_t(c.cluster));
-  const int64_t lines = std::max(p.m, p.n);
-  const int64_t tiles =
-      p.batches * ceil_div(lines, int64_t(c.sets * kSet)) * ceil_div(std::min(p.m, p.n), int64_t(c.octets * kOctet));
-  const auto rounds = static_cast<double>(ceil_div(tiles * c.cluster, places_of(c.cluster, chip.multiprocessors)));
-  const auto turns = [&](int warps) { return static_cast<double>(ceil_div(each, int64_t(kWarps / warps))); };
-  const double filled = std::max(static_cast<double>(each * c.sets) / kWarps, 1.0);
-  const double of_w = (kTurn + kTurnOctet * c.octets) * (longer_is_along_k(p) && p.k % 4 == 0 ? 1 : kByNumbers);
-  const double block = kBegin + (kFull * filled + (1 - kFull) * turns(c.sets)) * of_w + turns(c.octets) * kTurnX +
-                       kAdd * static_cast<double>(segments);
-  return kLaunch + rounds * block + (rounds > 1 ? kFurther : 0) +
-         static_cast<double>(p.batches * lines * p.k) / kNumbers;
-}
-
-}  // namespace
-
-std::optional<Choice> choose(const Problem& p, const Chip& chip) {
-  // What was measured.
+  // What was measured. And tiles of X: as few as there can be, and some more.
   constexpr int64_t kLeastSegments = 8, kFewestLines = 192, kMostLines = 4096;
-  const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n), more = std::max(p.m, p.n);
+  constexpr int kMoreTiles = 3;
+  const int64_t segments = ceil_div(p.k, int64_t(kSegment)), more = std::max(p.m, p.n);
   if (!split_fp16::are_some(p) || p.batches > 1 || more < kFewestLines || more > kMostLines) return std::nullopt;
   if (segments < kLeastSegments || segments > kMostGroups * kGroupSegments) return std::nullopt;
+  const int steps = static_cast<int>(segments), w_lines = static_cast<int>(more),
+            x_lines = static_cast<int>(std::min(p.m, p.n)), fewest = ceil_div(x_lines, kMostOctets * kOctet);
+  const double by_numbers = longer_is_along_k(p) && p.k % 4 == 0 ? 1 : kByNumbers;
+  const double apart = kLaunch + static_cast<double>(more * p.k) / kNumbers, add = kBegin + kAdd * steps;
   std::optional<Choice> best;
   for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
-    for (int sets = 1; sets <= kMostSets; ++sets) {
-      for (int64_t x_tiles = ceil_div(lines, int64_t(kMostOctets * kOctet));; ++x_tiles) {
-        const int octets = static_cast<int>(ceil_div(ceil_div(lines, x_tiles), int64_t(kOctet)));
-        if (shared_bytes(segments, sets, octets, cluster) <= chip.shared_bytes()) {
-          Choice choice = {sets, octets, cluster, 0};
-          choice.time = time_of(p, choice, chip);
-          if (!best || choice.time < best->time) best = choice;
+    const int each = ceil_div(steps, cluster), places = static_cast<int>(places_of(cluster, chip.multiprocessors));
+    int before = 0;
+    for (int x_tiles = fewest; x_tiles <= fewest + kMoreTiles; ++x_tiles) {
+      const int octets = ceil_div(ceil_div(x_lines, x_tiles), kOctet);
+      if (octets == before) continue;
+      before = octets;
+      const double of_x = ceil_div(each, kWarps / octets) * kTurnX, turn = (kTurn + kTurnOctet * octets) * by_numbers;
+      for (int sets = 1; sets <= kMostSets; ++sets) {
+        const int rounds = ceil_div(ceil_div(w_lines, sets * kSet) * x_tiles * cluster, places);
+        const double filled = std::max(static_cast<double>(each * sets) / kWarps, 1.0);
+        const double turns = kFull * filled + (1 - kFull) * ceil_div(each, kWarps / sets);
+        const double time = apart + rounds * (add + turns * turn + of_x) + (rounds > 1 ? kFurther : 0);
+        if ((!best || time < best->time) && shared_bytes(segments, sets, octets, cluster) <= chip.shared_bytes()) {
+          best = {sets, octets, cluster, time};
         }
-        if (octets == 1) break;
+        if (rounds == 1) break;  // larger tiles take longer
       }
     }
   }
