@@ -20,6 +20,8 @@ int64_t elements_of(const Problem& p) { return (p.m * p.k + p.k * p.n + p.m * p.
 
 // Whether the operand with more lines lies along k.
 bool longer_is_along_k(const Problem& p) { return (p.m > p.n ? p.a_column : p.b_row) == 1; }
+// And is probably read in vectors.
+bool longer_in_vectors(const Problem& p) { return longer_is_along_k(p) && p.k % 4 == 0; }
 
 // The index of the entry with the least cost, the first of equals.
 template <class Entry, size_t kCount, class Cost>
@@ -1216,7 +1218,7 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   if (segments < kLeastSegments || segments > kMostGroups * kGroupSegments) return std::nullopt;
   const int steps = static_cast<int>(segments), w_lines = static_cast<int>(more),
             x_lines = static_cast<int>(std::min(p.m, p.n)), fewest = ceil_div(x_lines, kMostOctets * kOctet);
-  const double by_numbers = longer_is_along_k(p) && p.k % 4 == 0 ? 1 : kByNumbers;
+  const double by_numbers = longer_in_vectors(p) ? 1 : kByNumbers;
   const double apart = kLaunch + static_cast<double>(more * p.k) / kNumbers, add = kBegin + kAdd * steps;
   std::optional<Choice> best;
   for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
@@ -1317,8 +1319,7 @@ Fastest fastest_alone(const Problem& p, const Chip& chip) {
 
 // Few long lines by many, which have to be read, and not always along k: 147 products are met within 8 % in the mean (NVIDIA H200, 2026-11-28).
 double time_of_long(const Problem& p, double time) {
-  const bool vectors = longer_is_along_k(p) && p.k % 4 == 0;
-  return (vectors ? 1.22 : 1.39) * time + 0.29 * split_fp16::numbers(p, std::max(p.m, p.n)) - 3.6;
+  return (longer_in_vectors(p) ? 1.22 : 1.39) * time + 0.29 * split_fp16::numbers(p, std::max(p.m, p.n)) - 3.6;
 }
 
 // Of up to 256 lines by as many, no batch, k to 8192: of 50 products what is so chosen of this and split_both takes 1.01 of the faster
@@ -1333,7 +1334,7 @@ Fastest fastest(const Problem& p, const Chip& chip) {
   if (!some) return alone;
   const double other = are_long(p, chip) ? time_of_long(p, alone.time) : alone.time;
   if (some->time > other && p.k <= kMostDepth) return alone;
-  return {{k64x64, some->cluster, 0, false, some}, some->time};
+  return {{k64x64, 1, 0, false, some}, some->time};
 }
 
 }  // namespace
@@ -1357,8 +1358,9 @@ bool pays(const Problem& p, const Chip& chip) {
     // Of 182 products of 9 to 128 lines, k of 500 to 8,000 (NVIDIA H200, 2026-11-30), what is so chosen takes 0.92 of the time without
     // split_some with normal numbers, 0.87 with rows of softmax, 0.83 with such on both sides, and 1.02 of the faster way's. X's parts that are
     // multiplied beside halves cost less where X spreads, above all where W is read number by number.
+    constexpr double kFasterOfRows = 0.9, kFasterByNumbers = 0.8;
     const bool rows = other.as_read == AsRead::a || other.as_read == AsRead::b;
-    return best.time < (!rows ? 1 : longer_is_along_k(p) && p.k % 4 == 0 ? 0.9 : 0.8) * other.time;
+    return best.time < (!rows ? 1 : longer_in_vectors(p) ? kFasterOfRows : kFasterByNumbers) * other.time;
   }
   if (p.k > kMostDepth) return single && best.time < kFaster * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.

@@ -184,9 +184,9 @@ std::optional<Choice> choose(const Problem&, const Chip&);
 namespace split_direct {
 struct Choice {
   Index index;
-  int cluster;                                            // blocks that share a tile's k: 1, 2, 4 or 8
-  int64_t shares;                                         // of split_held, if that is faster than tiles; else 0
-  bool single = false;                                    // whether split_single is
+  int cluster;          // blocks that share a tile's k: 1, 2, 4 or 8; of `some` its own
+  int64_t shares;       // of split_held, if that is faster than tiles; else 0
+  bool single = false;  // whether split_single is
   std::optional<split_some::Choice> some = std::nullopt;  // if that is
 };
 Choice choose(const Problem& p, const Chip& chip);

@@ -719,7 +719,7 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
   out.split_a.as_read = out.split_b.as_read = true;
   const split_direct::Choice choice = split_direct::choose(p, chip);
   if (choice.shares > 0) {
-    const bool of_a = split_held::of_a_of(p);
+    const bool of_a = split::longer_is_a(p);
     const int64_t segments = ceil_div(p.k, int64_t(kSegment)), lines = std::min(p.m, p.n);
     out.small = true;
     const bool few = lines <= split_held::kOctet;
@@ -743,16 +743,15 @@ void prepare_split_direct(const Request& r, const Chip& chip, Prepared& out) {
     return;
   }
   if (choice.some) {
-    const bool of_a = p.m > p.n;
-    const int64_t segments = ceil_div(p.k, int64_t(kSegment));
-    const int w_lines = choice.some->sets * split_some::kSet, x_lines = choice.some->octets * split_some::kOctet;
+    const int sets = choice.some->sets, octets = choice.some->octets, cluster = choice.some->cluster;
+    const bool of_a = split::longer_is_a(p);
+    const int w_lines = sets * split_some::kSet, x_lines = octets * split_some::kOctet;
     out.some = true;
     out.tile_m = of_a ? w_lines : x_lines;
     out.tile_n = of_a ? x_lines : w_lines;
-    overlap(add_blocks("multiply tiles, clusters share k", tiles_of(p, out.tile_m, out.tile_n) * choice.cluster, out,
-                       split_some::kThreads, choice.cluster,
-                       static_cast<int>(
-                           split_some::shared_bytes(segments, choice.some->sets, choice.some->octets, choice.cluster))),
+    const int64_t bytes = split_some::shared_bytes(ceil_div(p.k, int64_t(kSegment)), sets, octets, cluster);
+    overlap(add_blocks("multiply tiles, clusters share k", tiles_of(p, out.tile_m, out.tile_n) * cluster, out,
+                       split_some::kThreads, cluster, static_cast<int>(bytes)),
             /*blocks=*/1, chip);
     return;
   }

@@ -829,7 +829,7 @@ __global__ void __launch_bounds__(kThreads, blocks_of(kOctets* kOctet))
 cudaError_t run(const Call& call) {
   const Problem& p = call.problem;
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
-  const bool of_a = of_a_of(p);
+  const bool of_a = split::longer_is_a(p);
   Work work;
   work.w = split::side_of(of_a ? a : b);
   work.x = split::side_of(of_a ? b : a);

@@ -35,6 +35,9 @@ inline bool parts_are_late(const Halves& few) {
   return kParts * 2 * few.values > kMostBytes;
 }
 
+// Whether the operand with more lines, W, is A.
+inline bool longer_is_a(const Problem& p) { return p.m >= p.n; }
+
 // Rows of a tile that the last launch adds at a time.
 constexpr int kFinishRows = kThreads / (kFinishTile / 4);
 
@@ -296,8 +299,7 @@ constexpr int shared_bytes(int64_t segments, int64_t lines) {
   return hopper::kTileAlignment + piece_bytes(segments, held_of(lines)) + kSharedBytes +
          held_of(lines) * 8 * static_cast<int>(segments);
 }
-// Whether W is A. And tiles of X, of all products.
-inline bool of_a_of(const Problem& p) { return p.m >= p.n; }
+// Tiles of X, of all products.
 inline int64_t x_tiles_of(const Problem& p) { return p.batches * ceil_div(p.m < p.n ? p.m : p.n, int64_t(kRows)); }
 
 }  // namespace split_held

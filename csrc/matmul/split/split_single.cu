@@ -46,12 +46,6 @@ TREDUCE_DEVICE bool ends_group(int segment, int steps) {
   return (segment + 1) % kGroupSegments == 0 || segment + 1 == steps;
 }
 
-// See Source.
-template <bool kVectors>
-TREDUCE_DEVICE split::Sampled first_of_group(const split::Source& source, const float* line, int segment) {
-  return kVectors ? source.first_vectors_of_group(true, line, segment) : source.first_of_group(true, line, segment);
-}
-
 // A lane's numbers of a segment of X, of which a team of four lanes has one, and the first of its group.
 template <bool kVectors>
 struct Share {
@@ -59,7 +53,7 @@ struct Share {
   split::Sampled first;
 
   TREDUCE_DEVICE void ask(const split::Source& x, int segment) {
-    first = first_of_group<kVectors>(x, x.data, segment);
+    first = split::first_of_group<kVectors>(x, x.data, segment);
     split_left::read<kVectors>(x, x.data, segment, numbers);
   }
 };
@@ -147,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int l = 0; l < 2; ++l) split_left::read<kVectors>(w, lines[l], step, numbers[l]);
     if (step / kGroupSegments == group) return;
 #pragma unroll
-    for (int l = 0; l < 2; ++l) first[l] = first_of_group<kVectors>(w, lines[l], step);
+    for (int l = 0; l < 2; ++l) first[l] = split::first_of_group<kVectors>(w, lines[l], step);
   };
   Share<kVectors> share;
   if (first_of_warp(begin) < end) share.ask(product.source_x, first_of_warp(begin) + quad);

@@ -132,9 +132,6 @@ struct Tile {
   TREDUCE_DEVICE int present_in(int segment) const {
     return min(static_cast<int>(work.w.source.depth) - segment * kSegment, kSegment);
   }
-  TREDUCE_DEVICE static split::Sampled first_of_group(const split::Source& source, const float* line, int segment) {
-    return kVectors ? source.first_vectors_of_group(true, line, segment) : source.first_of_group(true, line, segment);
-  }
   // A lane's numbers of a segment, four of every 16; zeros past the end of k. They are neighbours if they are one load, else every fourth one,
   // so that a load of four lanes brings what lies side by side: of both operands, so that no sum changes.
   TREDUCE_DEVICE static void read(const split::Source& source, const float* line, int segment, float (&to)[kNumbers]) {
@@ -177,7 +174,7 @@ struct Tile {
   }
   TREDUCE_DEVICE void ask(Octet& o, int segment) const {
     if (segment >= end) return;
-    o.sampled = first_of_group(work.x.source, o.line, segment);
+    o.sampled = split::first_of_group<kVectors>(work.x.source, o.line, segment);
     read(work.x.source, o.line, segment, o.numbers);
   }
   template <int kPieces>
@@ -284,7 +281,7 @@ struct Tile {
       for (int l = 0; l < 2; ++l) read(work.w.source, mine.lines[l], segment, numbers[l]);
       if (segment / kGroupSegments == group) return;
 #pragma unroll
-      for (int l = 0; l < 2; ++l) sampled[l] = first_of_group(work.w.source, mine.lines[l], segment);
+      for (int l = 0; l < 2; ++l) sampled[l] = split::first_of_group<kVectors>(work.w.source, mine.lines[l], segment);
     };
     {
       // X is split first, so it is asked for first.
@@ -406,7 +403,7 @@ struct Tile {
           group = segment / kGroupSegments;
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
-            const split::Sampled sampled = first_of_group(work.w.source, mine.lines[l], segment);
+            const split::Sampled sampled = split::first_of_group<kVectors>(work.w.source, mine.lines[l], segment);
             exponents[l] = -split::unit_of(work.w.source, mine.lines[l], group, sampled.numbers);
           }
         }
@@ -712,7 +709,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(TREDUCE_GRID_CONSTANT Work
 cudaError_t run(const Call& call) {
   const Problem& p = call.problem;
   const Operand a = operand_a(p, call.a, 4), b = operand_b(p, call.b, 4);
-  const bool of_a = p.m > p.n;
+  const bool of_a = split::longer_is_a(p);
   const Launch launched = call.step(0);
   const int64_t tile_w = of_a ? call.prepared.tile_m : call.prepared.tile_n,
                 tile_x = of_a ? call.prepared.tile_n : call.prepared.tile_m;

@@ -78,6 +78,12 @@ struct Source {
   }
 };
 
+// The first numbers of the group of `segment`. kVectors: four steps of k are one aligned load.
+template <bool kVectors>
+TREDUCE_DEVICE Sampled first_of_group(const Source& source, const float* line, int segment) {
+  return kVectors ? source.first_vectors_of_group(true, line, segment) : source.first_of_group(true, line, segment);
+}
+
 inline Source source_of(const Operand& o) {
   return {static_cast<const float*>(o.data),      o.line_stride, o.depth_stride, o.batch_size[1],
           {o.batch_stride[0], o.batch_stride[1]}, o.depth};
