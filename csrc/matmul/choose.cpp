@@ -1205,11 +1205,15 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
 
 namespace split_some {
 
-// Microseconds, fitted to 1,300 times of 119 products of 9 to 128 lines by 200 to 3,500, k of 500 to 8,000, in two layouts (NVIDIA H200,
-// 2026-11-30): half of them are met within 5 %. A warp has so many turns of a segment, and takes less of the last where others have none.
+// Microseconds, fitted to 4,900 times of 1,000 products of 9 to 128 lines by 200 to 3,500, k of 500 to 8,000, in all layouts (NVIDIA H200,
+// 2026-11-30): half of them are met within 4 %. A warp has so many turns of a segment, and takes less of the last where others have none.
 std::optional<Choice> choose(const Problem& p, const Chip& chip) {
-  constexpr double kLaunch = 1.45, kBegin = 1.7, kFurther = 1.94, kTurn = 1.65, kTurnOctet = 0.3, kTurnX = 1.38,
-                   kByNumbers = 1.46, kFull = 0.53, kAdd = 0.009, kNumbers = 1.33e6;
+  constexpr double kLaunch = 1.8, kBegin = 1.85, kFurther = 2.2, kTurn = 1.67, kTurnOctet = 0.4, kTurnX = 0.88,
+                   kByPairs = 1.08, kByNumbers = 1.23, kXByNumbers = 1.45, kFull = 0.56, kAdd = 0.012,
+                   kNumbers = 1.55e6;
+  // Of more octets X is not multiplied by parts at once, which takes up to a quarter off where it has to be. So much slower is what may be
+  // chosen for that.
+  constexpr double kSlower = 1.06;
   // What was measured. And tiles of X: as few as there can be, and some more.
   constexpr int64_t kLeastSegments = 8, kFewestLines = 192, kMostLines = 4096;
   constexpr int kMoreTiles = 3;
@@ -1218,9 +1222,14 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   if (segments < kLeastSegments || segments > kMostGroups * kGroupSegments) return std::nullopt;
   const int steps = static_cast<int>(segments), w_lines = static_cast<int>(more),
             x_lines = static_cast<int>(std::min(p.m, p.n)), fewest = ceil_div(x_lines, kMostOctets * kOctet);
-  const double by_numbers = longer_in_vectors(p) ? 1 : kByNumbers;
+  const bool of_a = p.m > p.n, pairs = (of_a ? p.a_row : p.b_column) == 1 && more % 2 == 0;
+  const bool x_in_vectors = (of_a ? p.b_row : p.a_column) == 1 && p.k % 4 == 0;
+  const double of_turn = longer_in_vectors(p) ? 1
+                         : pairs              ? kByPairs
+                                              : kByNumbers,
+               turn_x = kTurnX * (x_in_vectors ? 1 : kXByNumbers);
   const double apart = kLaunch + static_cast<double>(more * p.k) / kNumbers, add = kBegin + kAdd * steps;
-  std::optional<Choice> best;
+  std::optional<Choice> best, best_at_once;
   for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
     const int each = ceil_div(steps, cluster), places = static_cast<int>(places_of(cluster, chip.multiprocessors));
     int before = 0;
@@ -1228,20 +1237,21 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
       const int octets = ceil_div(ceil_div(x_lines, x_tiles), kOctet);
       if (octets == before) continue;
       before = octets;
-      const double of_x = ceil_div(each, kWarps / octets) * kTurnX, turn = (kTurn + kTurnOctet * octets) * by_numbers;
+      const double of_x = ceil_div(each, kWarps / octets) * turn_x, turn = (kTurn + kTurnOctet * octets) * of_turn;
+      std::optional<Choice>& least = octets > kMostPartOctets ? best : best_at_once;
       for (int sets = 1; sets <= kMostSets; ++sets) {
         const int rounds = ceil_div(ceil_div(w_lines, sets * kSet) * x_tiles * cluster, places);
         const double filled = std::max(static_cast<double>(each * sets) / kWarps, 1.0);
         const double turns = kFull * filled + (1 - kFull) * ceil_div(each, kWarps / sets);
         const double time = apart + rounds * (add + turns * turn + of_x) + (rounds > 1 ? kFurther : 0);
-        if ((!best || time < best->time) && shared_bytes(segments, sets, octets, cluster) <= chip.shared_bytes()) {
-          best = {sets, octets, cluster, time};
+        if ((!least || time < least->time) && shared_bytes(segments, sets, octets, cluster) <= chip.shared_bytes()) {
+          least = {sets, octets, cluster, time};
         }
         if (rounds == 1) break;  // larger tiles take longer
       }
     }
   }
-  return best;
+  return best && (!best_at_once || best_at_once->time > kSlower * best->time) ? best : best_at_once;
 }
 
 }  // namespace split_some
@@ -1355,12 +1365,12 @@ bool pays(const Problem& p, const Chip& chip) {
   const bool single = best.choice.single;
   const split_fp16::Way other = split_fp16::fastest(p, chip);
   if (best.choice.some) {
-    // Of 182 products of 9 to 128 lines, k of 500 to 8,000 (NVIDIA H200, 2026-11-30), what is so chosen takes 0.92 of the time without
-    // split_some with normal numbers, 0.87 with rows of softmax, 0.83 with such on both sides, and 1.02 of the faster way's. X's parts that are
-    // multiplied beside halves cost less where X spreads, above all where W is read number by number.
-    constexpr double kFasterOfRows = 0.9, kFasterByNumbers = 0.8;
+    // X's parts that are multiplied beside halves cost less where X spreads, above all if split_some does not multiply them at once (600
+    // products of 9 to 128 lines, k of 500 to 8,000; NVIDIA H200, 2026-11-30).
+    constexpr double kFasterOfRows = 0.95, kFasterByHalves = 0.8;
     const bool rows = other.as_read == AsRead::a || other.as_read == AsRead::b;
-    return best.time < (!rows ? 1 : longer_in_vectors(p) ? kFasterOfRows : kFasterByNumbers) * other.time;
+    const bool at_once = best.choice.some->octets <= split_some::kMostPartOctets;
+    return best.time < (!rows ? 1 : at_once ? kFasterOfRows : kFasterByHalves) * other.time;
   }
   if (p.k > kMostDepth) return single && best.time < kFaster * other.time;
   // Where that splits both operands as it reads them, it multiplies a second time, too.

@@ -68,7 +68,11 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= kKnownBytes && kKnownBytes % 16 == 0);
 
-template <bool kOfA, bool kVectors>
+// How a lane reads W, of which it has two lines: four steps of k as one aligned load, two lines as one, or number by number.
+enum class Reading { vectors, pairs, numbers };
+
+// kOfA: W is A; else the product is transposed. kVectorsX: four steps of k are one aligned load of X, too.
+template <bool kOfA, Reading kReading, bool kVectorsX>
 struct Tile {
   const Work& work;
   Shared& shared;
@@ -132,17 +136,49 @@ struct Tile {
   TREDUCE_DEVICE int present_in(int segment) const {
     return min(static_cast<int>(work.w.source.depth) - segment * kSegment, kSegment);
   }
-  // A lane's numbers of a segment, four of every 16; zeros past the end of k. They are neighbours if they are one load, else every fourth one,
-  // so that a load of four lanes brings what lies side by side: of both operands, so that no sum changes.
-  TREDUCE_DEVICE static void read(const split::Source& source, const float* line, int segment, float (&to)[kNumbers]) {
-    if constexpr (kVectors) {
-      split_left::read<true>(source, line, segment, to);
+  // A lane's two lines of W, of a set's 16.
+  TREDUCE_DEVICE static int line_in_set(int lane, int l) {
+    return kReading == Reading::pairs ? lane / kQuad * 2 + l : lane / kQuad + l * 8;
+  }
+  // A lane has four of every 16 steps of k: neighbours, or, where W is read number by number, every fourth, so that a load of four lanes brings
+  // what lies side by side. Past the end of k are zeros.
+  TREDUCE_DEVICE static void read_every_fourth(const split::Source& source, const float* line, int segment,
+                                               float (&to)[kNumbers]) {
+    const int k = segment * kSegment + lane() % kQuad, left = static_cast<int>(source.depth) - k;
+    const float* const from = line + k * source.depth_stride;
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+      to[i] = i * kQuad < left ? __ldg(from + i * kQuad * source.depth_stride) : 0.0f;
+    }
+  }
+  TREDUCE_DEVICE void read_x(const float* line, int segment, float (&to)[kNumbers]) const {
+    if constexpr (kReading == Reading::numbers) {
+      read_every_fourth(work.x.source, line, segment, to);
     } else {
-      const int k = segment * kSegment + lane() % kQuad, left = static_cast<int>(source.depth) - k;
-      const float* const from = line + k * source.depth_stride;
+      split_left::read<kVectorsX>(work.x.source, line, segment, to);
+    }
+  }
+  TREDUCE_DEVICE void read_w(const float* const (&lines)[2], int segment, float (&to)[2][kNumbers]) const {
+    const split::Source& source = work.w.source;
+    if constexpr (kReading == Reading::pairs) {
+      const int k = segment * kSegment + lane() % kQuad * 4, left = static_cast<int>(source.depth) - k;
+      const float* const from = lines[0] + k * source.depth_stride;
+      const float* at[4] = {from, from + source.depth_stride, from + 2 * source.depth_stride,
+                            from + 3 * source.depth_stride};
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) {
-        to[i] = i * kQuad < left ? __ldg(from + i * kQuad * source.depth_stride) : 0.0f;
+        const float2 two = i / 4 * 16 + i % 4 < left ? __ldg(reinterpret_cast<const float2*>(at[i % 4])) : float2{};
+        to[0][i] = two.x, to[1][i] = two.y;
+        at[i % 4] += 16 * source.depth_stride;
+      }
+    } else {
+#pragma unroll
+      for (int l = 0; l < 2; ++l) {
+        if constexpr (kReading == Reading::vectors) {
+          split_left::read<true>(source, lines[l], segment, to[l]);
+        } else {
+          read_every_fourth(source, lines[l], segment, to[l]);
+        }
       }
     }
   }
@@ -174,8 +210,8 @@ struct Tile {
   }
   TREDUCE_DEVICE void ask(Octet& o, int segment) const {
     if (segment >= end) return;
-    o.sampled = split::first_of_group<kVectors>(work.x.source, o.line, segment);
-    read(work.x.source, o.line, segment, o.numbers);
+    o.sampled = split::first_of_group<kVectorsX>(work.x.source, o.line, segment);
+    read_x(o.line, segment, o.numbers);
   }
   template <int kPieces>
   TREDUCE_DEVICE uint4* pieces_of(int segment, int octet, int octets) const {
@@ -215,7 +251,7 @@ struct Tile {
 #pragma unroll 1
     for (int segment = o.first; segment < end; segment += o.step) {
       float numbers[kNumbers];
-      read(work.x.source, o.line, segment, numbers);
+      read_x(o.line, segment, numbers);
       split::PiecesX<kParts> parts;
       split::split_pieces(numbers, exponent, parts);
       split::write_pieces<kParts>(pieces_of<kParts>(segment, o.octet, range.octets), parts);
@@ -226,8 +262,10 @@ struct Tile {
 
   struct Set {
     int set, first, step, finder;
-    const float* lines[2];
+    const float* lines[2];  // side by side, if they are read as pairs
   };
+  // Of a tile's lines one of a lane's two.
+  TREDUCE_DEVICE static int line_of(const Set& s, int l) { return s.set * kSet + line_in_set(lane(), l); }
   TREDUCE_DEVICE Set set_of_warp() const {
     Set s;
     const int first = static_cast<int>(work.sets.quotient_of_small(warp));
@@ -236,7 +274,8 @@ struct Tile {
     s.step = work.set_step;
     s.first = first < s.step ? begin + first : end;
 #pragma unroll
-    for (int l = 0; l < 2; ++l) s.lines[l] = line_w(s.set * kSet + lane() / kQuad + l * 8);
+    for (int l = 0; l < 2; ++l) s.lines[l] = line_w(line_of(s, l));
+    if constexpr (kReading == Reading::pairs) s.lines[0] = s.lines[1] - 1;  // past the last line, too
     return s;
   }
   // Tells the sums of 16 lines of W by an octet of a range.
@@ -269,7 +308,6 @@ struct Tile {
   // Returns whether it was left to multiply, for all of X is by parts.
   TREDUCE_DEVICE bool multiply_pairs(const Range& range) const {
     const Set mine = set_of_warp();
-    const int quad = lane() / kQuad;
     float numbers[2][kNumbers];
     split::Sampled sampled[2];
     split::KnownLines known;
@@ -277,11 +315,11 @@ struct Tile {
     // A segment is asked for once the one before it is split.
     const auto ask_w = [&](int segment) {
       if (segment >= end) return;
-#pragma unroll
-      for (int l = 0; l < 2; ++l) read(work.w.source, mine.lines[l], segment, numbers[l]);
+      read_w(mine.lines, segment, numbers);
       if (segment / kGroupSegments == group) return;
 #pragma unroll
-      for (int l = 0; l < 2; ++l) sampled[l] = split::first_of_group<kVectors>(work.w.source, mine.lines[l], segment);
+      for (int l = 0; l < 2; ++l)
+        sampled[l] = split::first_of_group<kReading == Reading::vectors>(work.w.source, mine.lines[l], segment);
     };
     {
       // X is split first, so it is asked for first.
@@ -317,7 +355,7 @@ struct Tile {
       }
       if (ends_group(segment)) {
 #pragma unroll
-        for (int l = 0; l < 2; ++l) tell_unit(segment, mine.set * kSet + quad + l * 8, unit[l]);
+        for (int l = 0; l < 2; ++l) tell_unit(segment, line_of(mine, l), unit[l]);
       }
       const float2* const scales_x =
           reinterpret_cast<const float2*>(scales + (segment - begin) * work.octet_count() * kOctet) + lane() % kQuad;
@@ -338,7 +376,7 @@ struct Tile {
     } while (segment < end);
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      if (lane() % kQuad == 0) shared.found[mine.finder][mine.set * kSet + quad + l * 8] = known.facts(l);
+      if (lane() % kQuad == 0) shared.found[mine.finder][line_of(mine, l)] = known.facts(l);
     }
     return false;
   }
@@ -383,19 +421,17 @@ struct Tile {
   template <bool kInUnits, class Wait>
   TREDUCE_DEVICE void multiply_parts(const Range& range, Wait all_ready) const {
     const Set mine = set_of_warp();
-    const int first_line = mine.set * kSet + lane() / kQuad;
     int exponents[2], group = -1;
     split::KnownLines known;
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-      if (!kInUnits) exponents[l] = parts_exponent(shared.lines[first_line + l * 8]);
+      if (!kInUnits) exponents[l] = parts_exponent(shared.lines[line_of(mine, l)]);
     }
     // Not asked for ahead: registers are few.
     int segment = mine.first;
     do {
       float numbers[2][kNumbers];
-#pragma unroll
-      for (int l = 0; l < 2; ++l) read(work.w.source, mine.lines[l], segment, numbers[l]);
+      read_w(mine.lines, segment, numbers);
       if (segment == mine.first) all_ready();
       if (segment >= end) break;
       if constexpr (kInUnits) {
@@ -403,14 +439,21 @@ struct Tile {
           group = segment / kGroupSegments;
 #pragma unroll
           for (int l = 0; l < 2; ++l) {
-            const split::Sampled sampled = split::first_of_group<kVectors>(work.w.source, mine.lines[l], segment);
+            const split::Sampled sampled =
+                split::first_of_group<kReading == Reading::vectors>(work.w.source, mine.lines[l], segment);
             exponents[l] = -split::unit_of(work.w.source, mine.lines[l], group, sampled.numbers);
           }
         }
 #pragma unroll
         for (int l = 0; l < 2; ++l) {
           known.join(l, split::Extremes::of<kQuad>(numbers[l]));
-          if (ends_group(segment)) tell_unit(segment, first_line + l * 8, -exponents[l]);
+          if (ends_group(segment)) tell_unit(segment, line_of(mine, l), -exponents[l]);
+        }
+        // Lines that have such numbers are multiplied again.
+        const bool hold = parts_hold(known.facts(0), -exponents[0]) || parts_hold(known.facts(1), -exponents[1]);
+        if (!__any_sync(~0u, hold)) {
+          segment += mine.step;
+          continue;
         }
       }
       split::Pieces<kParts> of_w;
@@ -430,7 +473,7 @@ struct Tile {
     if constexpr (kInUnits) {
 #pragma unroll
       for (int l = 0; l < 2; ++l) {
-        if (lane() % kQuad == 0) shared.found[mine.finder][first_line + l * 8] = known.facts(l);
+        if (lane() % kQuad == 0) shared.found[mine.finder][line_of(mine, l)] = known.facts(l);
       }
     }
   }
@@ -493,7 +536,7 @@ struct Tile {
       const int index = rank * outputs + i, item = index / 128, of_lane = index / 4 % 32;
       const int set = range.octets == work.octet_count() ? static_cast<int>(work.octets.quotient_of_small(item))
                                                          : item / range.octets;
-      const int of_w = set * kSet + of_lane / kQuad + i / 2 % 2 * 8,
+      const int of_w = set * kSet + line_in_set(of_lane, i / 2 % 2),
                 of_x = (range.first + item - set * range.octets) * kOctet + of_lane % kQuad * 2 + i % 2;
       const float* from = reinterpret_cast<const float*>(sums) + i;
       float total;
@@ -697,12 +740,11 @@ struct Tile {
   }
 };
 
-// kOfA: W is A; else the product is transposed. kVectors: four steps of k are one aligned load, of both.
-template <bool kOfA, bool kVectors>
+template <bool kOfA, Reading kReading, bool kVectorsX>
 __global__ void __launch_bounds__(kThreads, 1) kernel(TREDUCE_GRID_CONSTANT Work work, float* c, const float* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
-  Tile<kOfA, kVectors>(work).compute(c, bias);
+  Tile<kOfA, kReading, kVectorsX>(work).compute(c, bias);
 #endif
 }
 
@@ -732,11 +774,26 @@ cudaError_t run(const Call& call) {
   const int share = Range::share_of(sets, octets, work.cluster_bits);
   work.all = {0, octets, share, Range::per_share_of(share)};
   work.of_pairs = certain_of_pairs(p.k);
-  const bool vectors = work.w.vectors && work.x.vectors;
-  const auto function = of_a      ? vectors ? &kernel<true, true> : &kernel<true, false>
-                        : vectors ? &kernel<false, true>
-                                  : &kernel<false, false>;
-  return launch(function, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  const split::Source& w = work.w.source;
+  const bool pairs = w.line_stride == 1 && work.w.lines % 2 == 0 && w.depth_stride % 2 == 0 &&
+                     w.batch_stride[0] % 2 == 0 && w.batch_stride[1] % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(w.data) % 8 == 0;
+  const Reading reading = work.w.vectors ? Reading::vectors : pairs ? Reading::pairs : Reading::numbers;
+  const auto run = [&](auto function) {
+    return launch(function, launched, work, static_cast<float*>(call.c), static_cast<const float*>(call.bias));
+  };
+  const auto by = [&](auto is_of_a) {
+    constexpr bool kOfA = decltype(is_of_a)::value;
+    const bool vectors = work.x.vectors;
+    switch (reading) {
+      case Reading::vectors:
+        return run(vectors ? &kernel<kOfA, Reading::vectors, true> : &kernel<kOfA, Reading::vectors, false>);
+      case Reading::pairs:
+        return run(vectors ? &kernel<kOfA, Reading::pairs, true> : &kernel<kOfA, Reading::pairs, false>);
+      default: return run(&kernel<kOfA, Reading::numbers, false>);
+    }
+  };
+  return of_a ? by(std::true_type{}) : by(std::false_type{});
 }
 
 }  // namespace treduce::matmul::split_some
