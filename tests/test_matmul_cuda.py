@@ -707,6 +707,15 @@ def test_clusters_and_narrow_tiles_have_one_order(dtype, poisoned):
     assert_same_bits(product(a, b, shared), product(a, b, alone), "a batch")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_way_in_which_blocks_of_a_cluster_lie_has_one_order(dtype, poisoned):
+    shared, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(shared)
+    for m, n, k in tables.CLUSTERED_PRODUCTS:
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        assert_one_order(a, b, shared, alone)
+
+
 LONG = tuple(v for v in ON_CORES if v.order in ("warp_group_long", "tensor_core_f64"))
 every_long = of_every_dtype(LONG)
 

@@ -54,14 +54,15 @@ struct Ring {
 };
 
 // The start of a kernel with a producer: prefetches the tensor maps and initialises the ring. A stage is released by each warp of
-// the kConsumers warp groups of kBlocks blocks of the cluster.
+// the kConsumers warp groups of `blocks` of the cluster.
 // Who calls: every thread of the block. Synchronises the block, or the cluster.
-template <int kCluster, int kConsumers, int kBlocks = kCluster, int kStages>
-TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const CUtensorMap& map_b) {
+template <int kCluster, int kConsumers, int kStages>
+TREDUCE_DEVICE void begin(Ring<kStages>& ring, const CUtensorMap& map_a, const CUtensorMap& map_b,
+                          int blocks = kCluster) {
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&map_a);
     ptx::prefetch_tensor_map(&map_b);
-    ring.init(kConsumers * 4 * kBlocks);
+    ring.init(kConsumers * 4 * blocks);
   }
   if constexpr (kCluster > 1) {
     cluster::sync();

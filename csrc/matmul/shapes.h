@@ -273,7 +273,7 @@ constexpr TileShape kShape = hopper::shape("multiply 128 x 256 tiles", 128, 256,
 
 namespace persistent {
 
-enum Index {
+enum Index : int {
   kLarge,
   kLong,
   kWide224,
@@ -285,6 +285,7 @@ enum Index {
   kMedium96,
   kMedium96Four,
   kNarrow,
+  kNarrowFour,
   kNarrow96,
   kNarrow96Four,
   kSquare,
@@ -293,11 +294,26 @@ enum Index {
   kStrip16,
   kRows32,
   kRows16,
-  kShapeCount,
+  kKernelCount,
 };
 
+// Kernels whose blocks form clusters, and how the blocks of a cluster may lie. A kernel is told, so each way is a shape, after those of the
+// kernels.
+constexpr Index kClustered[] = {kLarge, kWideTwo, kMediumFour, kMedium96Four, kNarrowFour, kNarrow96Four, kSquareEight};
+constexpr struct {
+  int below, beside;
+} kArrangements[] = {{2, 1}, {1, 2}, {4, 1}, {2, 2}, {1, 4}, {4, 2}, {2, 4}};
+constexpr int kArrangementCount = sizeof(kArrangements) / sizeof(kArrangements[0]),
+              kShapeCount =
+                  kKernelCount + kArrangementCount * static_cast<int>(sizeof(kClustered) / sizeof(kClustered[0]));
+constexpr int kernel_of(int index) {
+  return index < kKernelCount ? index : kClustered[(index - kKernelCount) / kArrangementCount];
+}
+
 // As tfloat32 hardly faster than the others.
-constexpr bool for_16_bits_alone(int index) { return index == kMedium96Four || index == kNarrow96Four; }
+constexpr bool for_16_bits_alone(int kernel) {
+  return kernel == kMedium96Four || kernel == kNarrowFour || kernel == kNarrow96Four;
+}
 
 // Whether long k is cut in groups. Sums of integers are the same in any order: `kLong`, which is for groups alone, is not for these.
 constexpr bool has_groups(DType result) { return result != DType::int32; }
@@ -320,7 +336,7 @@ constexpr TileShape shape(const char* name, int m, int n, int stages, int cluste
                        stages_results(n, transposed) ? m / 64 * hopper::kStagingBytes : 0, transposed)
       .with_columns(n);
 }
-constexpr TileShape kShapes[kShapeCount] = {
+constexpr TileShape kKernels[kKernelCount] = {
     shape("multiply 128 x 256 tiles", 128, 256, 4, 2, 1),
     hopper::shape("multiply 128 x 256 tiles", 128, 256, 3, 1, 1, 2, 2 * hopper::kWarpGroup * kept_sums(kLong) * 4),
     shape("multiply 128 x 224 tiles", 128, 224, 4, 1, 1),
@@ -332,6 +348,7 @@ constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 128 x 96 tiles", 128, 96, 6, 1, 1),
     shape("multiply 128 x 96 tiles", 128, 96, 6, 4, 1).with_beside(2),
     shape("multiply 64 x 128 tiles", 64, 128, 8, 1, 1),
+    shape("multiply 64 x 128 tiles", 64, 128, 8, 4, 1),
     shape("multiply 64 x 96 tiles", 64, 96, 8, 1, 1),
     shape("multiply 64 x 96 tiles", 64, 96, 8, 4, 1).with_beside(2),
     shape("multiply 64 x 64 tiles", 64, 64, 12, 1, 1),
@@ -340,6 +357,21 @@ constexpr TileShape kShapes[kShapeCount] = {
     shape("multiply 64 x 16 tiles", 64, 16, 20, 1, 1),
     shape("multiply 32 x 64 tiles", 64, 32, 8, 1, 2, true),
     shape("multiply 16 x 64 tiles", 64, 16, 10, 1, 2, true)};
+struct Shapes {
+  TileShape of[kShapeCount];
+  constexpr const TileShape& operator[](int index) const { return of[index]; }
+};
+constexpr Shapes kShapes = [] {
+  Shapes shapes = {};
+  for (int i = 0; i < kShapeCount; ++i) {
+    shapes.of[i] = kKernels[kernel_of(i)];
+    if (i < kKernelCount) continue;
+    const auto& blocks = kArrangements[(i - kKernelCount) % kArrangementCount];
+    shapes.of[i].cluster = blocks.below * blocks.beside;
+    shapes.of[i].beside = blocks.beside;
+  }
+  return shapes;
+}();
 
 }  // namespace persistent
 

@@ -44,16 +44,11 @@ struct Tile {
   static constexpr int kBoxes = kAlongK ? 1 : kLines / 64;
   static constexpr int kBoxBytes = kBytes / kBoxes;
 
-  // The box of one of kParts parts of a tile: fewer lines, or of slabs fewer steps of k.
-  template <int kParts>
-  static constexpr int kPartOuter = kBoxOuter / kParts;
-  // Who calls: one thread in each of the kParts `blocks` of a cluster, a bit each, for part `part` of the tile, which comes to all of
-  // them.
-  template <int kParts>
+  // A part of a tile, from `first` on: fewer lines, or of slabs fewer steps of k; a multiple of eight. It comes to all of the `blocks` of the
+  // cluster, a bit each.
+  // Who calls: one thread in each of them, for a part each.
   TREDUCE_DEVICE static void load_part(char* tile, const CUtensorMap* map, int line, int k, int2 batch, uint64_t* full,
-                                       int part, uint16_t blocks = (1u << kParts) - 1) {
-    static_assert(kPartOuter<kParts> * kParts == kBoxOuter && kPartOuter<kParts> % 8 == 0);
-    const int first = part * kPartOuter<kParts>;
+                                       int first, uint16_t blocks) {
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i) {
       const ptx::Coordinates at = kAlongK ? ptx::Coordinates{k, line + first, batch.y, batch.x}

@@ -15,14 +15,12 @@ namespace treduce::matmul::persistent {
 
 using namespace hopper;
 
-// One of the shapes of shapes.h.
+// A kernel's, see shapes.h.
 template <int kIndex>
 struct Shape {
-  static constexpr TileShape kShape = kShapes[kIndex];
+  static constexpr TileShape kShape = kKernels[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
-  // Blocks below each other share their part of B, those beside each other their part of A.
-  static constexpr int kCluster = kShape.cluster, kBelow = kShape.below(), kBeside = kShape.beside;
-  static constexpr int kSharers = kBelow + kBeside - 1;  // this block among them
+  static constexpr bool kClustered = kShape.cluster > 1;
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
@@ -40,11 +38,29 @@ struct Shape {
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
+// Blocks of a cluster that lie below each other share their part of B, those beside each other their part of A. So many, as powers of two.
+struct Sharing {
+  int below_bits, beside_bits;
+
+  TREDUCE_HOST_DEVICE int below() const { return 1 << below_bits; }
+  TREDUCE_HOST_DEVICE int beside() const { return 1 << beside_bits; }
+  TREDUCE_HOST_DEVICE int cluster_bits() const { return below_bits + beside_bits; }
+  TREDUCE_HOST_DEVICE int sharers() const { return below() + beside() - 1; }  // of a block, which is one
+};
+inline Sharing sharing_of(const TileShape& s) {
+  const auto bits = [](int power) {
+    int bits = 0;
+    while (power >> bits > 1) ++bits;
+    return bits;
+  };
+  return {bits(s.below()), bits(s.beside)};
+}
+
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
-           TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Broadcast broadcast_a,
-           Broadcast broadcast_b, Out* c, const Out* bias) {
+           TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Sharing sharing,
+           Broadcast broadcast_a, Broadcast broadcast_b, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
   ptx::allow_launch_after();
   using TileA = Tile<T, S::kTileM, kAAlongK>;
@@ -52,23 +68,25 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   SHARED(Ring<S::kStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
-  const int rank = S::kCluster > 1 ? cluster::rank() : 0;
-  const int below = S::kBeside > 1 ? rank % S::kBelow : rank, beside = S::kBeside > 1 ? rank / S::kBelow : 0;
+  if constexpr (!S::kClustered) sharing = {0, 0};  // the compiler knows
+  const int rank = S::kClustered ? cluster::rank() : 0;
+  const int below = rank & (sharing.below() - 1), beside = rank >> sharing.below_bits;
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
-  const int64_t first = blockIdx.x / S::kCluster, stride = gridDim.x / S::kCluster;
+  const int64_t first = blockIdx.x >> sharing.cluster_bits(), stride = gridDim.x >> sharing.cluster_bits();
   // Tasks: tiles, or groups of k of tiles.
   const int64_t tasks = grid.count * groups.apart;
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
-    return grid.place(task - group_of(task) * grid.count, S::kTileM * S::kBelow, S::kTileN * S::kBeside);
+    return grid.place(task - group_of(task) * grid.count, S::kTileM << sharing.below_bits,
+                      S::kTileN << sharing.beside_bits);
   };
   const auto range_of = [&](int64_t task) {
     const int begin = static_cast<int>(group_of(task)) * groups.steps;
     return int2{begin, S::kGroupsApart && groups.apart > 1 ? min(begin + groups.steps, steps) : steps};
   };
 
-  begin<S::kCluster, S::kConsumers, S::kSharers>(ring, map_a, map_b);
+  begin<S::kClustered ? 2 : 1, S::kConsumers>(ring, map_a, map_b, sharing.sharers());
   if (warp_group > 0) ptx::wait_for_launch_before();  // the producer first finds its tile
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
@@ -76,6 +94,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::release_registers<40>();
     if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
+      // The first block of a cluster and those below it, or beside it, a bit each.
+      const uint32_t all_below = (1u << sharing.below()) - 1,
+                     all_beside = ((1u << (1 << sharing.cluster_bits())) - 1) / all_below;
       for (int64_t task = first; task < tasks; task += stride) {
         const auto place = place_of(task);
         const int2 range = range_of(task);
@@ -90,16 +111,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           char* const tile_b = tile_a + TileA::kBytes;
           ptx::mbarrier_arrive_expect(full, TileA::kBytes + TileB::kBytes);
           const int k = step * kDepth<T>;
-          if constexpr (S::kBeside > 1) {
-            constexpr int kRow = ((1 << S::kCluster) - 1) / ((1 << S::kBelow) - 1);  // the blocks beside the first
-            TileA::template load_part<S::kBeside>(tile_a, &map_a, row, k, batch_a, full, beside, kRow << below);
+          if (S::kClustered && sharing.beside_bits > 0) {
+            TileA::load_part(tile_a, &map_a, row, k, batch_a, full, (TileA::kBoxOuter >> sharing.beside_bits) * beside,
+                             all_beside << below);
           } else {
             TileA::load(tile_a, &map_a, row, k, batch_a, full);
           }
-          if constexpr (S::kBelow > 1) {
-            constexpr int kColumn = (1 << S::kBelow) - 1;
-            TileB::template load_part<S::kBelow>(tile_b, &map_b, column, k, batch_b, full, below,
-                                                 kColumn << beside * S::kBelow);
+          if (S::kClustered && sharing.below_bits > 0) {
+            TileB::load_part(tile_b, &map_b, column, k, batch_b, full, (TileB::kBoxOuter >> sharing.below_bits) * below,
+                             all_below << (beside << sharing.below_bits));
           } else {
             TileB::load(tile_b, &map_b, column, k, batch_b, full);
           }
@@ -119,14 +139,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     int done = 0;  // steps of this task: one group of k after another
     // Tells each block that fills this block's stages: a lane tells one of those below each other, or of the others beside.
     const int lane = threadIdx.x % 32;
-    const int beyond = lane - S::kBelow, peer = lane < S::kBelow
-                                                    ? beside * S::kBelow + lane
-                                                    : (beyond < beside ? beyond : beyond + 1) * S::kBelow + below;
+    const int beyond = lane - sharing.below();
+    const int peer = beyond < 0 ? (beside << sharing.below_bits) + lane
+                                : ((beyond < beside ? beyond : beyond + 1) << sharing.below_bits) + below;
+    const int sharers = sharing.sharers();
     const auto release_stage = [&](uint32_t stage_empty) {
-      if constexpr (S::kBeside > 1) {
-        if (lane < S::kSharers) ptx::mbarrier_arrive_at(stage_empty, peer);
+      if constexpr (S::kClustered) {
+        if (lane < sharers) ptx::mbarrier_arrive_at(stage_empty, peer);
       } else {
-        release<S::kCluster>(stage_empty);
+        release<1>(stage_empty);
       }
     };
     for (int64_t task = first; task < tasks;) {
@@ -195,7 +216,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
   }
   // A block must not exit while others copy into its shared memory or arrive at its barriers.
-  if constexpr (S::kCluster > 1) cluster::sync();
+  if constexpr (S::kClustered) cluster::sync();
 #endif
 }
 
@@ -206,15 +227,18 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
   static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
   CUtensorMap map_a, map_b;
-  cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::template kPartOuter<S::kBeside>, &map_a);
-  if (error == cudaSuccess)
-    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::template kPartOuter<S::kBelow>, &map_b);
+  const TileShape& shape = kShapes[call.prepared.shape];
+  const Sharing sharing = sharing_of(shape);
+  cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::kBoxOuter >> sharing.beside_bits, &map_a);
+  if (error == cudaSuccess) {
+    error = encode(b, kMapType<T>, TileB::kBoxInner, TileB::kBoxOuter >> sharing.below_bits, &map_b);
+  }
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
   Problem shown = p;
   if (S::kTransposed) std::swap(shown.m, shown.n);
-  const Grid grid = grid_of(shown, S::kTileM * S::kBelow, S::kTileN * S::kBeside);
+  const Grid grid = grid_of(shown, shape.cluster_m(), shape.cluster_n());
 
   CUtensorMap map_c = map_a;
   const bool boxes_c = call.prepared.boxes_c;
@@ -226,8 +250,8 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   const bool apart = call.prepared.apart;
   const KGroups groups = groups_for(call, S::template kAddsGroups<Out>, kDepth<T>);
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
-  error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, broadcast_of(a),
-                 broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, sharing,
+                 broadcast_of(a), broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
   return error != cudaSuccess || !apart ? error : add_groups_apart<T, Out>(call, groups);
 }
 
@@ -251,9 +275,10 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
     if (call.prepared.registers) return register_operand::run(call, a, b);
   }
   return with_shape<kShapeCount>(call, [&](auto index) {
-    using S = Shape<index()>;
-    constexpr bool kForGroupsAlone = index() == kLong && !has_groups(kDType<typename Form::Out>);
-    constexpr bool kForOthers = for_16_bits_alone(index()) && kElementBytes<typename Form::T> != 2;
+    constexpr int kKernel = kernel_of(index());
+    using S = Shape<kKernel>;
+    constexpr bool kForGroupsAlone = kKernel == kLong && !has_groups(kDType<typename Form::Out>);
+    constexpr bool kForOthers = for_16_bits_alone(kKernel) && kElementBytes<typename Form::T> != 2;
     if constexpr (kForGroupsAlone || kForOthers || (S::kTransposed && !Form::kAAlongK)) {
       return cudaErrorInvalidValue;  // never prepared
     } else {
