@@ -680,6 +680,10 @@ def products_of_every_kind(matrix, dtype):
             a = matrix(m, k) if a_view is same else matrix(k, m)
             b = matrix(k, n) if b_view is same else matrix(n, k)
             yield chip, a, b, a_view, b_view
+    if dtype.itemsize == 2:
+        for chip, m, n, k in tables.CLUSTERED_ON_SMALL_CHIPS:
+            yield chip, matrix(m, k), matrix(k, n), same, same
+            yield chip, matrix(k, m), matrix(n, k), transposed, transposed
     yield 132, matrix(40, 16, 12), matrix(40, 12, 20)  # many small ones
     yield 132, matrix(7, 33, 21), matrix(7, 21, 18), same, same
 

@@ -433,13 +433,13 @@ CHOICES = (
     ("specialized_f64", torch.float64, (4096, 4096, 4096), [((128, 128), 132)]),
     ("specialized_f64", torch.float64, (128, 4096, 4096), [((128, 64), 128)]),
     ("specialized_f64", torch.float64, (64, 4096, 4096), [((32, 32), 256)]),
-    ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 176), 132)]),
+    ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 192), 132)]),
     ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 224), 132)]),
-    ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 96), 115)]),
+    ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 128), 86)]),
     ("persistent", torch.bfloat16, (4096, 4096, 4096), [((256, 256), 132), ((256, 256), 114)]),
     ("persistent", torch.bfloat16, (1024, 1024, 1024), [((64, 128), 128), ((128, 96), 88)]),
     ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 64), 64)] * 2),
-    ("persistent", torch.bfloat16, (100, 8000, 16384), [((64, 128), 126), ((128, 96), 84)]),
+    ("persistent", torch.bfloat16, (100, 8000, 16384), [((64, 128), 126), ((128, 128), 63)]),
     ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 80), 104, False)]),
     ("split_fp16", torch.float32, (1000, 1100, 2000), [((128, 80), 112, False)] * 2),
     ("split_fp16", torch.float32, (464, 488, 1072), [((64, 32), 128, False)]),
@@ -451,18 +451,28 @@ CHOICES = (
 )
 
 
+def cluster_of(m, n, k, device):
+    """A tile, and how many blocks lie below and beside each other: they share their part of B, and of A."""
+    p = plan("matmul", (m, k), (k, n), variant="persistent", input_dtype=torch.float16, device=device)
+    tile_m, tile_n = (int(side) for side in re.findall(r"\d+", main(p).kernel))
+    below, beside = p.tile[0] // tile_m, p.tile[1] // tile_n
+    assert below * beside == main(p).cluster, (m, n, k)
+    return tile_m, tile_n, below, beside
+
+
 def test_every_way_in_which_blocks_of_a_cluster_lie_is_tested():
-    """By test_matmul_cuda.py: those below each other share their part of B, those beside each other their part of A."""
-    found = set()
-    for m, n, k in tables.CLUSTERED_PRODUCTS:
-        p = plan("matmul", (m, k), (k, n), variant="persistent", input_dtype=torch.float16)
-        tile_m, tile_n = (int(side) for side in re.findall(r"\d+", main(p).kernel))
-        found.add((tile_m, tile_n, p.tile[0] // tile_m, p.tile[1] // tile_n))
-        assert p.tile[0] // tile_m * (p.tile[1] // tile_n) == main(p).cluster, (m, n, k)
+    """On a GPU by test_matmul_cuda.py, for each tile that has it, and without one by test_emulator.py."""
     tiles = {(128, 256), (128, 192), (128, 128), (128, 96), (64, 128), (64, 96), (64, 64)}
     ways = {(2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4)}
-    never = {(64, 64, 2, 1), (64, 64, 1, 2), (64, 96, 1, 2), (64, 96, 1, 4)}
+    never = {(64, 64, 2, 1), (64, 96, 1, 2), (64, 96, 1, 4)}
+    found = {cluster_of(*product, "H200") for product in tables.CLUSTERED_PRODUCTS}
     assert found == {(*tile, *way) for tile, way in itertools.product(tiles, ways)} - never
+    chip = next(c for c in torch_reduce._plan.CHIPS if c.name == "H200")
+    small = {
+        cluster_of(*product, dataclasses.replace(chip, multiprocessors=count))
+        for count, *product in tables.CLUSTERED_ON_SMALL_CHIPS
+    }
+    assert {(below, beside) for _, _, below, beside in small} == ways
 
 
 @pytest.mark.parametrize(("rung", "dtype", "shape", "found"), CHOICES)

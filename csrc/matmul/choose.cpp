@@ -480,14 +480,13 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, cons
   if (!half && dtype != DType::float32) return std::nullopt;
   if (!x.along_k || !w.along_k || p.batches > 1) return std::nullopt;
   if (p.m > kMostRows) {
-    // Of 16 bits its times are 0.8 of what is reckoned (NVIDIA H200, 2026-11-30, 85 products).
-    const double faster = half ? 1.25 : 0.95;
+    constexpr double kFaster = 0.95;
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
     if (transposed || p.n <= kMostRows || many) return std::nullopt;
     const Choice best = narrow(p, dtype, x, w, chip);
-    return best.cycles < faster * other.cycles ? std::optional(best) : std::nullopt;
+    return best.cycles < kFaster * other.cycles ? std::optional(best) : std::nullopt;
   }
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
@@ -502,45 +501,61 @@ namespace persistent {
 
 namespace {
 
-// Of elements of 32 bits: cycles of a tile besides its multiplications. Shares of the tensor cores' speed that a shape reaches, where rows of
-// both operands begin at lines of the L2; and what is left of that for each operand whose rows begin at sectors, or inside these, while most
-// of the chip's blocks read. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well. Fitted to 217 products of 64
-// to 8192 rows (NVIDIA H100, 2026-11-26).
-struct Cost {
-  Index kernel;
+// Cycles of a tile besides its multiplications. Shares of the tensor cores' speed that a shape reaches, where rows of both operands begin at
+// lines of the L2; and what is left of that for each operand whose rows begin at sectors, or inside these, while most of the chip's blocks
+// read. Blocks that share operands lose least then. Of B across k whole slabs are fetched, and what a tile lacks of them is lost as well.
+// For elements of up to 16 bits, and of 32. Fitted to 217 products of 64 to 8192 rows, all shapes (NVIDIA H100, 2026-11-26); of 16 bits
+// tiles of up to 128 x 128 anew, to 124 products (NVIDIA H200, 2026-11-27), of which what is so chosen takes 1.01 of the fastest's time in
+// the mean.
+struct Speed {
   double besides, at_lines, at_sectors, inside_sectors;
 };
-constexpr Cost kCosts[] = {
-    {kLarge, 3300, 0.945, 0.9, 0.82},    {kLong, 3300, 0.915, 0.9, 0.82},         {kWide224, 2650, 1, 0.875, 0.705},
-    {kWide, 2350, 0.97, 0.865, 0.715},   {kWideTwo, 3000, 0.945, 0.855, 0.79},    {kWide176, 2600, 0.97, 0.855, 0.675},
-    {kMedium, 2050, 0.9, 0.815, 0.67},   {kMediumFour, 3400, 0.935, 0.885, 0.83}, {kMedium96, 1950, 0.81, 0.8, 0.69},
-    {kNarrow, 965, 0.705, 0.785, 0.61},  {kNarrow96, 870, 0.63, 0.8, 0.63},       {kSquare, 640, 0.495, 0.77, 0.685},
-    {kSquareEight, 1140, 0.395, 0.98, 1}};
-
-int64_t rounds_of(const Problem& p, const TileShape& s, int64_t groups, const Chip& chip) {
-  return ceil_div(tiles_of(p, s.cluster_m(), s.cluster_n()) * groups,
-                  int64_t(clusters_of(s.cluster, chip.multiprocessors)));
-}
+struct Cost {
+  Index index;
+  Speed up_to_16_bits, of_32_bits;
+};
+constexpr Cost kCosts[] = {{kLarge, {3300, 0.98, 0.945, 0.83}, {3300, 0.945, 0.9, 0.82}},
+                           {kLong, {3300, 0.95, 0.945, 0.83}, {3300, 0.915, 0.9, 0.82}},
+                           {kWide224, {2650, 0.98, 0.925, 0.705}, {2650, 1, 0.875, 0.705}},
+                           {kWide, {2350, 1, 0.91, 0.71}, {2350, 0.97, 0.865, 0.715}},
+                           {kWideTwo, {3000, 0.965, 0.935, 0.795}, {3000, 0.945, 0.855, 0.79}},
+                           {kWide176, {2600, 0.965, 0.86, 0.68}, {2600, 0.97, 0.855, 0.675}},
+                           {kMedium, {2360, 0.885, 0.895, 0.745}, {2050, 0.9, 0.815, 0.67}},
+                           {kMediumFour, {4000, 1, 0.96, 0.9}, {3400, 0.935, 0.885, 0.83}},
+                           {kMedium96, {1520, 0.82, 0.785, 0.565}, {1950, 0.81, 0.8, 0.69}},
+                           {kMedium96Four, {2230, 0.77, 1.02, 0.825}, {}},
+                           {kNarrow, {1250, 0.7, 0.825, 0.58}, {965, 0.705, 0.785, 0.61}},
+                           {kNarrow96, {740, 0.59, 0.865, 0.635}, {870, 0.63, 0.8, 0.63}},
+                           {kNarrow96Four, {1840, 0.675, 0.945, 0.855}, {}},
+                           {kSquare, {690, 0.53, 0.84, 0.54}, {640, 0.495, 0.77, 0.685}},
+                           {kSquareEight, {1660, 0.445, 0.875, 0.965}, {1140, 0.395, 0.98, 1}}};
 
 // Clock cycles that a shape takes, roughly: its tiles, one after another on each multiprocessor, at a share of the tensor
-// cores' 1024 multiply-adds of 32 bits a cycle, and what a tile costs besides. groups: of k, that are tasks of their own; depth: of a task.
-double cycles_of_32_bits(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b, int64_t groups,
-                         int64_t depth, const Chip& chip) {
+// cores' 1024 multiply-adds of 32 bits a cycle (twice that for 16), and what a tile costs besides.
+double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b, DType dtype, bool apart,
+              const Chip& chip) {
   constexpr double kMost = 0.9;    // of the multiprocessors: from there on they wait for each other's requests
   constexpr double kLeast = 0.35;  // of that: one alone waits for its own
-  const TileShape& s = kShapes[cost.kernel];
+  const TileShape& s = kShapes[cost.index];
+  const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1;
+  const int64_t tasks = tiles_of(p, s.cluster_m(), s.cluster_n()) * groups;
+  const double rounds = static_cast<double>(ceil_div(tasks, int64_t(clusters_of(s.cluster, chip.multiprocessors))));
   const double blocks = static_cast<double>(tiles_of(p, s.tile_m, s.tile_n) * groups);
   const double busy = std::clamp(blocks / (kMost * chip.multiprocessors), kLeast, 1.0);
+  const Speed& share = size_of(dtype) == 4 ? cost.of_32_bits : cost.up_to_16_bits;
   const double fetched = fetched_columns(s.tile_n, b.along_k);
-  const double speed = cost.at_lines * std::pow(share_left(cost, a) * share_left(cost, b), busy) * s.tile_n / fetched;
-  const double tile = double(s.tile_m) * s.tile_n * static_cast<double>(depth) / (1024 * speed);
-  return static_cast<double>(rounds_of(p, s, groups, chip)) * (tile + cost.besides);
+  const double speed =
+      share.at_lines * std::pow(share_left(share, a) * share_left(share, b), busy) * s.tile_n / fetched;
+  const double depth = static_cast<double>(apart ? long_k::kGroup : p.k);
+  const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
+  const double tile = double(s.tile_m) * s.tile_n * depth * static_cast<double>(size_of(dtype)) / (4096 * speed);
+  return rounds * (tile + share.besides) + finish;
 }
 
-// The same of elements of up to 16 bits. A stage, 128 bytes of k, takes what tensor cores do and what the L2 sends, to a multiprocessor or to
-// all; of rows that do not begin at its lines that is longer. Clusters fetch what they share once, but begin later and wait for each other.
-// Fitted to 13,700 times of 1,200 products of 130 to 4,500 rows and columns, k of 200 to 8,000, drawn at random (NVIDIA H200, 2026-11-30): half
-// of them are met within 5 %, and what is so chosen takes 1.02 of the least of those measured.
+// The same of 16 bits, for clusters whose blocks may lie in several ways. A stage, 128 bytes of k, takes what tensor cores do and what the L2
+// sends, to a multiprocessor or to all; of rows that do not begin at its lines that is longer. Clusters fetch what they share once, but begin
+// later and wait for each other. Fitted to 13,700 times of 1,200 products of 130 to 4,500 rows and columns, k of 200 to 8,000, drawn at random
+// (NVIDIA H200, 2026-11-30): half of them are met within 5 %.
 double cycles_of_16_bits(const Problem& p, const TileShape& s, const Boxes& a, const Boxes& b, int64_t groups,
                          int64_t stages, const Chip& chip) {
   constexpr double kSpeed64 = 1.51, kSpeed128 = 1.23, kSpeedWide = 1.06;  // of 2048 multiply-adds
@@ -585,6 +600,23 @@ double cycles_of_narrow(const Problem& p, int index, DType dtype, const Chip& ch
   return static_cast<double>(rounds * (kBesides + stages * kStage));
 }
 
+// Clusters in the place of a shape that has been chosen, if they are so much faster: by times of 357 products drawn at random rows that begin at
+// lines of the L2 are as fast, others take 0.98 of the time, 0.78 to 1.06 (NVIDIA H200, 2026-11-30).
+Choice in_clusters(const Problem& p, const Choice& chosen, const Boxes& a, const Boxes& b, const Chip& chip) {
+  constexpr double kFaster = 0.95;
+  const bool in_groups = long_k::groups_of(p.k, DType::float16) > 1;
+  const int64_t stages = ceil_div(p.k * 2, int64_t(hopper::kRowBytes));
+  const auto cycles = [&](int index) { return cycles_of_16_bits(p, kShapes[index], a, b, 1, stages, chip); };
+  const double before = cycles(chosen.index);
+  Choice best = {chosen.index, false, kFaster * before};
+  for (int index = kKernelCount; index < kShapeCount; ++index) {
+    if (in_groups && !adds_groups(kernel_of(index))) continue;
+    const double time = cycles(index);
+    if (time < best.cycles) best = {index, false, time};
+  }
+  return best.index == chosen.index ? chosen : Choice{best.index, false, chosen.cycles * best.cycles / before};
+}
+
 }  // namespace
 
 Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, const Chip& chip) {
@@ -595,44 +627,26 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
     const int64_t tiles = tiles_of(p, 64, 64) * (narrow == kRows16 ? 8 : 2);
     if (!may_be_apart || tiles > chip.multiprocessors) return {narrow, false, cycles_of_narrow(p, narrow, dtype, chip)};
   }
-  const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
-  const auto can = [&](int kernel, bool apart) {
-    return for_16_bits_alone(kernel) && size_of(dtype) != 2 ? false
-           : apart                                          ? takes_groups_apart(kernel)
-           : kernel == kLarge                               ? !in_groups
-           : kernel == kLong                                ? in_groups
-           : in_groups                                      ? adds_groups(kernel)
-                                                            : true;
+  const auto cost_of = [&](const Cost& cost, bool apart) {
+    const bool in_groups = has_groups(result_dtype(dtype)) && long_k::groups_of(p.k, dtype) > 1;
+    const bool can = for_16_bits_alone(cost.index) && size_of(dtype) != 2 ? false
+                     : apart                                              ? takes_groups_apart(cost.index)
+                     : cost.index == kLarge                               ? !in_groups
+                     : cost.index == kLong                                ? in_groups
+                     : in_groups                                          ? adds_groups(cost.index)
+                                                                          : true;
+    return can ? cycles(p, cost, a, b, dtype, apart, chip) : std::numeric_limits<double>::infinity();
   };
-  const auto best_of = [&](bool apart) {
-    const int64_t groups = apart ? long_k::groups_of(p.k, dtype) : 1, depth = apart ? long_k::kGroup : p.k;
-    const double finish = apart ? long_k::cycles_to_add(p, dtype, chip.multiprocessors) : 0;
-    Choice best = {kSquare, apart, std::numeric_limits<double>::infinity()};
-    const auto take = [&](int index, double cycles) {
-      if (cycles + finish < best.cycles) best = {index, apart, cycles + finish};
-    };
-    if (size_of(dtype) == 4) {
-      for (const Cost& cost : kCosts) {
-        if (can(cost.kernel, apart)) take(cost.kernel, cycles_of_32_bits(p, cost, a, b, groups, depth, chip));
-      }
-      return best;
-    }
-    const int64_t stages = ceil_div(depth * static_cast<int64_t>(size_of(dtype)), int64_t(hopper::kRowBytes));
-    const auto try_shape = [&](int index) {
-      take(index, cycles_of_16_bits(p, kShapes[index], a, b, groups, stages, chip));
-    };
-    for (const int kernel : {kLong, kWide224, kWide, kWide176, kMedium, kMedium96, kNarrow, kNarrow96, kSquare}) {
-      if (can(kernel, apart)) try_shape(kernel);
-    }
-    for (int index = kKernelCount; index < kShapeCount; ++index) {
-      if (can(kernel_of(index), apart)) try_shape(index);
-    }
-    return best;
+  const auto best_of = [&](bool apart) -> const Cost& {
+    return cheapest(kCosts, [&](const Cost& cost) { return cost_of(cost, apart); });
   };
-  const Choice whole = best_of(false);
+  const Cost& cost = best_of(false);
+  Choice whole = {cost.index, false, cost_of(cost, false)};
+  if (size_of(dtype) == 2) whole = in_clusters(p, whole, a, b, chip);
   if (may_be_apart) {
-    const Choice apart = best_of(true);
-    if (narrow != kShapeCount || long_k::pays_apart(p, dtype, apart.cycles, whole.cycles, chip)) return apart;
+    const Cost& apart = best_of(true);
+    const bool faster = long_k::pays_apart(p, dtype, cost_of(apart, true), whole.cycles, chip);
+    if (narrow != kShapeCount || faster) return {apart.index, true, cost_of(apart, true)};
   }
   return whole;
 }
@@ -646,7 +660,7 @@ double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& c
   const int64_t results = p.batches * p.m * p.n;
   const double memory = static_cast<double>((elements_of(p) - results) * bytes) / kReadBytes +
                         static_cast<double>(results * bytes) / kWrittenBytes;
-  double time = kBegin + std::hypot(std::max(way.cycles, 0.0) / kMegahertz, memory);
+  double time = kBegin + std::hypot(way.cycles / kMegahertz, memory);
   if (way.a.is_copied() || way.b.is_copied()) {
     time += kCopy + static_cast<double>(way.a.copied_bytes + way.b.copied_bytes) / kCopyBytes;
   }

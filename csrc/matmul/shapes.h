@@ -306,6 +306,12 @@ constexpr struct {
 constexpr int kArrangementCount = sizeof(kArrangements) / sizeof(kArrangements[0]),
               kShapeCount =
                   kKernelCount + kArrangementCount * static_cast<int>(sizeof(kClustered) / sizeof(kClustered[0]));
+constexpr bool is_told(int kernel) {
+  for (const int told : kClustered) {
+    if (told == kernel) return true;
+  }
+  return false;
+}
 constexpr int kernel_of(int index) {
   return index < kKernelCount ? index : kClustered[(index - kKernelCount) / kArrangementCount];
 }

@@ -15,12 +15,37 @@ namespace treduce::matmul::persistent {
 
 using namespace hopper;
 
+// Blocks of a cluster that lie below each other share their part of B, those beside each other their part of A. So many, as powers of two; and
+// those below the first, or beside it, with that, a bit each.
+struct Sharing {
+  int below_bits, beside_bits;
+  uint16_t all_below, all_beside;
+
+  TREDUCE_HOST_DEVICE int below() const { return 1 << below_bits; }
+  TREDUCE_HOST_DEVICE int beside() const { return 1 << beside_bits; }
+  TREDUCE_HOST_DEVICE int cluster_bits() const { return below_bits + beside_bits; }
+  TREDUCE_HOST_DEVICE int sharers() const { return below() + beside() - 1; }  // of a block, which is one
+};
+constexpr Sharing sharing_of(const TileShape& s) {
+  const auto bits = [](int power) {
+    int bits = 0;
+    while (power >> bits > 1) ++bits;
+    return bits;
+  };
+  Sharing sharing = {bits(s.below()), bits(s.beside), 0, 0};
+  for (int i = 0; i < s.below(); ++i) sharing.all_below |= 1 << i;
+  for (int i = 0; i < s.beside; ++i) sharing.all_beside |= 1 << i * s.below();
+  return sharing;
+}
+
 // A kernel's, see shapes.h.
 template <int kIndex>
 struct Shape {
   static constexpr TileShape kShape = kKernels[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
   static constexpr bool kClustered = kShape.cluster > 1;
+  static constexpr bool kIsTold = is_told(kIndex);  // how its clusters lie; else as here
+  static constexpr Sharing kSharing = sharing_of(kShape);
   // Tiles of the transposed product, for few rows: columns of C fill the 64 rows that a multiplication has.
   static constexpr bool kTransposed = kShape.transposed;
   static constexpr int kConsumers = kTileM / 64;
@@ -38,24 +63,6 @@ struct Shape {
   static_assert(kThreads == (kConsumers + 1) * kWarpGroup);
 };
 
-// Blocks of a cluster that lie below each other share their part of B, those beside each other their part of A. So many, as powers of two.
-struct Sharing {
-  int below_bits, beside_bits;
-
-  TREDUCE_HOST_DEVICE int below() const { return 1 << below_bits; }
-  TREDUCE_HOST_DEVICE int beside() const { return 1 << beside_bits; }
-  TREDUCE_HOST_DEVICE int cluster_bits() const { return below_bits + beside_bits; }
-  TREDUCE_HOST_DEVICE int sharers() const { return below() + beside() - 1; }  // of a block, which is one
-};
-inline Sharing sharing_of(const TileShape& s) {
-  const auto bits = [](int power) {
-    int bits = 0;
-    while (power >> bits > 1) ++bits;
-    return bits;
-  };
-  return {bits(s.below()), bits(s.beside)};
-}
-
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
@@ -68,13 +75,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   SHARED(Ring<S::kStages>, ring);
   char* const stages = aligned_tiles(dynamic_shared<char>());
   const int warp_group = threadIdx.x / kWarpGroup;
-  if constexpr (!S::kClustered) sharing = {0, 0};  // the compiler knows
-  const int rank = S::kClustered ? cluster::rank() : 0;
-  const int below = rank & (sharing.below() - 1), beside = rank >> sharing.below_bits;
+  if constexpr (!S::kIsTold) sharing = S::kSharing;
+  // This block's place in the cluster. Each role asks: what both know would be kept in memory, for a producer has few registers.
+  const auto lies = [&] {
+    const int rank = S::kClustered ? cluster::rank() : 0;
+    return int2{rank >> sharing.below_bits, rank & (sharing.below() - 1)};  // beside, below
+  };
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x >> sharing.cluster_bits(), stride = gridDim.x >> sharing.cluster_bits();
   // Tasks: tiles, or groups of k of tiles.
-  const int64_t tasks = grid.count * groups.apart;
+  const int64_t tasks = S::kGroupsApart ? grid.count * groups.apart : grid.count;
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
@@ -94,9 +104,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     ptx::release_registers<40>();
     if (threadIdx.x < 32 && ptx::elect_one()) {
       RingPosition<S::kStages> position;
-      // The first block of a cluster and those below it, or beside it, a bit each.
-      const uint32_t all_below = (1u << sharing.below()) - 1,
-                     all_beside = ((1u << (1 << sharing.cluster_bits())) - 1) / all_below;
+      const auto [beside, below] = lies();
       for (int64_t task = first; task < tasks; task += stride) {
         const auto place = place_of(task);
         const int2 range = range_of(task);
@@ -113,13 +121,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
           const int k = step * kDepth<T>;
           if (S::kClustered && sharing.beside_bits > 0) {
             TileA::load_part(tile_a, &map_a, row, k, batch_a, full, (TileA::kBoxOuter >> sharing.beside_bits) * beside,
-                             all_beside << below);
+                             sharing.all_beside << below);
           } else {
             TileA::load(tile_a, &map_a, row, k, batch_a, full);
           }
           if (S::kClustered && sharing.below_bits > 0) {
             TileB::load_part(tile_b, &map_b, column, k, batch_b, full, (TileB::kBoxOuter >> sharing.below_bits) * below,
-                             all_below << (beside << sharing.below_bits));
+                             sharing.all_below << (beside << sharing.below_bits));
           } else {
             TileB::load(tile_b, &map_b, column, k, batch_b, full);
           }
@@ -139,6 +147,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     int done = 0;  // steps of this task: one group of k after another
     // Tells each block that fills this block's stages: a lane tells one of those below each other, or of the others beside.
     const int lane = threadIdx.x % 32;
+    const auto [beside, below] = lies();
     const int beyond = lane - sharing.below();
     const int peer = beyond < 0 ? (beside << sharing.below_bits) + lane
                                 : ((beyond < beside ? beyond : beyond + 1) << sharing.below_bits) + below;
