@@ -556,8 +556,8 @@ double cycles(const Problem& p, const Cost& cost, const Boxes& a, const Boxes& b
 // sends, to a multiprocessor or to all; of rows that do not begin at its lines that is longer. Clusters fetch what they share once, but begin
 // later and wait for each other. Fitted to 13,700 times of 1,200 products of 130 to 4,500 rows and columns, k of 200 to 8,000, drawn at random
 // (NVIDIA H200, 2026-11-30): half of them are met within 5 %.
-double cycles_of_16_bits(const Problem& p, const TileShape& s, const Boxes& a, const Boxes& b, int64_t groups,
-                         int64_t stages, const Chip& chip) {
+double cycles_of_16_bits(const Problem& p, const TileShape& s, const Boxes& a, const Boxes& b, int64_t stages,
+                         const Chip& chip) {
   constexpr double kSpeed64 = 1.51, kSpeed128 = 1.23, kSpeedWide = 1.06;  // of 2048 multiply-adds
   constexpr double kBytes = 190, kBytesOfEach = 72.5, kLonger[] = {1, 1.36, 2.36},
                    kLongerOfClusters[] = {1, 1.21, 1.76};
@@ -569,7 +569,7 @@ double cycles_of_16_bits(const Problem& p, const TileShape& s, const Boxes& a, c
   const auto longer = [&](const Boxes& boxes) {
     return (clusters ? kLongerOfClusters : kLonger)[static_cast<int>(boxes.rows_begin())];
   };
-  const int64_t blocks = tiles_of(p, s.cluster_m(), s.cluster_n()) * groups * s.cluster,
+  const int64_t blocks = tiles_of(p, s.cluster_m(), s.cluster_n()) * s.cluster,
                 places = places_of(s.cluster, chip.multiprocessors);
   const double speed = s.tile_m == 64 ? kSpeed64 : outputs < kWideOutputs ? kSpeed128 : kSpeedWide;
   const double multiply = outputs * 64 / (2048 * speed);
@@ -604,13 +604,13 @@ double cycles_of_narrow(const Problem& p, int index, DType dtype, const Chip& ch
 // lines of the L2 are as fast, others take 0.98 of the time, 0.78 to 1.06 (NVIDIA H200, 2026-11-30).
 Choice in_clusters(const Problem& p, const Choice& chosen, const Boxes& a, const Boxes& b, const Chip& chip) {
   constexpr double kFaster = 0.95;
-  const bool in_groups = long_k::groups_of(p.k, DType::float16) > 1;
+  constexpr int64_t kMostLines = 4608;  // of what was measured; no batches, and no long k
+  if (p.batches > 1 || std::max(p.m, p.n) > kMostLines || long_k::groups_of(p.k, DType::float16) > 1) return chosen;
   const int64_t stages = ceil_div(p.k * 2, int64_t(hopper::kRowBytes));
-  const auto cycles = [&](int index) { return cycles_of_16_bits(p, kShapes[index], a, b, 1, stages, chip); };
+  const auto cycles = [&](int index) { return cycles_of_16_bits(p, kShapes[index], a, b, stages, chip); };
   const double before = cycles(chosen.index);
   Choice best = {chosen.index, false, kFaster * before};
   for (int index = kKernelCount; index < kShapeCount; ++index) {
-    if (in_groups && !adds_groups(kernel_of(index))) continue;
     const double time = cycles(index);
     if (time < best.cycles) best = {index, false, time};
   }
