@@ -83,8 +83,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   };
   const int steps = (grid.depth + kDepth<T> - 1) / kDepth<T>;
   const int64_t first = blockIdx.x >> sharing.cluster_bits(), stride = gridDim.x >> sharing.cluster_bits();
-  // Tasks: tiles, or groups of k of tiles.
-  const int64_t tasks = S::kGroupsApart ? grid.count * groups.apart : grid.count;
+  // Tasks: tiles, or groups of k of tiles. Who is told of its clusters has no such groups, and no register for the product.
+  const int64_t tasks = S::kIsTold ? grid.count : grid.count * groups.apart;
+  static_assert(!S::kIsTold || !S::kGroupsApart);
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
