@@ -1271,7 +1271,7 @@ std::optional<Choice> choose(const Problem& p, const Chip& chip) {
   if (segments < kLeastSegments || segments > kMostGroups * kGroupSegments) return std::nullopt;
   const int steps = static_cast<int>(segments), w_lines = static_cast<int>(more),
             x_lines = static_cast<int>(std::min(p.m, p.n)), fewest = ceil_div(x_lines, kMostOctets * kOctet);
-  const bool of_a = p.m > p.n, pairs = (of_a ? p.a_row : p.b_column) == 1 && more % 2 == 0;
+  const bool of_a = split::longer_is_a(p), pairs = (of_a ? p.a_row : p.b_column) == 1 && more % 2 == 0;
   const bool x_in_vectors = (of_a ? p.b_row : p.a_column) == 1 && p.k % 4 == 0;
   const double of_turn = longer_in_vectors(p) ? 1
                          : pairs              ? kByPairs

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../common/dtypes.h"
+#include "../common/round.h"
 #include "../reduce/pairwise.h"
 #include "ops.h"
 
@@ -44,13 +45,6 @@ constexpr int64_t kOwnShared = 2 * 1024;
 // Blocks of a grid that lets the next launch begin as soon as elements are read: eight an SM of an H200, a hint for other chips. Few blocks
 // of the next one would be placed unevenly over SMs.
 constexpr int kManyBlocks = 1056;
-
-// Of a power of two: a shift where a division by what is known at run time would take twenty instructions.
-TREDUCE_HOST_DEVICE constexpr int log2_of(int64_t power) {
-  int shift = 0;
-  while (int64_t{1} << shift < power) ++shift;
-  return shift;
-}
 
 constexpr int inputs_of(Op op) { return op >= Op::softmax_backward ? 2 : 1; }
 constexpr bool has_weight(Op op) {

@@ -27,12 +27,7 @@ struct Sharing {
   TREDUCE_HOST_DEVICE int sharers() const { return below() + beside() - 1; }  // of a block, which is one
 };
 constexpr Sharing sharing_of(const TileShape& s) {
-  const auto bits = [](int power) {
-    int bits = 0;
-    while (power >> bits > 1) ++bits;
-    return bits;
-  };
-  Sharing sharing = {bits(s.below()), bits(s.beside), 0, 0};
+  Sharing sharing = {log2_of(s.below()), log2_of(s.beside), 0, 0};
   for (int i = 0; i < s.below(); ++i) sharing.all_below |= 1 << i;
   for (int i = 0; i < s.beside; ++i) sharing.all_beside |= 1 << i * s.below();
   return sharing;

@@ -198,7 +198,6 @@ namespace split_direct {
 // together; and blocks of a cluster.
 constexpr int kSharedBytes = 224 << 10, kMostChunk = kGroupSegments / 2, kMostRound = 64, kMostAdded = 80,
               kMostCluster = 8;
-constexpr int log2_of(int power) { return power == 1 ? 0 : 1 + log2_of(power / 2); }
 // Eight lines of a segment are split by a warp, which leaves so many bytes, as pairs and as parts.
 constexpr int kOctet = 8, kPairBytes = kOctet * kSegment * 4, kPartBytes = kOctet * kSegment * 2 * kParts;
 

@@ -240,7 +240,7 @@ cudaError_t run(const Call& call) {
   Work work;
   work.product = split_left::work_of(p, of_a ? a : b, of_a ? b : a, {});
   work.each = static_cast<int>(ceil_div(work.product.steps, launched.cluster));
-  work.cluster_bits = split_direct::log2_of(launched.cluster);
+  work.cluster_bits = log2_of(launched.cluster);
   const bool vectors = work.product.vectors_w && work.product.vectors_x;
   const auto function = of_a      ? vectors ? &kernel<true, true> : &kernel<true, false>
                         : vectors ? &kernel<false, true>

@@ -768,7 +768,7 @@ cudaError_t run(const Call& call) {
   work.w_tiles = Divider(ceil_div(int64_t(work.w.lines), tile_w));
   work.x_tiles = Divider(ceil_div(int64_t(work.x.lines), tile_x));
   work.inner_batches = Divider(inner_batches_of(p));
-  work.cluster_bits = split_direct::log2_of(launched.cluster);
+  work.cluster_bits = log2_of(launched.cluster);
   work.set_step = kWarps / sets;
   work.octet_step = kWarps / octets;
   const int share = Range::share_of(sets, octets, work.cluster_bits);
