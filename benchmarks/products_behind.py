@@ -74,8 +74,9 @@ MECHANISMS = {
     ),
     "rounds": behind.Mechanism(
         "tiles of the last round, or past the edge, leave multiprocessors idle",
-        "tiles of 224, 176 and 96 columns: taken where they leave fewer idle; float64's last tasks "
-        "dealt out by steps of k: taken, up to a quarter faster",
+        "tiles of 224, 176 and 96 columns: taken where they leave fewer idle; a strip of smaller tiles in the place "
+        "of a last round: taken, up to 16 % faster; float64's last tasks dealt out by steps of k: taken, up to a "
+        "quarter faster",
     ),
     "memory": behind.Mechanism(
         "few rows: the weights, read at three quarters of the ceiling or more; the rest is a launch, the first copies "
@@ -122,7 +123,7 @@ def filled(plan: ProductPlan) -> float:
     tiles, (rows, columns) = tiles_of(plan), plan.tile
     cluster = max(plan.launches, key=lambda launch: launch.shared_bytes).cluster
     at_once = plan.chip.multiprocessors // cluster
-    full = 1.0 if plan.tasks_dealt else tiles / (at_once * -(-tiles // at_once))
+    full = 1.0 if plan.tasks_dealt or any(plan.strip) else tiles / (at_once * -(-tiles // at_once))
     _, m, n, _ = plan.problem
     if m < rows or n < columns:  # no tile is full of few rows, whatever its place
         return full

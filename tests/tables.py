@@ -180,3 +180,19 @@ CLUSTERED_ON_SMALL_CHIPS = (
     (4, 264, 72, 840),
     (4, 136, 72, 840),
 )
+# Matrices, m, n and k: products of which an H200 computes the last rows, or columns, in smaller tiles, in some dtype
+# and layout; of long k with groups. (Strip in csrc/matmul/decisions.h.)
+STRIP_PRODUCTS = (
+    (1, 1408, 3328, 1664),
+    (1, 1409, 3333, 1664),
+    (1, 3072, 1664, 2688),
+    (1, 4096, 2432, 2048),
+    (1, 6400, 2048, 1664),
+    (1, 4040, 7264, 1840),
+    (2, 2048, 2560, 2560),
+    (4, 1024, 1664, 1664),
+    (1, 1024, 5120, 10_240),
+    (1, 4096, 2432, 9216),
+)
+# The same on chips of so many multiprocessors, of 16 bits: rows, and columns.
+STRIPS_ON_SMALL_CHIPS = ((4, 1152, 128, 2048), (7, 384, 640, 2048))

@@ -61,17 +61,18 @@ def test_what_bounds_a_product(script, row, mechanism):
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "dealt", "filled"),
+    ("m", "n", "dealt", "strip", "filled"),
     [
-        (64, 264 * 128, 0, 1.0),
-        (64, 265 * 128, 0, 265 / 396),
-        (64, 265 * 128, 133, 1.0),
-        (1, 132 * 128, 0, 1.0),
-        (100, 66 * 128, 0, 100 / 128),
+        (64, 264 * 128, 0, (0, 0), 1.0),
+        (64, 265 * 128, 0, (0, 0), 265 / 396),
+        (64, 265 * 128, 133, (0, 0), 1.0),
+        (64, 265 * 128, 0, (64, 128), 1.0),
+        (1, 132 * 128, 0, (0, 0), 1.0),
+        (100, 66 * 128, 0, (0, 0), 100 / 128),
     ],
 )
-def test_what_tiles_fill(script, m, n, dealt, filled):
-    """Whole rounds; one tile more, dealt out by steps of k or not; fewer rows than a tile has; rows past the edge."""
+def test_what_tiles_fill(script, m, n, dealt, strip, filled):
+    """Whole rounds; a tile more, dealt out, a strip, or neither; fewer rows than a tile has; rows past the edge."""
     chip = types.SimpleNamespace(multiprocessors=132)
     launches = [types.SimpleNamespace(shared_bytes=0, cluster=2), types.SimpleNamespace(shared_bytes=1, cluster=1)]
     plan = types.SimpleNamespace(
@@ -80,6 +81,7 @@ def test_what_tiles_fill(script, m, n, dealt, filled):
         groups=2,
         groups_apart=False,
         tasks_dealt=dealt,
+        strip=strip,
         launches=launches,
         chip=chip,
     )

@@ -684,6 +684,9 @@ def products_of_every_kind(matrix, dtype):
         for chip, m, n, k in tables.CLUSTERED_ON_SMALL_CHIPS:
             yield chip, matrix(m, k), matrix(k, n), same, same
             yield chip, matrix(k, m), matrix(n, k), transposed, transposed
+    if dtype == torch.float16:
+        for chip, m, n, k in tables.STRIPS_ON_SMALL_CHIPS:
+            yield chip, matrix(m, k), matrix(k, n), same, same
     yield 132, matrix(40, 16, 12), matrix(40, 12, 20)  # many small ones
     yield 132, matrix(7, 33, 21), matrix(7, 21, 18), same, same
 

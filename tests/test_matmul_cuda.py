@@ -716,6 +716,31 @@ def test_every_way_in_which_blocks_of_a_cluster_lie_has_one_order(dtype, poisone
         assert_one_order(a, b, shared, alone)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int8])
+def test_strips_of_smaller_tiles_have_one_order(dtype, poisoned):
+    """Each launch alone has the same bits, and so has whoever reads the result while it waits for the last one."""
+    variant = tables.row("matmul", "persistent")
+    tables.needs_chip(variant)
+    strips = 0
+    for batch, m, n, k in tables.STRIP_PRODUCTS:
+        a, b = random(batch, m, k, dtype=dtype), random(batch, k, n, dtype=dtype, seed=1)
+        for left, right in itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)):
+            plan = torch_reduce.plan("matmul", left, right, variant="persistent")
+            strips += any(plan.strip)
+            whole = product(left, right, variant)
+            copy = whole.clone()  # reads what both launches wrote
+            for rows, columns in (
+                (slice(0, 70), slice(0, n)),
+                (slice(m - 70, m), slice(0, n)),
+                (slice(0, m), slice(n - 70, n)),
+            ):
+                part = product(left[-1, rows], right[-1, :, columns], variant)
+                assert_same_bits(part, whole[-1, rows, columns].contiguous(), f"{(batch, m, n, k)} {rows} {columns}")
+            assert_same_bits(copy, whole, "a copy")
+    if torch.cuda.get_device_properties(0).multi_processor_count == 132:
+        assert strips > len(tables.STRIP_PRODUCTS)
+
+
 LONG = tuple(v for v in ON_CORES if v.order in ("warp_group_long", "tensor_core_f64"))
 every_long = of_every_dtype(LONG)
 

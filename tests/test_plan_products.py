@@ -434,9 +434,9 @@ CHOICES = (
     ("specialized_f64", torch.float64, (128, 4096, 4096), [((128, 64), 128)]),
     ("specialized_f64", torch.float64, (64, 4096, 4096), [((32, 32), 256)]),
     ("persistent", torch.bfloat16, (512, 11008, 4096), [((128, 192), 132)]),
-    ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 224), 132)]),
+    ("persistent", torch.bfloat16, (512, 14336, 4096), [((128, 192), 132)]),
     ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 128), 86)]),
-    ("persistent", torch.bfloat16, (4096, 4096, 4096), [((256, 256), 132), ((256, 256), 114)]),
+    ("persistent", torch.bfloat16, (4096, 4096, 4096), [((256, 256), 132), ((128, 192), 114)]),
     ("persistent", torch.bfloat16, (1024, 1024, 1024), [((64, 128), 128), ((128, 96), 88)]),
     ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 64), 64)] * 2),
     ("persistent", torch.bfloat16, (100, 8000, 16384), [((64, 128), 126), ((128, 128), 63)]),
@@ -473,6 +473,42 @@ def test_every_way_in_which_blocks_of_a_cluster_lie_is_tested():
         for count, *product in tables.CLUSTERED_ON_SMALL_CHIPS
     }
     assert {(below, beside) for _, _, below, beside in small} == ways
+
+
+def strip_of(batch, m, n, k, device, dtype=torch.float16):
+    p = plan("matmul", (batch, m, k), (batch, k, n), variant="persistent", input_dtype=dtype, device=device)
+    rows, columns = p.strip
+    if rows == 0:
+        assert columns == 0 and "strip" not in str(p), (m, n, k)
+        return None
+    # Large tiles fill whole rounds of blocks, and a strip goes from one edge to the other.
+    tile_m, tile_n = p.tile
+    of_rows = columns == n
+    assert (rows < m, columns < n) == (of_rows, not of_rows)
+    assert ((m - rows) % tile_m, (n - columns) % tile_n)[not of_rows] == 0
+    large, small = [launch for launch in p.launches if launch.kernel.startswith("multiply")]
+    # One more line of large tiles would begin another round.
+    line = batch * (-(-m // tile_m), -(-n // tile_n))[of_rows]
+    tiles = line * ((n - columns) // tile_n, (m - rows) // tile_m)[of_rows]
+    at_once = p.chip.multiprocessors // large.cluster
+    assert tiles + line > -(-tiles // at_once) * at_once and large.grid[0] <= p.chip.multiprocessors
+    assert small.overlapping and not large.overlapping and small.cluster == 1
+    assert f"the last {rows} rows" in str(p) if of_rows else f"the last {columns} columns" in str(p)
+    return "rows" if of_rows else "columns"
+
+
+def test_strips_of_smaller_tiles():
+    """Some of rows and some of columns, of a batch, and of long k; and on small chips, for the emulator."""
+    found = {product: strip_of(*product, "H200") for product in tables.STRIP_PRODUCTS}
+    assert set(found.values()) >= {"rows", "columns"}
+    assert any(found[p] for p in found if p[0] > 1) and any(found[p] for p in found if p[3] > 8192)
+    chip = next(c for c in torch_reduce._plan.CHIPS if c.name == "H200")
+    small = [
+        strip_of(1, *sizes, dataclasses.replace(chip, multiprocessors=count))
+        for count, *sizes in tables.STRIPS_ON_SMALL_CHIPS
+    ]
+    assert small == ["rows", "columns"]
+    assert strip_of(1, 4096, 4096, 4096, "H200") is None and strip_of(1, 1024, 1024, 1024, "H200") is None
 
 
 @pytest.mark.parametrize(("rung", "dtype", "shape", "found"), CHOICES)

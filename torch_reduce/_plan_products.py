@@ -71,6 +71,10 @@ class ProductPlan(PlanText):
     tasks_dealt: int
     """Tiles, or groups of k of tiles, that blocks are dealt by steps of k, because they fill no round of blocks: one
     goes on from the sums of another. The bits are the same."""
+    strip: tuple[int, int]
+    """Rows and columns of the outputs that the last launch computes in smaller tiles, because large ones would fill a
+    part of a round of blocks: the last rows of each matrix, or its last columns. (0, 0): none. The bits are the
+    same."""
     reads: tuple[str, str]
     """How each operand is read."""
     launches: tuple[Launch, ...]
@@ -136,6 +140,10 @@ class ProductPlan(PlanText):
                 found.append(("groups", f"{self.groups} of k, {where}"))
             if self.tasks_dealt:
                 found.append(("tasks", f"{self.tasks_dealt} of them dealt out by steps of k"))
+            rows, columns = self.strip
+            if rows:
+                lines = f"{columns} columns" if rows == self.problem[1] else f"{rows} rows"
+                found.append(("strip", f"the last {lines}, in smaller tiles"))
             found.append(("reads", f"A {self.reads[0]}, B {self.reads[1]}"))
             found += _launch_rows(self.launches)
         found.append(("workspace", f"{self.workspace_bytes:,} bytes"))
@@ -205,7 +213,8 @@ def plan_product(
             name: found[name]
             for name in (
                 "result_shape", "result_dtype", "made_of", "rung", "order", "order_text", "tile", "stages", "groups",
-                "groups_apart", "tasks_dealt", "workspace_bytes", "operations", "unit", "bytes_read", "bytes_written",
+                "groups_apart", "tasks_dealt", "strip", "workspace_bytes", "operations", "unit", "bytes_read",
+                "bytes_written",
             )
         },
     )  # fmt: skip

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "../common/prepared.h"
+#include "decisions.h"
 #include "operand.h"
 #include "shapes.h"
 #include "split/split.h"
@@ -33,6 +34,7 @@ struct Choice {
   bool apart;
   double cycles;       // roughly, where that is modelled; else 0
   bool dealt = false;  // blocks are dealt their last tasks by steps of k: see stream_k.cuh
+  Strip strip = {};    // of persistent
 };
 
 namespace long_k {

@@ -22,6 +22,26 @@ struct SplitRegions {
   int64_t runs = 0;  // counters, see kRunLines; of few rows, see split_rows.cuh; 0: there are none
 };
 
+// The last rows of C, or columns, from `first` on, which a launch of smaller tiles computes, because large ones would fill a part of a last
+// round of blocks. first: 0: there is no strip. shape: of persistent.
+struct Strip {
+  int shape = 0;
+  bool of_rows = false;
+  int64_t first = 0;
+
+  // What is computed before it, and the strip itself.
+  Problem before(const Problem& p) const {
+    Problem most = p;
+    (of_rows ? most.m : most.n) = first;
+    return most;
+  }
+  Problem alone(const Problem& p) const {
+    Problem rest = p;
+    (of_rows ? rest.m : rest.n) -= first;
+    return rest;
+  }
+};
+
 // What a rung's launcher reads of a prepared product.
 struct Decisions {
   Problem problem;
@@ -43,6 +63,7 @@ struct Decisions {
   View view_a = {}, view_b = {};
   int64_t copy_a = 0, copy_b = 0;
   bool boxes_c = false;  // results leave as boxes
+  Strip strip = {};
 
   // split_fp16 and split_bf16. Groups that are apart are computed side by side, and added afterwards from `partials`. Of parts so
   // many groups lie in the workspace at once; parts_shape: of the kernel that multiplies them; few_units, few_lines: see

@@ -481,6 +481,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   out.few_columns = few && few_columns;
   out.registers = registers;
   LaunchShape launch;
+  std::optional<LaunchShape> strip;
   int blocks = 1;  // on a multiprocessor
   const auto tasks = [&] { return tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1); };
   if (registers) {
@@ -522,7 +523,18 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
                   p.n * size_of(result) % kBoxAlignment == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
     launch = launch_of(s);
     blocks = s.blocks;
-    launch.grid = std::min<int64_t>(tasks(), clusters_of(s.cluster, chip.multiprocessors * s.blocks)) * s.cluster;
+    const auto blocks_of = [&](const TileShape& t, int64_t all) {
+      return std::min<int64_t>(all, clusters_of(t.cluster, chip.multiprocessors * t.blocks)) * t.cluster;
+    };
+    launch.grid = blocks_of(s, tasks());
+    out.strip = choice.strip;
+    if (out.strip.first > 0) {
+      launch.grid = blocks_of(s, tiles_of(out.strip.before(p), out.tile_m, out.tile_n));
+      const TileShape& small = persistent::kShapes[out.strip.shape];
+      strip = launch_of(small);
+      strip->grid = blocks_of(small, tiles_of(out.strip.alone(p), small.tile_m, small.tile_n));
+      strip->overlapping = true;
+    }
   }
   // Large tiles of products that are not short lost 5 to 20 % by it (NVIDIA H200, 2026-11-27).
   const bool half = 2 * tasks() <= chip.multiprocessors;
@@ -530,6 +542,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const double read = long_k::cycles_to_read(p, r.dtype, chip);
   if (std::max(few || registers ? 0 : way.cycles, read) < most) overlap(launch, blocks, chip);
   out.launches.add(launch);
+  if (strip) out.launches.add(*strip);
   if (out.apart) add_groups_apart(chip, out);
 }
 

@@ -316,6 +316,11 @@ constexpr int kernel_of(int index) {
   return index < kKernelCount ? index : kClustered[(index - kKernelCount) / kArrangementCount];
 }
 
+// Whether its tiles may be those of a strip.
+constexpr bool may_be_strip(int kernel) {
+  return kernel == kMedium || kernel == kMedium96 || kernel == kNarrow || kernel == kNarrow96 || kernel == kSquare;
+}
+
 // As tfloat32 hardly faster than the others.
 constexpr bool for_16_bits_alone(int kernel) {
   return kernel == kMedium96Four || kernel == kNarrowFour || kernel == kNarrow96Four;

@@ -33,9 +33,14 @@ constexpr Sharing sharing_of(const TileShape& s) {
   return sharing;
 }
 
+// What a launch computes: all outputs, those before a strip (see shapes.h), or the strip. A strip begins on multiprocessors that the launch
+// before it has left, and reads nothing of it. Whatever that launch waits for has ended then, for it waits before it lets others begin.
+enum class Role { all, before_strip, strip };
+
 // A kernel's, see shapes.h.
-template <int kIndex>
+template <int kKernel>
 struct Shape {
+  static constexpr int kIndex = kKernel;
   static constexpr TileShape kShape = kKernels[kIndex];
   static constexpr int kTileM = kShape.tile_m, kTileN = kShape.tile_n, kStages = kShape.stages;
   static constexpr bool kClustered = kShape.cluster > 1;
@@ -62,9 +67,11 @@ template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     kernel(TREDUCE_GRID_CONSTANT CUtensorMap map_a, TREDUCE_GRID_CONSTANT CUtensorMap map_b,
            TREDUCE_GRID_CONSTANT CUtensorMap map_c, bool boxes_c, Grid grid, KGroups groups, Sharing sharing,
-           Broadcast broadcast_a, Broadcast broadcast_b, Out* c, const Out* bias) {
+           Broadcast broadcast_a, Broadcast broadcast_b, Out* c, const Out* bias, int2 first_output, Role role) {
 #ifdef TREDUCE_SM90A
+  if (role == Role::before_strip) ptx::wait_for_launch_before();
   ptx::allow_launch_after();
+  const bool waits = !may_be_strip(S::kIndex) || role != Role::strip;
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
   SHARED(Ring<S::kStages>, ring);
@@ -84,8 +91,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   // Divided where that is so alone: it would delay a tile's first copies.
   const auto group_of = [&](int64_t task) { return S::kGroupsApart && groups.apart > 1 ? task / grid.count : 0; };
   const auto place_of = [&](int64_t task) {
-    return grid.place(task - group_of(task) * grid.count, S::kTileM << sharing.below_bits,
-                      S::kTileN << sharing.beside_bits);
+    auto place = grid.place(task - group_of(task) * grid.count, S::kTileM << sharing.below_bits,
+                            S::kTileN << sharing.beside_bits);
+    if constexpr (may_be_strip(S::kIndex)) {
+      place.row += first_output.x;
+      place.column += first_output.y;
+    }
+    return place;
   };
   const auto range_of = [&](int64_t task) {
     const int begin = static_cast<int>(group_of(task)) * groups.steps;
@@ -93,7 +105,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   };
 
   begin<S::kClustered ? 2 : 1, S::kConsumers>(ring, map_a, map_b, sharing.sharers());
-  if (warp_group > 0) ptx::wait_for_launch_before();  // the producer first finds its tile
+  if (warp_group > 0 && waits) ptx::wait_for_launch_before();  // the producer first finds its tile
 
   // ---- producer: copies the tiles of one step of k after another, tile of C after tile of C ----
   if (warp_group == 0) {
@@ -107,7 +119,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         const int2 batch_a = broadcast_a.of(place.batch), batch_b = broadcast_b.of(place.batch);
         // Kept: else the compiler divides behind the wait.
         const int row = ptx::kept(place.row + below * S::kTileM), column = ptx::kept(place.column + beside * S::kTileN);
-        if (task == first) ptx::wait_for_launch_before();
+        if (task == first && waits) ptx::wait_for_launch_before();
         for (int step = range.x; step < range.y; ++step, position.next()) {
           ptx::mbarrier_wait(ring.empty + position.stage, position.parity ^ 1);
           uint64_t* const full = ring.full + position.stage;
@@ -220,19 +232,28 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
     ptx::wait_stores_read<0>();  // a block must not exit before the copy engine has read its results from shared memory
   }
+  if (!waits) ptx::wait_for_launch_before();  // so that whoever waits for the strip waits for both
   // A block must not exit while others copy into its shared memory or arrive at its barriers.
   if constexpr (S::kClustered) cluster::sync();
 #endif
 }
 
+// What one launch computes, outputs from a first one on, in tiles of kShapes[shape]. step: of the call.
+struct Part {
+  Problem problem;
+  int shape, step;
+  Role role;
+  int first_row, first_column;
+};
+
 // `a` and `b`: the operands of the kernel, swapped if it computes the transposed product.
 template <class T, class Out, class S, bool kAAlongK, bool kBAlongK>
-cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
+cudaError_t launch_shape(const Call& call, const Part& part, const Boxes& a, const Boxes& b) {
   using TileA = Tile<T, S::kTileM, kAAlongK>;
   using TileB = Tile<T, fetched_columns(S::kTileN, kBAlongK), kBAlongK>;
   static_assert(TileA::kBytes + TileB::kBytes <= S::kStageBytes);
   CUtensorMap map_a, map_b;
-  const TileShape& shape = kShapes[call.prepared.shape];
+  const TileShape& shape = kShapes[part.shape];
   const Sharing sharing = sharing_of(shape);
   cudaError_t error = encode(a, kMapType<T>, TileA::kBoxInner, TileA::kBoxOuter >> sharing.beside_bits, &map_a);
   if (error == cudaSuccess) {
@@ -241,9 +262,12 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   if (error != cudaSuccess) return error;
 
   const Problem& p = call.problem;
-  Problem shown = p;
+  Problem shown = part.problem;
   if (S::kTransposed) std::swap(shown.m, shown.n);
-  const Grid grid = grid_of(shown, shape.cluster_m(), shape.cluster_n());
+  Grid grid = grid_of(shown, shape.cluster_m(), shape.cluster_n());
+  // Of all of C: where its rows begin, and where it ends.
+  grid.m = S::kTransposed ? p.n : p.m;
+  grid.n = S::kTransposed ? p.m : p.n;
 
   CUtensorMap map_c = map_a;
   const bool boxes_c = call.prepared.boxes_c;
@@ -255,19 +279,20 @@ cudaError_t launch_shape(const Call& call, const Boxes& a, const Boxes& b) {
   const bool apart = call.prepared.apart;
   const KGroups groups = groups_for(call, S::template kAddsGroups<Out>, kDepth<T>);
   const auto function = &kernel<T, Out, S, kAAlongK, kBAlongK>;
-  error = launch(function, call.step(apart ? -2 : -1), map_a, map_b, map_c, boxes_c, grid, groups, sharing,
-                 broadcast_of(a), broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
+  error = launch(function, call.step(part.step), map_a, map_b, map_c, boxes_c, grid, groups, sharing, broadcast_of(a),
+                 broadcast_of(b), static_cast<Out*>(call.c), static_cast<const Out*>(call.bias),
+                 int2{part.first_row, part.first_column}, part.role);
   return error != cudaSuccess || !apart ? error : add_groups_apart<T, Out>(call, groups);
 }
 
 template <class Form, class S>
-cudaError_t launch_layout(const Call& call, const Boxes& a, const Boxes& b) {
+cudaError_t launch_layout(const Call& call, const Part& part, const Boxes& a, const Boxes& b) {
   using T = typename Form::T;
   using Out = typename Form::Out;
   if constexpr (S::kTransposed) {
-    return launch_shape<T, Out, S, Form::kBAlongK, true>(call, b, a);
+    return launch_shape<T, Out, S, Form::kBAlongK, true>(call, part, b, a);
   } else {
-    return launch_shape < T, Out, S, Form::kAAlongK, Form::kBAlongK || S::kTileN<kSlabLines>(call, a, b);
+    return launch_shape < T, Out, S, Form::kAAlongK, Form::kBAlongK || S::kTileN<kSlabLines>(call, part, a, b);
   }
 }
 
@@ -279,17 +304,28 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
     if (call.prepared.registers) return register_operand::run(call, a, b);
   }
-  return with_shape<kShapeCount>(call, [&](auto index) {
-    constexpr int kKernel = kernel_of(index());
-    using S = Shape<kKernel>;
-    constexpr bool kForGroupsAlone = kKernel == kLong && !has_groups(kDType<typename Form::Out>);
-    constexpr bool kForOthers = for_16_bits_alone(kKernel) && kElementBytes<typename Form::T> != 2;
-    if constexpr (kForGroupsAlone || kForOthers || (S::kTransposed && !Form::kAAlongK)) {
-      return cudaErrorInvalidValue;  // never prepared
-    } else {
-      return launch_layout<Form, S>(call, a, b);
-    }
-  });
+  const auto launch_part = [&](const Part& part) {
+    return with_shape(std::make_integer_sequence<int, kShapeCount>{}, part.shape, [&](auto index) {
+      constexpr int kKernel = kernel_of(index());
+      using S = Shape<kKernel>;
+      constexpr bool kForGroupsAlone = kKernel == kLong && !has_groups(kDType<typename Form::Out>);
+      constexpr bool kForOthers = for_16_bits_alone(kKernel) && kElementBytes<typename Form::T> != 2;
+      if constexpr (kForGroupsAlone || kForOthers || (S::kTransposed && !Form::kAAlongK)) {
+        return cudaErrorInvalidValue;  // never prepared
+      } else {
+        return launch_layout<Form, S>(call, part, a, b);
+      }
+    });
+  };
+  const Decisions& d = call.prepared;
+  const Problem& p = call.problem;
+  const Strip& strip = d.strip;
+  if (strip.first == 0) return launch_part(Part{p, d.shape, d.apart ? -2 : -1, Role::all, 0, 0});
+  const cudaError_t error = launch_part(Part{strip.before(p), d.shape, -2, Role::before_strip, 0, 0});
+  if (error != cudaSuccess) return error;
+  const int first = static_cast<int>(strip.first);
+  return launch_part(
+      Part{strip.alone(p), strip.shape, -1, Role::strip, strip.of_rows ? first : 0, strip.of_rows ? 0 : first});
 }
 
 // For operands of one type.
