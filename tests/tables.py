@@ -195,4 +195,4 @@ STRIP_PRODUCTS = (
     (1, 4096, 2432, 9216),
 )
 # The same on chips of so many multiprocessors, of 16 bits: rows, and columns.
-STRIPS_ON_SMALL_CHIPS = ((4, 1152, 128, 2048), (7, 384, 640, 2048))
+STRIPS_ON_SMALL_CHIPS = ((8, 1032, 136, 1544), (7, 384, 640, 2048))
