@@ -33,7 +33,7 @@ constexpr Sharing sharing_of(const TileShape& s) {
   return sharing;
 }
 
-// What a launch computes: all outputs, those before a strip (see shapes.h), or the strip. A strip begins on multiprocessors that the launch
+// What a launch computes: all outputs, those before a strip (see decisions.h), or the strip. A strip begins on multiprocessors that the launch
 // before it has left, and reads nothing of it. Whatever that launch waits for has ended then, for it waits before it lets others begin.
 enum class Role { all, before_strip, strip };
 
