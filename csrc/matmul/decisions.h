@@ -23,16 +23,17 @@ struct SplitRegions {
 };
 
 // The last rows of C, or columns, from `first` on, which a launch of smaller tiles computes, because large ones would fill a part of a last
-// round of blocks. first: 0: there is no strip. shape: of persistent.
+// round of blocks. shape: of persistent.
 struct Strip {
   int shape = 0;
   bool of_rows = false;
-  int64_t first = 0;
+  int64_t first = 0;  // 0: there is none
 
-  // What is computed before it, and the strip itself.
+  bool exists() const { return first > 0; }
+  // What is computed before it, all if there is none; and the strip itself.
   Problem before(const Problem& p) const {
     Problem most = p;
-    (of_rows ? most.m : most.n) = first;
+    if (exists()) (of_rows ? most.m : most.n) = first;
     return most;
   }
   Problem alone(const Problem& p) const {

@@ -483,7 +483,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   LaunchShape launch;
   std::optional<LaunchShape> strip;
   int blocks = 1;  // on a multiprocessor
-  const auto tasks = [&] { return tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1); };
+  const auto tasks = [&] {
+    return tiles_of(out.strip.before(p), out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  };
   if (registers) {
     out.shape = choice.index;
     const register_operand::Shape& s = register_operand::kShapes[out.shape];
@@ -526,10 +528,9 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     const auto blocks_of = [&](const TileShape& t, int64_t all) {
       return std::min<int64_t>(all, clusters_of(t.cluster, chip.multiprocessors * t.blocks)) * t.cluster;
     };
-    launch.grid = blocks_of(s, tasks());
     out.strip = choice.strip;
-    if (out.strip.first > 0) {
-      launch.grid = blocks_of(s, tiles_of(out.strip.before(p), out.tile_m, out.tile_n));
+    launch.grid = blocks_of(s, tasks());
+    if (out.strip.exists()) {
       const TileShape& small = persistent::kShapes[out.strip.shape];
       strip = launch_of(small);
       strip->grid = blocks_of(small, tiles_of(out.strip.alone(p), small.tile_m, small.tile_n));

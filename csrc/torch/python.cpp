@@ -419,11 +419,8 @@ py::dict product_plan(bool linear, const py::tuple& left, const py::tuple& right
   d["groups"] = prepared.groups;
   d["groups_apart"] = prepared.apart;
   d["tasks_dealt"] = prepared.dealt;
-  const matmul::Strip& strip = prepared.strip;
-  const auto of_strip = [&](int64_t lines, bool cut) {
-    return strip.first == 0 ? 0 : cut ? lines - strip.first : lines;
-  };
-  d["strip"] = py::make_tuple(of_strip(p.m, strip.of_rows), of_strip(p.n, !strip.of_rows));
+  const matmul::Problem strip = prepared.strip.exists() ? prepared.strip.alone(p) : matmul::Problem{};
+  d["strip"] = py::make_tuple(strip.m, strip.n);
   add_launches(d, prepared);
   d["operations"] = prepared.operations;
   return d;

@@ -320,9 +320,10 @@ cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   const Decisions& d = call.prepared;
   const Problem& p = call.problem;
   const Strip& strip = d.strip;
-  if (strip.first == 0) return launch_part(Part{p, d.shape, d.apart ? -2 : -1, Role::all, 0, 0});
-  const cudaError_t error = launch_part(Part{strip.before(p), d.shape, -2, Role::before_strip, 0, 0});
-  if (error != cudaSuccess) return error;
+  const bool cut = strip.exists();
+  const cudaError_t error =
+      launch_part(Part{strip.before(p), d.shape, d.apart || cut ? -2 : -1, cut ? Role::before_strip : Role::all, 0, 0});
+  if (error != cudaSuccess || !cut) return error;
   const int first = static_cast<int>(strip.first);
   return launch_part(
       Part{strip.alone(p), strip.shape, -1, Role::strip, strip.of_rows ? first : 0, strip.of_rows ? 0 : first});
