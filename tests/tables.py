@@ -126,7 +126,7 @@ CLUSTERED_PRODUCTS = (
     (3912, 128, 3048),
     (136, 2024, 648),
     (264, 1064, 648),
-    (64, 72, 808),
+    (80, 3128, 664),
     (992, 392, 1040),
     (1168, 72, 808),
     (3680, 136, 648),
@@ -176,9 +176,20 @@ CLUSTERED_ON_SMALL_CHIPS = (
     (4, 64, 136, 840),
     (6, 264, 72, 840),
     (8, 64, 72, 840),
-    (12, 64, 72, 840),
+    (10, 40, 136, 840),
     (4, 264, 72, 840),
     (4, 136, 72, 840),
+)
+# m, n and k: few outputs, of 16 bits, of which an H200 reads B where it lies across k, or A of the transposed product.
+# Some have several tiles below each other, and tiles past the edge. (AcrossK in csrc/matmul/few_outputs.cuh.)
+FEW_OUTPUTS_ACROSS = (
+    (8, 72, 520),
+    (40, 64, 776),
+    (201, 104, 2048),
+    (8, 744, 2048),
+    (33, 280, 1736),
+    (152, 528, 8072),
+    (7, 4096, 1024),
 )
 # Matrices, m, n and k: products of which an H200 computes the last rows, or columns, in smaller tiles, in some dtype
 # and layout; of long k with groups. (Strip in csrc/matmul/decisions.h.)

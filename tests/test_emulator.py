@@ -681,6 +681,9 @@ def products_of_every_kind(matrix, dtype):
             b = matrix(k, n) if b_view is same else matrix(n, k)
             yield chip, a, b, a_view, b_view
     if dtype.itemsize == 2:
+        for m, n, k in tables.FEW_OUTPUTS_ACROSS[:2]:
+            yield 132, matrix(m, k), matrix(k, n), same, same
+            yield 132, matrix(k, n), matrix(m, k), transposed, transposed
         for chip, m, n, k in tables.CLUSTERED_ON_SMALL_CHIPS:
             yield chip, matrix(m, k), matrix(k, n), same, same
             yield chip, matrix(k, m), matrix(n, k), transposed, transposed

@@ -2,6 +2,7 @@
 do not depend on what lies beside them, streams and graphs, and what `auto` picks."""
 
 import itertools
+import math
 
 import orders
 import pytest
@@ -705,6 +706,27 @@ def test_clusters_and_narrow_tiles_have_one_order(dtype, poisoned):
         assert_same_with_bias(a, b.t().contiguous().t(), shared, alone)
     a, b = random(3, 500, 1000, dtype=dtype), random(3, 1000, 1000, dtype=dtype, seed=1)
     assert_same_bits(product(a, b, shared), product(a, b, alone), "a batch")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_few_outputs_across_k_have_one_order(dtype, poisoned):
+    """With a bias as well, and with an infinity and a NaN, which tiles past the edge must not spread."""
+    shared, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(shared)
+    narrow = "multiply narrow tiles of "
+    for m, n, k in tables.FEW_OUTPUTS_ACROSS:
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
+        for x, y in ((a, b), (b.mT, a.mT)):
+            assert torch_reduce.plan("matmul", x, y, variant="persistent").launches[0].kernel.startswith(narrow)
+            assert_one_order(x, y, shared, alone)
+            assert_same_with_bias(x, y, shared, alone)
+        a[m // 2, k // 2], b[k - 1, n - 1] = math.inf, math.nan
+        assert_one_order(a, b, shared, alone)
+    # Groups of k.
+    a, b = random(16, 9000, dtype=dtype), random(9000, 1120, dtype=dtype, seed=1)
+    plan = torch_reduce.plan("matmul", a, b, variant="persistent")
+    assert plan.launches[0].kernel.startswith(narrow) and plan.groups == 5
+    assert_one_order(a, b, shared, shared)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -438,7 +438,7 @@ CHOICES = (
     ("persistent", torch.bfloat16, (128, 11008, 4096), [((128, 128), 86)]),
     ("persistent", torch.bfloat16, (4096, 4096, 4096), [((256, 256), 132), ((256, 256), 114)]),
     ("persistent", torch.bfloat16, (1024, 1024, 1024), [((64, 128), 128), ((128, 96), 88)]),
-    ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 64), 64)] * 2),
+    ("persistent", torch.bfloat16, (16, 4096, 4096), [((16, 32), 128), ((16, 32), 114)]),
     ("persistent", torch.bfloat16, (100, 8000, 16384), [((64, 128), 126), ((128, 128), 63)]),
     ("split_fp16", torch.float32, (1024, 1024, 4096), [((128, 128), 128, True), ((128, 80), 104, False)]),
     ("split_fp16", torch.float32, (1000, 1100, 2000), [((128, 80), 112, False)] * 2),
@@ -538,7 +538,7 @@ def test_few_outputs_have_narrow_tiles(dtype):
     for m, n in ((16, 14336), (64, 4096), (4096, 64), (1024, 1024)):
         p = plan("linear", (m, 4096), (n, 4096), input_dtype=dtype, variant="persistent")
         assert "narrow" not in main(p).kernel, (m, n)
-    assert "narrow" not in main(plan("matmul", (24, 512), (512, 2048), input_dtype=dtype, variant="persistent")).kernel
+    assert "narrow" not in main(plan("matmul", (24, 504), (504, 2048), input_dtype=dtype, variant="persistent")).kernel
 
 
 def test_clusters_share_where_rows_begin_inside_cache_lines():
@@ -567,6 +567,28 @@ def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
     assert "copied apart" in kernel(301, 201, 200, torch.float16)
     assert "copied apart" not in kernel(3000, 2000, 400, torch.float16)
     assert kernel(197, 197, 64, batch=(384,)).endswith("in place")
+
+
+def test_few_outputs_read_what_lies_across_k():
+    """Of 16 bits, in tiles of 16 or 32 columns, or rows, where the other operand lies along k."""
+    widths = set()
+    for m, n, k in tables.FEW_OUTPUTS_ACROSS:
+        for dtype in (torch.float16, torch.bfloat16):
+            p = plan("matmul", (m, k), (k, n), input_dtype=dtype)
+            a, b = (torch.empty(shape, dtype=dtype, device="meta").mT for shape in ((k, n), (m, k)))
+            of_transposed = plan("matmul", a, b, input_dtype=dtype)
+            assert p.tile == of_transposed.tile[::-1] and p.tile[0] <= 64, (m, n, k)
+            for q in (p, of_transposed):
+                assert len(q.launches) == 1 and main(q).kernel == f"multiply narrow tiles of {p.tile[1]} columns"
+            widths.add(p.tile[1])
+    assert widths == {16, 32}
+    # Not both operands across k, nor tfloat32, which warp groups multiply along k alone.
+    a = torch.empty(2048, 200, dtype=torch.float16, device="meta").mT
+    for p in (
+        plan("matmul", a, (2048, 104), input_dtype=torch.float16),
+        plan("matmul", (200, 2048), (2048, 104), tf32=True),
+    ):
+        assert "narrow" not in main(p).kernel or p.reads != ("where it lies", "where it lies")
 
 
 def test_what_is_copied_for_few_outputs_lies_along_k():

@@ -12,11 +12,12 @@ namespace treduce {
 enum class Fetch { lines, pairs };
 
 // Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] x depth elements whose rows of
-// 128 bytes are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
+// 128 bytes, or of 32 or 64, are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
 // is found at run time, so that the extension needs no libcuda to be imported.
 inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, const cuuint64_t (&sizes)[4],
                                    const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map,
-                                   Fetch fetch = Fetch::pairs, cuuint32_t depth = 1) {
+                                   Fetch fetch = Fetch::pairs, cuuint32_t depth = 1,
+                                   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -36,7 +37,7 @@ inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, c
                                                                           : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto encode = [&] {
     return function(map, type, 4, const_cast<void*>(data), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                    CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                    swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult result = encode();
   int device = 0;

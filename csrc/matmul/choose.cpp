@@ -430,6 +430,24 @@ Choice rows16(const Problem& p, const Chip& chip) {
   return {-1, kRows, best, std::clamp(kRingBytes / stage_bytes(best), 2, kMostStages), 0};
 }
 
+// Clock cycles of a shape of few_outputs where w lies across k, roughly. A step of 16 of k takes what it waits for, what the copy engine takes
+// for 16 rows of w, by their width and by where they begin, and for x, and what all multiprocessors get of the L2. Fitted to 16,000 times of 2,100
+// products of 16 bits drawn at random (NVIDIA H200, 2026-12-01), half of them within 9 %: what is so chosen takes 1.033 of the fastest's time in
+// the mean.
+double cycles_across(const few_outputs::Shape& s, int rows, const Problem& p, const Boxes& x, const Boxes& w,
+                     const Chip& chip) {
+  constexpr double kStep = 14.3, kLine = 0.12, kLonger[] = {1, 1.45, 3.4}, kLineOfL2 = 0.49;
+  constexpr double kAcross[][3] = {{10.3, 15.3, 18.6}, {9.7, 16.3, 33.3}};  // of 16 and 32 columns
+  const auto lines = static_cast<double>(round_up(rows, 8));
+  const int64_t tiles = ceil_div(p.n, s.columns) * ceil_div(p.m, rows), places = chip.multiprocessors;
+  const double running = static_cast<double>(std::min(tiles, places)) / static_cast<double>(places);
+  const double step = kStep + kAcross[s.columns / 32][static_cast<int>(w.rows_begin())] +
+                      lines * kLine * kLonger[static_cast<int>(x.rows_begin())] +
+                      (lines + s.columns) * kLineOfL2 * running;
+  const int64_t steps = round_up(ceil_div(p.k, 16), s.slabs * 4);
+  return static_cast<double>(ceil_div(tiles, places) * steps) * step;
+}
+
 // Clock cycles of a shape of few_outputs, roughly. A step of 32 bytes of k waits for the multiplication before it, or for what is copied,
 // longer if rows begin inside sectors; and a tile begins and ends. Fitted to 300 times of 22 products: what is so chosen was the fastest of
 // 20 (NVIDIA H100, 2026-11-26).
@@ -438,6 +456,7 @@ double cycles(int index, int rows, const Problem& p, DType dtype, const Boxes& x
   constexpr double kLonger[] = {1, 1.15, 1.4};  // of rows, by where they begin
   const int columns = few_outputs::kShapes[index].columns;
   const int64_t tiles = ceil_div(p.n, columns) * ceil_div(p.m, rows);
+  if (!w.along_k) return cycles_across(few_outputs::kShapes[index], rows, p, x, w, chip);
   const auto bytes = [&](const Boxes& boxes, int64_t lines) {
     return static_cast<double>(lines * 32) * kLonger[static_cast<int>(boxes.rows_begin())];
   };
@@ -452,6 +471,7 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
   constexpr int kMostRowTiles = 8;
   Choice best = {0, 0, 0, 0, std::numeric_limits<double>::infinity()};
   for (int index = 0; index < few_outputs::kShapeCount; ++index) {
+    if (!w.along_k && !few_outputs::kShapes[index].takes_across()) continue;
     const int64_t fewest = ceil_div(p.m, kMostRows);
     int64_t copied = 0;  // rows of the tiles before
     for (int64_t row_tiles = fewest; row_tiles < fewest + kMostRowTiles && row_tiles <= p.m; ++row_tiles) {
@@ -470,23 +490,26 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
 
 }  // namespace
 
-// Both operands contiguous along k, and one matrix; batches were not measured. Of 16 bits up to 16 rows by many columns (NVIDIA H200,
-// 2026-11-21: faster by 2 to 8 %; of more rows, tiles of 64 x 64 or 64 x 128 of persistent are). Where columns are few, and of more rows
-// where both models say so, few_outputs: of 768 to 2048 columns it takes 0.7 to 0.95 of the time of multiplications by mma.sync (NVIDIA
-// H100, 2026-11-26).
+// One matrix, for batches were not measured, and x contiguous along k. Of w along k, too: of 16 bits up to 16 rows by many columns (NVIDIA
+// H200, 2026-11-21: faster by 2 to 8 %; of more rows, tiles of 64 x 64 or 64 x 128 of persistent are); and where columns are few, and of more
+// rows where both models say so, few_outputs: of 768 to 2048 columns it takes 0.7 to 0.95 of the time of multiplications by mma.sync (NVIDIA
+// H100, 2026-11-26). Of w across k, which is of 16 bits, few_outputs where both models say so: it then takes 0.81 of the time of what was
+// chosen before (460 products, NVIDIA H200, 2026-12-01).
 std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, bool transposed,
                              const matmul::Choice& other, const Chip& chip) {
   const bool half = size_of(dtype) == 2;
   if (!half && dtype != DType::float32) return std::nullopt;
-  if (!x.along_k || !w.along_k || p.batches > 1) return std::nullopt;
-  if (p.m > kMostRows) {
-    constexpr double kFaster = 0.95;
+  if (p.batches > 1 || !x.along_k || (!w.along_k && !half)) return std::nullopt;
+  constexpr int64_t kLeastAcross = 512;  // of k
+  if (!w.along_k && p.k < kLeastAcross) return std::nullopt;
+  if (p.m > kMostRows || !w.along_k) {
+    const double faster = w.along_k ? 0.95 : 0.85;
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
-    if (transposed || p.n <= kMostRows || many) return std::nullopt;
+    if (many || (w.along_k && (transposed || p.n <= kMostRows))) return std::nullopt;
     const Choice best = narrow(p, dtype, x, w, chip);
-    return best.cycles < kFaster * other.cycles ? std::optional(best) : std::nullopt;
+    return best.cycles < faster * other.cycles ? std::optional(best) : std::nullopt;
   }
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {

@@ -26,7 +26,7 @@ struct Work {
   bool transposed;  // rows here are columns of C
 };
 
-// Of an operand: copies of a stage, and of a slab, of which the last ones may be past the end of k, or end behind it.
+// Of an operand: copies of a stage, and along k of a slab, of which the last ones may be past the end of k, or end behind it.
 struct Maps {
   CUtensorMap stage, slab;
 };
@@ -43,7 +43,21 @@ struct Place {
   }
 };
 
-template <class T, class Out, int kColumns, int kSlabs>
+// A tile of 16 bits across k: a row is a step of k of 16 or 32 lines, and its 16-byte chunks are swizzled within it.
+template <int kLines>
+struct AcrossK {
+  static constexpr CUtensorMapSwizzle kSwizzle = kLines == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_64B;
+  static constexpr uint32_t kWords = kLines * 2 >> 4;  // 16 bytes each, of a row
+
+  // Of multiplication `step` of the stage that begins `words` of 16 bytes into shared memory. PTX ISA, "Matrix descriptor": address, from
+  // eight rows to the next, width of the swizzle.
+  TREDUCE_DEVICE static uint64_t descriptor(uint32_t words, int step) {
+    constexpr uint32_t kWidth = kLines == 16 ? 3 : 2;
+    return uint64_t(kWidth << 30 | 8 * kWords) << 32 | (words + step * kStep<float16> * kWords);
+  }
+};
+
+template <class T, class Out, int kColumns, int kSlabs, bool kWAlongK>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(TREDUCE_GRID_CONSTANT Maps maps_w, TREDUCE_GRID_CONSTANT Maps maps_x, Work work, Out* c, const Out* bias) {
 #ifdef TREDUCE_SM90A
@@ -77,7 +91,9 @@ __global__ void __launch_bounds__(kThreads, 1)
           uint64_t* const full = ring.full + position.stage;
           char* const to = stages + position.stage * stage_bytes + offset;
           ptx::mbarrier_arrive_expect(full, kSlabs * slab_bytes);
-          if (step < work.whole_steps) {
+          if (!kWAlongK && of_w) {
+            ptx::load_box(to, &maps.stage, {line, step * kSlabs * kDepth<T>, 0, 0}, full);
+          } else if (step < work.whole_steps) {
             ptx::load_box(to, &maps.stage, {0, line, step * kSlabs, 0}, full);
           } else {
 #pragma unroll 1
@@ -94,8 +110,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     RingPosition<few_rows::kMostStages> position,
         done;  // of the stage that is begun, and of the one that is waited for
     const uint32_t full = ptx::kept_shared_address(ring.full), empty = ptx::kept_shared_address(ring.empty);
-    const uint32_t first = TileW::low_word(stages), words_of_stage = stage_bytes >> 4, words_of_x = slab_x >> 4;
-    constexpr uint32_t kWordsOfW = TileW::kBytes >> 4;
+    const uint32_t first = ptx::shared_address(stages) >> 4, words_of_stage = stage_bytes >> 4,
+                   words_of_x = slab_x >> 4;
+    constexpr uint32_t kWordsOfW = TileW::kBytes >> 4, kAlongK = 1 << 16;  // of a low word
     for (int tile = blockIdx.x; tile < work.tiles; tile += gridDim.x) {
       Acc<T> acc[kColumns / 2], total[kColumns / 2] = {};
       const auto release_stage = [&] {
@@ -107,16 +124,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
         for (int step = 0; step < end; ++step, position.next(work.stages)) {
           ptx::mbarrier_wait(full + position.stage * 8, position.parity);
-          const uint32_t tile_w = first + position.stage * words_of_stage, tile_x = tile_w + kSlabs * kWordsOfW;
+          const uint32_t stage = first + position.stage * words_of_stage;
+          const uint32_t tile_w = stage + (kWAlongK ? kAlongK : 0), tile_x = stage + kSlabs * kWordsOfW + kAlongK;
           ptx::wgmma_touch(acc);
           ptx::wgmma_fence();
 #pragma unroll
           for (int i = 0; i < kSlabs * kDepth<T> / kStep<T>; ++i) {
             constexpr int kOfSlab = kDepth<T> / kStep<T>;
             const int slab = i / kOfSlab;
-            ptx::Wgmma<T, kColumns, false, false>::multiply(
+            ptx::Wgmma<T, kColumns, false, !kWAlongK>::multiply(
                 acc, TileX::descriptor(tile_x + slab * words_of_x, 0, i % kOfSlab),
-                TileW::descriptor(tile_w + slab * kWordsOfW, 0, i % kOfSlab), i > 0 || step > 0);
+                kWAlongK ? TileW::descriptor(tile_w + slab * kWordsOfW, 0, i % kOfSlab)
+                         : AcrossK<kColumns>::descriptor(tile_w, i),
+                i > 0 || step > 0);
           }
           ptx::wgmma_commit();
           ptx::wgmma_touch(acc);
@@ -153,7 +173,7 @@ cudaError_t encode_maps(const Boxes& boxes, int lines, Maps* maps) {
                          {pitch, kRowBytes, pitch}, {kDepth<T>, cuuint32_t(lines)}, &maps->stage, Fetch::lines, kSlabs);
 }
 
-template <class T, class Out, int kColumns, int kSlabs>
+template <class T, class Out, int kColumns, int kSlabs, bool kWAlongK>
 cudaError_t launch_columns(const Call& call, const Problem& p, const Boxes& w, const Boxes& x) {
   const Decisions& d = call.prepared;
   constexpr int kStageDepth = kSlabs * kDepth<T>;
@@ -169,21 +189,31 @@ cudaError_t launch_columns(const Call& call, const Problem& p, const Boxes& w, c
   work.group_steps = groups_for(call, true, kStageDepth).steps;
   work.stages = d.stages;
   Maps maps_w, maps_x;
-  cudaError_t error = encode_maps<T, kSlabs>(w, kColumns, &maps_w);
-  if (error == cudaSuccess) error = encode_maps<T, kSlabs>(x, static_cast<int>(round_up(work.rows, 8)), &maps_x);
+  cudaError_t error = encode_maps<T, kSlabs>(x, static_cast<int>(round_up(work.rows, 8)), &maps_x);
   if (error != cudaSuccess) return error;
-  return launch(&kernel<T, Out, kColumns, kSlabs>, call.step(-1), maps_w, maps_x, work, static_cast<Out*>(call.c),
-                static_cast<const Out*>(call.bias));
+  if constexpr (kWAlongK) {
+    error = encode_maps<T, kSlabs>(w, kColumns, &maps_w);
+  } else {
+    error = encode(w, kMapType<T>, kColumns, kStageDepth, &maps_w.stage, Fetch::lines, AcrossK<kColumns>::kSwizzle);
+    maps_w.slab = maps_w.stage;
+  }
+  if (error != cudaSuccess) return error;
+  return launch(&kernel<T, Out, kColumns, kSlabs, kWAlongK>, call.step(-1), maps_w, maps_x, work,
+                static_cast<Out*>(call.c), static_cast<const Out*>(call.bias));
 }
 
-// w and x: the boxes of B and A, or of A and B if the product is the transposed one.
-template <class T, class Out>
+// w and x: the boxes of B and A, or of A and B if the product is the transposed one. x lies along k.
+template <class T, class Out, bool kWAlongK>
 cudaError_t run(const Call& call, const Boxes& w, const Boxes& x) {
   Problem p = call.problem;
   if (call.prepared.few_columns) std::swap(p.m, p.n);
   return with_shape<kShapeCount>(call, [&](auto index) {
     constexpr Shape kShape = kShapes[index()];
-    return launch_columns<T, Out, kShape.columns, kShape.slabs>(call, p, w, x);
+    if constexpr (kWAlongK || kShape.takes_across()) {
+      return launch_columns<T, Out, kShape.columns, kShape.slabs, kWAlongK>(call, p, w, x);
+    } else {
+      return cudaErrorInvalidValue;  // never prepared
+    }
   });
 }
 

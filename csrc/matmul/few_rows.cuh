@@ -212,16 +212,23 @@ cudaError_t launch_rows(const Call& call, const Boxes& w, const Boxes& x) {
                 static_cast<const Out*>(call.bias));
 }
 
-// What these kernels can do: both operands contiguous along k.
+// What these kernels can do: both operands contiguous along k; of 16 bits and few outputs one may lie across.
 template <class Form>
-constexpr bool takes = kElementBytes<typename Form::T> >= 2 && Form::kAAlongK && Form::kBAlongK;
+constexpr bool takes =
+    kElementBytes<typename Form::T> == 2 ? Form::kAAlongK || Form::kBAlongK
+                                         : kElementBytes<typename Form::T> == 4 && Form::kAAlongK && Form::kBAlongK;
 
-template <class T, class Out>
+template <class Form>
 cudaError_t run(const Call& call, const Boxes& a, const Boxes& b) {
+  using T = typename Form::T;
+  using Out = typename Form::Out;
+  constexpr bool kAlongK = Form::kAAlongK && Form::kBAlongK;
   const bool transposed = call.prepared.few_columns;
   const Boxes &w = transposed ? a : b, &x = transposed ? b : a;
-  if (call.prepared.few_outputs) return few_outputs::run<T, Out>(call, w, x);
-  if constexpr (kElementBytes<T> == 2) {
+  if (call.prepared.few_outputs) {
+    return few_outputs::run<T, Out, kAlongK>(call, w, x);
+  }
+  if constexpr (kElementBytes<T> == 2 && kAlongK) {
     return launch_rows<T, Out>(call, w, x);
   } else {
     return cudaErrorInvalidValue;  // never prepared

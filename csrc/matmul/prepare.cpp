@@ -453,18 +453,20 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
   persistent::Way way{read_a, read_b, few ? few->cycles : choice.cycles, tile};
-  // What is copied may as well lie along k.
+  // What is copied may as well lie along k; and what lies across k may be copied.
   const View along_a = view_of(a, false), along_b = view_of(b, false);
-  if (!choice.apart && !few && (along_a.is_copied() || along_b.is_copied())) {
+  const bool across = read_a.boxes.along_k != read_b.boxes.along_k;
+  if (!choice.apart && (!few || across) && (along_a.is_copied() || along_b.is_copied())) {
+    const auto as_read = std::make_pair(few, few_columns);
     try_few(along_a, along_b);
     const persistent::Way of_few{along_a, along_b, few ? few->cycles : 0, nullptr};
-    constexpr double kFaster = 0.95;
+    const double faster = few && as_read.first ? 1.05 : 0.95;
     const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
-    if (few && few->index >= 0 && time(of_few) < kFaster * time(way)) {
+    if (few && few->index >= 0 && time(of_few) < faster * time(way)) {
       registers = false;
       way = of_few;
     } else {
-      few.reset();
+      std::tie(few, few_columns) = as_read;
     }
   }
   // Groups of k are computed side by side, or not at all.

@@ -101,15 +101,15 @@ struct Tile {
   }
 };
 
-// Describes `boxes` for swizzled copies of box_inner x box_outer elements.
+// Describes `boxes` for swizzled copies of box_inner x box_outer elements, rows of 128 bytes or as `swizzle` says.
 inline cudaError_t encode(const Boxes& boxes, CUtensorMapDataType type, int box_inner, int box_outer, CUtensorMap* map,
-                          Fetch fetch = Fetch::pairs) {
+                          Fetch fetch = Fetch::pairs, CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   const cuuint64_t bytes = boxes.element_bytes;
   return describe_tensor(boxes.data, type,
                          {cuuint64_t(boxes.inner), cuuint64_t(boxes.outer), cuuint64_t(boxes.batch_size[1]),
                           cuuint64_t(boxes.batch_size[0])},
                          {boxes.pitch * bytes, boxes.batch_pitch[1] * bytes, boxes.batch_pitch[0] * bytes},
-                         {cuuint32_t(box_inner), cuuint32_t(box_outer)}, map, fetch);
+                         {cuuint32_t(box_inner), cuuint32_t(box_outer)}, map, fetch, 1, swizzle);
 }
 
 template <class T>

@@ -19,7 +19,12 @@ enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
-enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_128B };
+enum CUtensorMapSwizzle {
+  CU_TENSOR_MAP_SWIZZLE_NONE,
+  CU_TENSOR_MAP_SWIZZLE_32B,
+  CU_TENSOR_MAP_SWIZZLE_64B,
+  CU_TENSOR_MAP_SWIZZLE_128B
+};
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
 
@@ -28,7 +33,7 @@ struct alignas(64) CUtensorMap {
   CUtensorMapDataType type;
   cuuint64_t sizes[4], strides[3];  // elements; bytes
   cuuint32_t box[4];
-  bool swizzled;
+  int swizzle;  // rows of 16 << swizzle bytes are swizzled; 0: none are
 
   unsigned element_bytes() const {
     switch (type) {
@@ -46,7 +51,7 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
                                        const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                                        const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  CUtensorMap made{static_cast<unsigned char*>(data), type, {}, {}, {}, swizzle == CU_TENSOR_MAP_SWIZZLE_128B};
+  CUtensorMap made{static_cast<unsigned char*>(data), type, {}, {}, {}, static_cast<int>(swizzle)};
   if (rank != 4 || reinterpret_cast<uintptr_t>(data) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
   for (int d = 0; d < 4; ++d) {
     if (sizes[d] == 0 || sizes[d] > uint64_t{1} << 32 || box[d] == 0 || box[d] > 256 || steps[d] != 1) {
@@ -59,7 +64,7 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
     made.strides[d] = strides[d];
   }
   const unsigned row = made.box[0] * made.element_bytes();
-  if (row % 16 != 0 || (made.swizzled && row > 128)) return CUDA_ERROR_INVALID_VALUE;
+  if (row % 16 != 0 || (made.swizzle != 0 && row > 16u << made.swizzle)) return CUDA_ERROR_INVALID_VALUE;
   *map = made;
   return CUDA_SUCCESS;
 }

@@ -40,14 +40,16 @@ void for_each_row(const CUtensorMap& map, const Coordinates& at, Row&& row) {
   }
 }
 
-// Where the 16 bytes at `address` lie if rows of 128 bytes are swizzled.
-inline uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+// Where the 16 bytes at `address` lie if rows of 16 << bits bytes are swizzled.
+inline uint32_t swizzled(uint32_t address, int bits = 3) { return address ^ (address >> 7 & ((1u << bits) - 1)) << 4; }
 
 inline std::vector<unsigned char> box_of(uint32_t to, const CUtensorMap& map, const Coordinates& at) {
   const int64_t row_bytes = map.box[0] * map.element_bytes();
   std::vector<unsigned char> data(row_bytes * map.box[1] * map.box[2] * map.box[3]);
   if (to % 128 != 0) ::emulator::fail("copies a box to an address that is no multiple of 128", {"copy engine", 0});
-  if (map.swizzled && row_bytes != 128) ::emulator::fail("swizzles rows that have not 128 bytes", {"copy engine", 0});
+  if (map.swizzle != 0 && row_bytes != 16 << map.swizzle) {
+    ::emulator::fail("swizzles rows of another width", {"copy engine", 0});
+  }
   for_each_row(map, at, [&](int64_t offset, const unsigned char* from, int64_t bytes) {
     unsigned char row[256 * 8] = {};
     memcpy(row, from, bytes);
@@ -62,7 +64,7 @@ inline std::vector<unsigned char> box_of(uint32_t to, const CUtensorMap& map, co
     }
     for (int64_t b = 0; b < row_bytes; b += 16) {
       const uint32_t place = to + static_cast<uint32_t>(offset + b);
-      memcpy(data.data() + ((map.swizzled ? swizzled(place) : place) - to), row + b, 16);
+      memcpy(data.data() + (swizzled(place, map.swizzle) - to), row + b, 16);
     }
   });
   return data;
@@ -97,8 +99,7 @@ inline void store_box(const CUtensorMap* map, const Coordinates& at, const void*
     for_each_row(map, at, [&](int64_t offset, unsigned char* to, int64_t bytes) {
       for (int64_t b = 0; b < bytes; b += 16) {
         const uint32_t chunk = place + static_cast<uint32_t>(offset + b);
-        memcpy(to + b, ::emulator::shared_place(map.swizzled ? swizzled(chunk) : chunk, 16),
-               std::min<int64_t>(16, bytes - b));
+        memcpy(to + b, ::emulator::shared_place(swizzled(chunk, map.swizzle), 16), std::min<int64_t>(16, bytes - b));
       }
     });
   });

@@ -62,20 +62,24 @@ class Described {
   explicit Described(uint64_t descriptor)
       : start_((descriptor & 0x3fff) << 4),
         leading_((descriptor >> 16 & 0x3fff) << 4),
-        stride_((descriptor >> 32 & 0x3fff) << 4) {
-    if (descriptor >> 62 != 1) {
-      ::emulator::fail("multiplies a matrix whose rows are not swizzled by 128 bytes", {"wgmma", 0});
+        stride_((descriptor >> 32 & 0x3fff) << 4),
+        bits_(4 - static_cast<int>(descriptor >> 62)) {
+    if (bits_ == 4) ::emulator::fail("multiplies a matrix whose rows are not swizzled", {"wgmma", 0});
+    if (!kTransposed && bits_ != 3) {
+      ::emulator::fail("multiplies a matrix whose lines are not swizzled by 128 bytes", {"wgmma", 0});
     }
   }
   double at(int line, int k) const {
     constexpr int kBytes = Multiplied<T>::kBytes;
-    const uint32_t place = kTransposed ? line / 64 * leading_ + k / 8 * stride_ + k % 8 * 128 + line % 64 * kBytes
+    const int row = 16 << bits_, lines = row / kBytes;
+    const uint32_t place = kTransposed ? line / lines * leading_ + k / 8 * stride_ + k % 8 * row + line % lines * kBytes
                                        : line / 8 * stride_ + line % 8 * 128 + k * kBytes;
-    return Multiplied<T>::read(::emulator::shared_place(swizzled(start_ + place), kBytes));
+    return Multiplied<T>::read(::emulator::shared_place(swizzled(start_ + place, bits_), kBytes));
   }
 
  private:
   uint32_t start_, leading_, stride_;
+  int bits_;
 };
 
 // Begins d = A B, or d += A B where `accumulate` is not zero. of_a(row of the thread's two, k): A's elements.

@@ -299,7 +299,7 @@ cudaError_t launch_layout(const Call& call, const Part& part, const Boxes& a, co
 template <class Form>
 cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
   if constexpr (few_rows::takes<Form>) {
-    if (call.prepared.few) return few_rows::run<typename Form::T, typename Form::Out>(call, a, b);
+    if (call.prepared.few) return few_rows::run<Form>(call, a, b);
   }
   if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
     if (call.prepared.registers) return register_operand::run(call, a, b);
