@@ -409,7 +409,7 @@ def test_groups_of_long_k():
         assert [r.name for r in p.regions if "group" in r.name] == ["groups of k"] * apart
         assert p.launches[-1].kernel.startswith("add groups of k") == apart
     p = plan("matmul", (100, 8192), (8192, 96), input_dtype=torch.bfloat16)
-    assert p.groups == 1 and [r.name for r in p.regions] == ["copy of B"]
+    assert p.groups == 1 and not p.regions
 
 
 def test_batches():

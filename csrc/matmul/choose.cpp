@@ -431,18 +431,23 @@ Choice rows16(const Problem& p, const Chip& chip) {
 }
 
 // Clock cycles of a shape of few_outputs where w lies across k, roughly. A step of 16 of k takes what it waits for, what the copy engine takes
-// for 16 rows of w, by their width and by where they begin, and for x, and what all multiprocessors get of the L2. Fitted to 16,000 times of 2,100
-// products of 16 bits drawn at random (NVIDIA H200, 2026-12-01), half of them within 9 %: what is so chosen takes 1.033 of the fastest's time in
-// the mean.
+// for 16 rows of w and for x, and what all multiprocessors get of the L2. Rows of w take longer if they begin inside sectors, or if a line of the
+// L2 has several. Fitted to 16,000 times of 2,100 products of 16 bits drawn at random (NVIDIA H200, 2026-12-01), half of them within 8 %: what is
+// so chosen takes 1.023 of the fastest's time in the mean.
 double cycles_across(const few_outputs::Shape& s, int rows, const Problem& p, const Boxes& x, const Boxes& w,
                      const Chip& chip) {
-  constexpr double kStep = 14.3, kLine = 0.12, kLonger[] = {1, 1.45, 3.4}, kLineOfL2 = 0.49;
-  constexpr double kAcross[][3] = {{10.3, 15.3, 18.6}, {9.7, 16.3, 33.3}};  // of 16 and 32 columns
+  constexpr double kStep = 7.4, kLine = 0.113, kLonger[] = {1, 1.39, 3.47}, kLineOfL2 = 0.57;
+  constexpr struct {
+    double at_sectors, inside_sectors, share_lines;
+  } kOf16{9.6, 22, 25}, kOf32{14.3, 37.3, 30.6};  // columns
+  const auto& of_w = s.columns == 16 ? kOf16 : kOf32;
+  const double copy_w = w.pitch * w.element_bytes < kCacheLine        ? of_w.share_lines
+                        : w.rows_begin() == RowsBegin::inside_sectors ? of_w.inside_sectors
+                                                                      : of_w.at_sectors;
   const auto lines = static_cast<double>(round_up(rows, 8));
   const int64_t tiles = ceil_div(p.n, s.columns) * ceil_div(p.m, rows), places = chip.multiprocessors;
   const double running = static_cast<double>(std::min(tiles, places)) / static_cast<double>(places);
-  const double step = kStep + kAcross[s.columns / 32][static_cast<int>(w.rows_begin())] +
-                      lines * kLine * kLonger[static_cast<int>(x.rows_begin())] +
+  const double step = kStep + copy_w + lines * kLine * kLonger[static_cast<int>(x.rows_begin())] +
                       (lines + s.columns) * kLineOfL2 * running;
   const int64_t steps = round_up(ceil_div(p.k, 16), s.slabs * 4);
   return static_cast<double>(ceil_div(tiles, places) * steps) * step;
@@ -503,7 +508,7 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, cons
   constexpr int64_t kLeastAcross = 512;  // of k
   if (!w.along_k && p.k < kLeastAcross) return std::nullopt;
   if (p.m > kMostRows || !w.along_k) {
-    const double faster = w.along_k ? 0.95 : 0.85;
+    const double faster = w.along_k ? 0.95 : 0.9;
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
     const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;

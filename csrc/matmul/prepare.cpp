@@ -460,7 +460,7 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
     const auto as_read = std::make_pair(few, few_columns);
     try_few(along_a, along_b);
     const persistent::Way of_few{along_a, along_b, few ? few->cycles : 0, nullptr};
-    const double faster = few && as_read.first ? 1.05 : 0.95;
+    const double faster = as_read.first ? 1 : 0.95;
     const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
     if (few && few->index >= 0 && time(of_few) < faster * time(way)) {
       registers = false;
