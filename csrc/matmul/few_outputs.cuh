@@ -5,6 +5,7 @@
 // Order:   that of the rest of persistent.
 // Mapping: two producer threads, one for each operand, keep a deep ring of tiles full: a thread needs some 250 cycles for a copy and its
 //          barriers, so a copy brings a stage, two or four slabs of k. One warp group multiplies, a stage ahead of the one that it waits for.
+//          Of 16 bits the operand whose lines are the instruction's columns may lie across k: a copy brings 256 rows of 16 or 32 lines.
 // Source:  this project.
 #pragma once
 
