@@ -569,6 +569,20 @@ def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
     assert kernel(197, 197, 64, batch=(384,)).endswith("in place")
 
 
+def test_groups_of_few_outputs_are_read_in_place():
+    """In tiles of 32 x 32, which are more than those that the copy engine fills, also where it could."""
+    for dtype, m, n, k in (
+        (torch.float16, 15, 56, 52568),
+        (torch.float16, 28, 12, 42872),
+        (torch.float32, 84, 12, 35100),
+        (torch.float32, 96, 12, 38972),
+    ):
+        b = torch.empty(n, k, dtype=dtype, device="meta").mT
+        p = plan("matmul", (m, k), b, input_dtype=dtype, tf32=True)
+        assert p.groups_apart and p.reads == ("where it lies",) * 2, (m, n, k)
+        assert p.launches[0].kernel == "multiply 32 x 32 tiles, copied apart, in place", (dtype, m, n, k)
+
+
 def test_few_outputs_read_what_lies_across_k():
     """Of 16 bits, in tiles of 16 or 32 columns, or rows, where the other operand lies along k."""
     widths = set()

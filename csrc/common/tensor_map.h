@@ -12,8 +12,8 @@ namespace treduce {
 enum class Fetch { lines, pairs };
 
 // Asks the driver to describe a tensor of four dims, the contiguous one first, for copies of box[0] x box[1] x depth elements whose rows of
-// 128 bytes, or of 32 or 64, are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples of 16. The function
-// is found at run time, so that the extension needs no libcuda to be imported.
+// 128 bytes, or of 32 or 64, are swizzled; what lies outside reads as zero. Strides are in bytes, of all dims but the first, and multiples
+// of 16. The function is found at run time, so that the extension needs no libcuda to be imported.
 inline cudaError_t describe_tensor(const void* data, CUtensorMapDataType type, const cuuint64_t (&sizes)[4],
                                    const cuuint64_t (&strides)[3], const cuuint32_t (&box)[2], CUtensorMap* map,
                                    Fetch fetch = Fetch::pairs, cuuint32_t depth = 1,
