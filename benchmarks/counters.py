@@ -162,7 +162,8 @@ def short_name(mangled: str) -> str:
         end = match.end() + int(match[0])
         names.append(rest[match.end() : end])
         rest = rest[end:]
-    return "::".join(name for name in names if name not in ("treduce", "matmul"))
+    # A namespace without a name has one of the compiler's.
+    return "::".join(name for name in names if name not in ("treduce", "matmul") and not name.startswith("_GLOBAL__N_"))
 
 
 def count_products() -> list[dict[str, str]]:

@@ -38,6 +38,16 @@ def product(m, n, k, dtype, us, x=(0.9, 0.8, 0.95), layout="NT"):
     }  # fmt: skip
 
 
+def test_kernels_have_the_names_that_sources_give_them(script):
+    def mangled(*names):
+        return "_ZN" + "".join(f"{len(name)}{name}" for name in names) + "ILi14EEEvi"
+
+    short_name = script("counters").short_name
+    assert short_name(mangled("treduce", "matmul", "split", "finish")) == "split::finish"
+    unnamed = "_GLOBAL__N__5f5d7958_9_others_cu_5e68f921"  # a namespace without a name, as nvcc calls it
+    assert short_name(mangled("treduce", "matmul", unnamed, "copy_operands")) == "copy_operands"
+
+
 @pytest.mark.parametrize(
     ("row", "mechanism"),
     [
