@@ -453,15 +453,15 @@ double cycles_across(const few_outputs::Shape& s, int rows, const Problem& p, co
   return static_cast<double>(ceil_div(tiles, places) * steps) * step;
 }
 
-// Clock cycles of a shape of few_outputs, roughly. A step of 32 bytes of k waits for the multiplication before it, or for what is copied,
+// The same where both lie along k. A step of 32 bytes of k waits for the multiplication before it, or for what is copied,
 // longer if rows begin inside sectors; and a tile begins and ends. Fitted to 300 times of 22 products: what is so chosen was the fastest of
 // 20 (NVIDIA H100, 2026-11-26).
-double cycles(int index, int rows, const Problem& p, DType dtype, const Boxes& x, const Boxes& w, const Chip& chip) {
+double cycles_along(int index, int rows, const Problem& p, DType dtype, const Boxes& x, const Boxes& w,
+                    const Chip& chip) {
   constexpr double kChain[few_outputs::kShapeCount] = {24, 32, 34, 42, 46, 67}, kBytes = 41, kBesides = 900;
   constexpr double kLonger[] = {1, 1.15, 1.4};  // of rows, by where they begin
   const int columns = few_outputs::kShapes[index].columns;
   const int64_t tiles = ceil_div(p.n, columns) * ceil_div(p.m, rows);
-  if (!w.along_k) return cycles_across(few_outputs::kShapes[index], rows, p, x, w, chip);
   const auto bytes = [&](const Boxes& boxes, int64_t lines) {
     return static_cast<double>(lines * 32) * kLonger[static_cast<int>(boxes.rows_begin())];
   };
@@ -476,15 +476,17 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
   constexpr int kMostRowTiles = 8;
   Choice best = {0, 0, 0, 0, std::numeric_limits<double>::infinity()};
   for (int index = 0; index < few_outputs::kShapeCount; ++index) {
-    if (!w.along_k && !few_outputs::kShapes[index].takes_across()) continue;
+    const few_outputs::Shape& s = few_outputs::kShapes[index];
+    if (!w.along_k && !s.takes_across()) continue;
     const int64_t fewest = ceil_div(p.m, kMostRows);
     int64_t copied = 0;  // rows of the tiles before
     for (int64_t row_tiles = fewest; row_tiles < fewest + kMostRowTiles && row_tiles <= p.m; ++row_tiles) {
       const int rows = static_cast<int>(ceil_div(p.m, row_tiles));
       if (round_up(rows, 8) == copied) continue;  // as much is copied for more tiles
       copied = round_up(rows, 8);
-      const double other = cycles(index, rows, p, dtype, x, w, chip);
-      if (other < best.cycles) best = {index, rows, few_outputs::kShapes[index].columns, 0, other};
+      const double other =
+          w.along_k ? cycles_along(index, rows, p, dtype, x, w, chip) : cycles_across(s, rows, p, x, w, chip);
+      if (other < best.cycles) best = {index, rows, s.columns, 0, other};
     }
   }
   const int bytes = few_outputs::kShapes[best.index].stage_bytes(best.rows);
@@ -498,24 +500,25 @@ Choice narrow(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, con
 // One matrix, for batches were not measured, and x contiguous along k. Of w along k, too: of 16 bits up to 16 rows by many columns (NVIDIA
 // H200, 2026-11-21: faster by 2 to 8 %; of more rows, tiles of 64 x 64 or 64 x 128 of persistent are); and where columns are few, and of more
 // rows where both models say so, few_outputs: of 768 to 2048 columns it takes 0.7 to 0.95 of the time of multiplications by mma.sync (NVIDIA
-// H100, 2026-11-26). Of w across k, which is of 16 bits, few_outputs where both models say so: it then takes 0.81 of the time of what was
-// chosen before (460 products, NVIDIA H200, 2026-12-01).
+// H100, 2026-11-26). Of w across k, which is of 16 bits, few_outputs where both models say so: it then takes 0.79 of the time of what was
+// chosen before (478 products, NVIDIA H200, 2026-12-01).
 std::optional<Choice> choose(const Problem& p, DType dtype, const Boxes& x, const Boxes& w, bool transposed,
                              const matmul::Choice& other, const Chip& chip) {
   const bool half = size_of(dtype) == 2;
   if (!half && dtype != DType::float32) return std::nullopt;
-  if (p.batches > 1 || !x.along_k || (!w.along_k && !half)) return std::nullopt;
-  constexpr int64_t kLeastAcross = 512;  // of k
-  if (!w.along_k && p.k < kLeastAcross) return std::nullopt;
-  if (p.m > kMostRows || !w.along_k) {
-    const double faster = w.along_k ? 0.95 : 0.9;
+  if (!x.along_k || p.batches > 1) return std::nullopt;
+  const auto if_faster = [&](double share) -> std::optional<Choice> {
     // Most products have more outputs than narrow tiles of all multiprocessors: no need to ask which of these is best.
     constexpr int64_t kMostOutputs = 4 * kMostRows * 64;
-    const bool many = p.m * p.n > kMostOutputs * chip.multiprocessors;
-    if (many || (w.along_k && (transposed || p.n <= kMostRows))) return std::nullopt;
+    if (p.m * p.n > kMostOutputs * chip.multiprocessors) return std::nullopt;
     const Choice best = narrow(p, dtype, x, w, chip);
-    return best.cycles < faster * other.cycles ? std::optional(best) : std::nullopt;
+    return best.cycles < share * other.cycles ? std::optional(best) : std::nullopt;
+  };
+  if (!w.along_k) {
+    constexpr int64_t kLeastK = 512;
+    return half && p.k >= kLeastK ? if_faster(0.9) : std::nullopt;
   }
+  if (p.m > kMostRows) return transposed || p.n <= kMostRows ? std::nullopt : if_faster(0.95);
   const bool wide = half && (p.m <= 16 || transposed);  // the others have good tiles
   if (p.n <= (p.m > 32 ? 16 : wide ? 24 : 48) * int64_t(chip.multiprocessors)) {
     return narrow(p, dtype, x, w, chip);

@@ -427,17 +427,20 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   Choice choice = persistent::choose(p, r.dtype, read_a.boxes, read_b.boxes, chip);
   Problem transposed = p;
   std::swap(transposed.m, transposed.n);
-  // Few rows of C, or few columns, of operands along k.
-  std::optional<few_rows::Choice> few;
-  bool few_columns = false;
-  const auto try_few = [&](const View& of_rows, const View& of_columns) {
-    few = few_rows::choose(p, r.dtype, of_rows.boxes, of_columns.boxes, false, choice, chip);
-    few_columns = !few.has_value();
-    if (few_columns) few = few_rows::choose(transposed, r.dtype, of_columns.boxes, of_rows.boxes, true, choice, chip);
+  // Few rows of C, or few columns.
+  struct Few {
+    std::optional<few_rows::Choice> choice;
+    bool columns = false;
   };
-  if (!choice.apart && !read_a.is_copied() && !read_b.is_copied()) try_few(read_a, read_b);
+  const auto few_of = [&](const View& of_rows, const View& of_columns) {
+    const auto rows = few_rows::choose(p, r.dtype, of_rows.boxes, of_columns.boxes, false, choice, chip);
+    if (rows) return Few{rows, false};
+    return Few{few_rows::choose(transposed, r.dtype, of_columns.boxes, of_rows.boxes, true, choice, chip), true};
+  };
+  Few found;
+  if (!choice.apart && !read_a.is_copied() && !read_b.is_copied()) found = few_of(read_a, read_b);
   bool registers = false, of_a = false;  // of A and not of B
-  if (r.dtype == DType::float32 && !few) {
+  if (r.dtype == DType::float32 && !found.choice) {
     Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, read_b, chip);
     if (!registers && read_b.reading != Reading::gathered) {
@@ -450,25 +453,23 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
       (of_a ? read_a : read_b) = view_of(of_a ? a : b, true);
     }
   }
-  const TileShape* tile = few || registers ? nullptr : &persistent::kShapes[choice.index];
+  const TileShape* tile = found.choice || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
-  persistent::Way way{read_a, read_b, few ? few->cycles : choice.cycles, tile};
+  persistent::Way way{read_a, read_b, found.choice ? found.choice->cycles : choice.cycles, tile};
   // What is copied may as well lie along k; and what lies across k may be copied.
   const View along_a = view_of(a, false), along_b = view_of(b, false);
-  const bool across = read_a.boxes.along_k != read_b.boxes.along_k;
-  if (!choice.apart && (!few || across) && (along_a.is_copied() || along_b.is_copied())) {
-    const auto as_read = std::make_pair(few, few_columns);
-    try_few(along_a, along_b);
-    const persistent::Way of_few{along_a, along_b, few ? few->cycles : 0, nullptr};
-    const double faster = as_read.first ? 1 : 0.95;
+  if (!choice.apart && (along_a.is_copied() || along_b.is_copied())) {
+    const Few copied = few_of(along_a, along_b);
+    const persistent::Way of_few{along_a, along_b, copied.choice ? copied.choice->cycles : 0, nullptr};
+    const double faster = found.choice ? 1 : 0.95;
     const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
-    if (few && few->index >= 0 && time(of_few) < faster * time(way)) {
+    if (copied.choice && copied.choice->index >= 0 && time(of_few) < faster * time(way)) {
       registers = false;
+      found = copied;
       way = of_few;
-    } else {
-      std::tie(few, few_columns) = as_read;
     }
   }
+  const auto& [few, few_columns] = found;
   // Groups of k are computed side by side, or not at all.
   const bool grouped = long_k::groups_of(p.k, r.dtype) > 1;
   if (const auto index = choice.apart == grouped ? in_place::choose(p, r.dtype, a, b, way, chip) : std::nullopt) {
