@@ -191,6 +191,24 @@ FEW_OUTPUTS_ACROSS = (
     (152, 528, 8072),
     (7, 4096, 1024),
 )
+# m, n and k: few outputs, which an H200 computes as tfloat32 with an operand in registers, in most layouts; of the last
+# ones k has groups, and of the very last a block has several tasks. (csrc/matmul/narrow.cu.)
+NARROW_PRODUCTS = (
+    (8, 72, 520),
+    (40, 64, 776),
+    (200, 104, 2048),
+    (152, 528, 8072),
+    (7, 4096, 1024),
+    (77, 316, 1732),
+    (640, 96, 1600),
+    (300, 304, 5000),
+    (16, 1120, 9000),
+    (36, 20, 8236),
+    (24, 200, 30_000),
+    (1536, 24, 19_268),
+)
+# The same of both operands across k, on chips of so many multiprocessors: a block has several tiles, or groups.
+NARROW_ON_SMALL_CHIPS = ((2, 136, 8, 8260), (8, 160, 8, 8260))
 # Matrices, m, n and k: products of which an H200 computes the last rows, or columns, in smaller tiles, in some dtype
 # and layout; of long k with groups. (Strip in csrc/matmul/decisions.h.)
 STRIP_PRODUCTS = (

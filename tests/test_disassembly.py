@@ -146,6 +146,7 @@ PIECES = {
     "few_outputs": "persistent",
     "few_rows": "persistent",
     "register_operand": "persistent",
+    "narrow": "persistent",
     "in_place": "persistent",
     "small_tiles": "persistent",
     "split_rows": "split_fp16",
@@ -325,6 +326,7 @@ CORES = {
     "few_rows": ({"HMMA", "LDSM", "UTMALDG"}, {"HGMMA", "LDGSTS"}),
     "small_tiles": ({"HMMA"}, {"HGMMA", "LDSM", "LDGSTS", "UTMALDG"}),
     "register_operand": ({"HGMMA", "UTMALDG", "LDS"}, {"HMMA", "LDSM", "LDGSTS"}),
+    "narrow": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDGSTS"}),  # LDSM: of lines along k
     "in_place": ({"HMMA", "LDGSTS"}, {"HGMMA", "UTMALDG"}),  # LDSM: not of tfloat32 across k
     "split_bf16": ({"HGMMA", "UTMALDG"}, {"LDSM", "LDGSTS"}),  # HMMA: see split_few.cuh
     "split_fp16": ({"HGMMA", "UTMALDG"}, {"HMMA", "LDSM", "LDGSTS"}),
@@ -365,7 +367,7 @@ def test_tensor_core_rungs_are_made_of_what_they_are_about(rung):
 # Kernels whose boxes a lane asks for that elect_one chose: behind `lane == 0` the compiler makes a loop over all lanes
 # of each copy.
 ASK_ONCE = ["split_fp16", "split_bf16", "split_one", "split_rows", "split_wide", "few_outputs", "few_rows"]
-ASK_ONCE += ["register_operand", "specialized_f64", "persistent", "split_both", "split_turns", "split_warps"]
+ASK_ONCE += ["narrow", "register_operand", "specialized_f64", "persistent", "split_both", "split_turns", "split_warps"]
 
 
 @pytest.mark.parametrize("rung", ASK_ONCE)
@@ -465,7 +467,7 @@ def copies_behind_fences(listing):
     return found
 
 
-@pytest.mark.parametrize("rung", ["persistent", "few_outputs", "split_fp16"])
+@pytest.mark.parametrize("rung", ["persistent", "few_outputs", "narrow", "split_fp16"])
 def test_first_tasks_are_found_before_the_wait(rung):
     """What a block divides for its first task stands before it waits for the launch before, not in front of its first
     copy: the compiler moves what is used there alone. A reciprocal (`MUFU`) is half of a division. That of a matrix by
@@ -480,7 +482,7 @@ def test_first_tasks_are_found_before_the_wait(rung):
 
 
 # That loads read.
-RINGS = {"few_rows", "register_operand", "specialized_f64", "split_rows", "split_turns", "split_wide"}
+RINGS = {"few_rows", "narrow", "register_operand", "specialized_f64", "split_rows", "split_turns", "split_wide"}
 READS_ON = {"in_place": "TilingILi2E"}  # kernels, of 32 x 32 tiles
 OTHERS = {"split_bf16", "split_fp16"}  # arrive after loads of what threads overwrite, whose stores stay behind
 

@@ -687,6 +687,13 @@ def products_of_every_kind(matrix, dtype):
         for chip, m, n, k in tables.CLUSTERED_ON_SMALL_CHIPS:
             yield chip, matrix(m, k), matrix(k, n), same, same
             yield chip, matrix(k, m), matrix(n, k), transposed, transposed
+    if dtype == torch.float32:
+        for m, n, k in tables.NARROW_PRODUCTS[:2]:
+            for a_view, b_view in views:
+                a = matrix(m, k) if a_view is same else matrix(k, m)
+                yield 132, a, matrix(k, n) if b_view is same else matrix(n, k), a_view, b_view
+        for chip, m, n, k in tables.NARROW_ON_SMALL_CHIPS:
+            yield chip, matrix(k, m), matrix(k, n), transposed, same
     if dtype == torch.float16:
         for chip, m, n, k in tables.STRIPS_ON_SMALL_CHIPS:
             yield chip, matrix(m, k), matrix(k, n), same, same

@@ -729,6 +729,37 @@ def test_few_outputs_across_k_have_one_order(dtype, poisoned):
     assert_one_order(a, b, shared, shared)
 
 
+def test_few_outputs_from_registers_have_one_order(poisoned):
+    """In every layout, with a bias as well, and with an infinity and a NaN, which tiles past the edge must not spread.
+    Of long k the same numbers are a part of a large product, which other kernels compute."""
+    few, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
+    tables.needs_chip(few)
+    seen = set()
+    for m, n, k in tables.NARROW_PRODUCTS:
+        a, b = random(m, k), random(k, n, seed=1)
+        ways = list(itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)))
+        plans = [torch_reduce.plan("matmul", x, y, variant="persistent") for x, y in ways]
+        names = {launch.kernel for p in plans for launch in p.launches if "multiply narrow" in launch.kernel}
+        assert names, (m, n, k)
+        seen |= names
+        if k <= 8192:
+            assert_one_order(a, b, few, alone)
+            for x, y in ways:
+                assert_same_with_bias(x, y, few, alone)
+            a[m // 2, k // 2], b[k - 1, n - 1] = math.inf, math.nan
+            assert_one_order(a, b, few, alone)
+        else:
+            large = product(torch.cat((a, random(1500, k, seed=2))), torch.cat((b, random(k, 1000, seed=3)), 1), few)
+            for x, y in ways:
+                what = f"{(m, n, k)}, strides {x.stride()} and {y.stride()}"
+                assert_same_bits(product(x, y, few), large[:m, :n].contiguous(), what)
+            bias = random(n, seed=4)
+            found = torch.ops.treduce.linear(a, b.mT, bias, few.name)
+            assert_same_bits(found, large[:m, :n] + bias, f"{(m, n, k)}, with a bias")
+    of_registers = {name for name in seen if " tiles of " not in name}
+    assert len(of_registers) == 7, seen
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_every_way_in_which_blocks_of_a_cluster_lie_has_one_order(dtype, poisoned):
     shared, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")

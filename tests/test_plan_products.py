@@ -524,21 +524,43 @@ def test_choices_follow_the_chip(rung, dtype, shape, found):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_few_outputs_have_narrow_tiles(dtype):
-    """Rows, or columns, as many as each has."""
-    for m, n, k, tile in (
-        (1, 768, 3072, (1, 8)),
-        (24, 2048, 8192, (24, 16)),
-        (48, 1024, 4096, (24, 16)),
-        (100, 500, 4000, (25, 16)),
-        (1024, 16, 4096, (8, 16)),
-        (2048, 40, 4096, (16, 40)),
+    """Rows, or columns, as many as each has. As tfloat32 those of one operand are in registers."""
+    for m, n, k, *tiles in (
+        (1, 768, 3072, (1, 8), (8, 16)),
+        (24, 2048, 8192, (24, 16), (16, 32)),
+        (48, 1024, 4096, (24, 16), (16, 32)),
+        (100, 500, 4000, (25, 16), (16, 32)),
+        (1024, 16, 4096, (8, 16), (8, 16)),
+        (2048, 40, 4096, (16, 40), (32, 32)),
     ):
         p = plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent")
-        assert p.tile == tile and "narrow" in main(p).kernel, (m, n, k)
+        assert p.tile == tiles[dtype == torch.float32] and "narrow" in main(p).kernel, (m, n, k)
     for m, n in ((16, 14336), (64, 4096), (4096, 64), (1024, 1024)):
         p = plan("linear", (m, 4096), (n, 4096), input_dtype=dtype, variant="persistent")
         assert "narrow" not in main(p).kernel, (m, n)
-    assert "narrow" not in main(plan("matmul", (24, 504), (504, 2048), input_dtype=dtype, variant="persistent")).kernel
+    across = main(plan("matmul", (24, 504), (504, 2048), input_dtype=dtype, variant="persistent"))
+    assert ("narrow" in across.kernel) == (dtype == torch.float32)
+
+
+@pytest.mark.parametrize("device", ["H100", "H200"])
+def test_few_outputs_of_tfloat32_are_read_where_they_lie(device):
+    """However they lie: one operand in registers, the other turned round in shared memory if need be."""
+    seen = set()
+    for m, n, k in tables.NARROW_PRODUCTS:
+        for a_lies, b_lies in itertools.product((True, False), repeat=2):
+            a = torch.empty(m, k, device="meta") if a_lies else torch.empty(k, m, device="meta").mT
+            b = torch.empty(n, k, device="meta").mT if b_lies else torch.empty(k, n, device="meta")
+            p = plan("matmul", a, b, tf32=True, device=device)
+            launch = next(launch for launch in p.launches if launch.kernel.startswith("multiply"))
+            if not (found := re.fullmatch(r"multiply narrow (\d+) x (\d+) tiles", launch.kernel)):
+                continue
+            seen.add((*map(int, found.groups()), a_lies, b_lies))
+            assert sorted(p.tile) == sorted(map(int, found.groups()))
+            assert launch.shared_bytes <= (227 << 10) - 1024 and launch.block[0] in (192, 256)
+            assert p.groups_apart is (len(p.launches) > 1 and "add groups" in p.launches[-1].kernel)
+            assert p.groups_apart <= (k > 8192)
+    assert len({shape[:2] for shape in seen}) == 7 and len({shape[2:] for shape in seen}) == 4
+    assert "narrow" not in main(plan("matmul", (2, 64, 4096), (2, 4096, 64), tf32=True, device=device)).kernel
 
 
 def test_clusters_share_where_rows_begin_inside_cache_lines():
@@ -574,8 +596,6 @@ def test_groups_of_few_outputs_are_read_in_place():
     for dtype, m, n, k in (
         (torch.float16, 15, 56, 52568),
         (torch.float16, 28, 12, 42872),
-        (torch.float32, 84, 12, 35100),
-        (torch.float32, 96, 12, 38972),
     ):
         b = torch.empty(n, k, dtype=dtype, device="meta").mT
         p = plan("matmul", (m, k), b, input_dtype=dtype, tf32=True)
@@ -596,13 +616,10 @@ def test_few_outputs_read_what_lies_across_k():
                 assert len(q.launches) == 1 and main(q).kernel == f"multiply narrow tiles of {p.tile[1]} columns"
             widths.add(p.tile[1])
     assert widths == {16, 32}
-    # Not both operands across k, nor tfloat32, which warp groups multiply along k alone.
+    # Not both operands across k.
     a = torch.empty(2048, 200, dtype=torch.float16, device="meta").mT
-    for p in (
-        plan("matmul", a, (2048, 104), input_dtype=torch.float16),
-        plan("matmul", (200, 2048), (2048, 104), tf32=True),
-    ):
-        assert "narrow" not in main(p).kernel or p.reads != ("where it lies", "where it lies")
+    p = plan("matmul", a, (2048, 104), input_dtype=torch.float16)
+    assert "narrow" not in main(p).kernel or p.reads != ("where it lies", "where it lies")
 
 
 def test_what_is_copied_for_few_outputs_lies_along_k():

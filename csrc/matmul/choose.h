@@ -69,14 +69,19 @@ struct Way {
   double cycles;
   const TileShape* tile;
 };
-// Roughly, with what copies operands.
+// Of what copies operands; and roughly of all, with it.
+double microseconds_to_copy(const View& a, const View& b);
 double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip);
 }  // namespace persistent
 
 namespace in_place {
+struct Choice {
+  Index index;
+  double time;  // in microseconds, roughly
+};
 // None: the kernel cannot, nothing keeps the copy engine from the operands and the result, or `other` is as fast.
-std::optional<Index> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b,
-                            const persistent::Way& other, const Chip& chip);
+std::optional<Choice> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b,
+                             const persistent::Way& other, const Chip& chip);
 }  // namespace in_place
 
 namespace small_tiles {
@@ -104,6 +109,17 @@ Choice choose(const Problem& p, const Chip& chip);
 // Whether that is faster than `other`, the choice of persistent, which would read B as `b`.
 bool pays(const Problem& p, const Choice& choice, const Choice& other, const View& b, const Chip& chip);
 }  // namespace register_operand
+
+namespace narrow {
+struct Choice {
+  int index;
+  bool of_a;    // whether A is in the registers
+  bool apart;   // groups of k are tasks
+  double time;  // in microseconds, roughly, with what copies operands
+};
+// None: the kernel cannot, or outputs are not few. a and b: as the kernel reads them.
+std::optional<Choice> choose(const Problem& p, DType dtype, const View& a, const View& b, const Chip& chip);
+}  // namespace narrow
 
 namespace split_both {
 struct Choice {

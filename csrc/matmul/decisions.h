@@ -53,6 +53,7 @@ struct Decisions {
   // computes the transposed product; registers: of register_operand.cu; in_place: of in_place.cu; short_k: of short_k.cu.
   int shape = 0;
   bool few = false, few_outputs = false, few_columns = false, registers = false, in_place = false, short_k = false;
+  bool narrow() const { return few_outputs && registers; }  // of narrow.cu; few_columns: A is in registers
   // The kernel for small matrices (small_tiles.cuh), of small tiles (small_f64.cu), or for few lines (split_warps.cuh, split_held.cu). some:
   // that for some lines, of split_direct (split_some.cu).
   bool small = false, some = false;

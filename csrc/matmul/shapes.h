@@ -484,6 +484,33 @@ constexpr int kShapeCount = std::size(kShapes);
 
 }  // namespace few_outputs
 
+// The kernel of `persistent` for few outputs of tfloat32. Tiles have `lines` of the operand that is in registers, and `columns` of the other.
+namespace narrow {
+
+constexpr int kMultiplyWarps = 4, kProducers = 2,
+              kTurners = 2;  // a producer an operand; who turn one round that lies across k
+constexpr int kSlabs = 4;    // of 128 bytes of k of each line, of a part: what a warp loads at once
+constexpr int threads(bool turns) { return (kMultiplyWarps + kProducers + (turns ? kTurners : 0)) * 32; }
+
+struct Shape {
+  const char* name;
+  int lines, columns;
+  int parts;  // of a stage: copies of small tiles bring more, for a thread needs some 250 cycles for one
+
+  constexpr int stage_bytes(bool turns) const {
+    return parts * kSlabs * (lines + (turns ? 2 : 1) * columns) * hopper::kRowBytes;
+  }
+  constexpr int depth() const { return parts * kSlabs * hopper::kRowBytes / 4; }
+};
+// Seven of nine: those of 16 columns, and 32, by 16 lines were the best of one product in 25 (2,000, NVIDIA H200, 2026-12-01).
+constexpr Shape kShapes[] = {{"multiply narrow 16 x 8 tiles", 16, 8, 2},   {"multiply narrow 32 x 8 tiles", 32, 8, 2},
+                             {"multiply narrow 64 x 8 tiles", 64, 8, 1},   {"multiply narrow 32 x 16 tiles", 32, 16, 2},
+                             {"multiply narrow 64 x 16 tiles", 64, 16, 1}, {"multiply narrow 32 x 32 tiles", 32, 32, 1},
+                             {"multiply narrow 64 x 32 tiles", 64, 32, 1}};
+constexpr int kShapeCount = std::size(kShapes);
+
+}  // namespace narrow
+
 // The kernel of `persistent` for small matrices of 16 bits: a warp a tile.
 namespace small_tiles {
 constexpr TileShape kShape{"multiply 16 x 16 tiles", 16, 16, 256};

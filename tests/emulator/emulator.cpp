@@ -634,14 +634,17 @@ void arrive_when_copied(uint32_t barrier) {
   });
 }
 
+bool has_ended(uint32_t barrier, unsigned parity, Site site) {
+  uint64_t word;
+  memcpy(&word, shared_place(barrier, 8), 8);
+  if (!Phase::is_valid(word)) fail("asks a barrier that nobody has initialised", site);
+  return Phase(word).parity != parity;
+}
+
 void wait_for_phase(uint32_t barrier, unsigned parity, Site site) {
   overtake();
   Thread& self = *launch->current;
-  for (;;) {
-    uint64_t word;
-    memcpy(&word, shared_place(barrier, 8), 8);
-    if (!Phase::is_valid(word)) fail("waits at a barrier that nobody has initialised", site);
-    if (Phase(word).parity != parity) return;
+  while (!has_ended(barrier, parity, site)) {
     self.site = site;
     self.block->sleepers.push_back({&self, barrier});
     self.fiber.suspend();

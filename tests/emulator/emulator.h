@@ -87,6 +87,7 @@ void wait_copies(size_t left);
 void init_barrier(uint32_t barrier, unsigned arrivals);
 void arrive(uint32_t barrier, Site site, unsigned expected_bytes = 0, int rank = -1);
 void wait_for_phase(uint32_t barrier, unsigned parity, Site site);
+bool has_ended(uint32_t barrier, unsigned parity, Site site);  // the phase of that parity, now
 // Some time from now this thread's copies so far are finished, and then it arrives.
 void arrive_when_copied(uint32_t barrier);
 

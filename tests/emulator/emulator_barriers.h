@@ -37,6 +37,15 @@ void mbarrier_wait(Barrier barrier, unsigned parity, ::emulator::Site site = ::e
   ::emulator::wait_for_phase(address_of_barrier(barrier), parity, site);
 }
 
+template <class Barrier>
+bool mbarrier_test(Barrier barrier, unsigned parity, ::emulator::Site site = ::emulator::Site::here()) {
+  return ::emulator::has_ended(address_of_barrier(barrier), parity, site);
+}
+template <class Barrier>
+void mbarrier_arrive_if(bool does, Barrier barrier, ::emulator::Site site = ::emulator::Site::here()) {
+  if (does) ::emulator::arrive(address_of_barrier(barrier), site);
+}
+
 // ---- by number ----
 
 template <int kThreads>

@@ -6,8 +6,8 @@
 // Mapping: tiles in bands (see Grid). The tile's shape is chosen by the number of tiles, 128 x 256 for many of them down to
 //          64 x 16; what large tiles would leave of a last round of blocks is a launch of smaller ones. For few rows the product is
 //          transposed, because a multiplication has 64 rows, filled or not. Few outputs, and few rows, have kernels of their own:
-//          few_outputs.cuh, few_rows.cuh, and register_operand.cu for tfloat32; so have operands that the copy engine cannot read,
-//          of short k: in_place.cu. Results leave through shared memory: as boxes by the copy engine, or where rows are not
+//          few_outputs.cuh, few_rows.cuh, and for tfloat32 narrow.cu and register_operand.cu; so have operands that the copy engine
+//          cannot read, of short k: in_place.cu. Results leave through shared memory: as boxes by the copy engine, or where rows are not
 //          aligned as words.
 // Bound:   the tensor cores, and the power that they may draw; for few rows the memory, and where k is short of 8192 the
 //          chain of dependent multiplications, which the order of k does not allow to cut. Small tiles wait for the L2, which

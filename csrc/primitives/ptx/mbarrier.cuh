@@ -90,5 +90,32 @@ TREDUCE_DEVICE void mbarrier_wait(uint64_t* barrier, unsigned parity) {
   mbarrier_wait<kPause>(shared_address(barrier), parity);
 }
 
+// Whether it has ended, without waiting; if so, acquires the same.
+TREDUCE_DEVICE bool mbarrier_test(uint32_t barrier, unsigned parity) {
+  unsigned done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// Arrives if `does`, without a branch.
+TREDUCE_DEVICE void mbarrier_arrive_if(bool does, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(unsigned(does))
+      : "memory");
+}
+
 }  // namespace treduce::ptx
 #endif
