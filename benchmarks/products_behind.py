@@ -44,7 +44,7 @@ MECHANISMS = {
         "few outputs, each a chain of dependent multiplications, whose length depends on k alone; torch divides k",
         "multiplications of warp groups, and copies of four slabs of k at once: taken, up to a quarter faster; of 16 "
         "bits one operand across k in narrow tiles: taken, 0.8 of the time in the mean; of tfloat32 one operand in "
-        "registers: taken, 0.76 of the time in the mean; groups of 2048 steps already from k of 2049 on: up to 1.9 "
+        "registers: taken, 0.74 of the time in the mean; groups of 2048 steps already from k of 2049 on: up to 1.9 "
         "times faster here, but large products are up to 12 % slower; of float64 warps that multiply and do nothing "
         "else: taken, 1.3 times faster",
     ),

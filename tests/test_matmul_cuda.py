@@ -734,9 +734,9 @@ def test_few_outputs_from_registers_have_one_order(poisoned):
     Of long k the same numbers are a part of a large product, which other kernels compute."""
     few, alone = tables.row("matmul", "persistent"), tables.row("matmul", "warp_specialized")
     tables.needs_chip(few)
-    seen = set()
+    dtype, seen = torch.float32, set()
     for m, n, k in tables.NARROW_PRODUCTS:
-        a, b = random(m, k), random(k, n, seed=1)
+        a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype, seed=1)
         ways = list(itertools.product((a, a.mT.contiguous().mT), (b, b.mT.contiguous().mT)))
         plans = [torch_reduce.plan("matmul", x, y, variant="persistent") for x, y in ways]
         names = {launch.kernel for p in plans for launch in p.launches if "multiply narrow" in launch.kernel}
@@ -749,11 +749,12 @@ def test_few_outputs_from_registers_have_one_order(poisoned):
             a[m // 2, k // 2], b[k - 1, n - 1] = math.inf, math.nan
             assert_one_order(a, b, few, alone)
         else:
-            large = product(torch.cat((a, random(1500, k, seed=2))), torch.cat((b, random(k, 1000, seed=3)), 1), few)
+            rows, columns = random(1500, k, dtype=dtype, seed=2), random(k, 1000, dtype=dtype, seed=3)
+            large = product(torch.cat((a, rows)), torch.cat((b, columns), 1), few)
             for x, y in ways:
                 what = f"{(m, n, k)}, strides {x.stride()} and {y.stride()}"
                 assert_same_bits(product(x, y, few), large[:m, :n].contiguous(), what)
-            bias = random(n, seed=4)
+            bias = random(n, dtype=dtype, seed=4)
             found = torch.ops.treduce.linear(a, b.mT, bias, few.name)
             assert_same_bits(found, large[:m, :n] + bias, f"{(m, n, k)}, with a bias")
     of_registers = {name for name in seen if " tiles of " not in name}

@@ -524,17 +524,17 @@ def test_choices_follow_the_chip(rung, dtype, shape, found):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_few_outputs_have_narrow_tiles(dtype):
-    """Rows, or columns, as many as each has. As tfloat32 those of one operand are in registers."""
-    for m, n, k, *tiles in (
-        (1, 768, 3072, (1, 8), (8, 16)),
-        (24, 2048, 8192, (24, 16), (16, 32)),
-        (48, 1024, 4096, (24, 16), (16, 32)),
-        (100, 500, 4000, (25, 16), (16, 32)),
-        (1024, 16, 4096, (8, 16), (8, 16)),
-        (2048, 40, 4096, (16, 40), (32, 32)),
+    """Rows, or columns, as many as each has."""
+    for m, n, k, tile in (
+        (1, 768, 3072, (1, 8)),
+        (24, 2048, 8192, (24, 16)),
+        (48, 1024, 4096, (24, 16)),
+        (100, 500, 4000, (25, 16)),
+        (1024, 16, 4096, (8, 16)),
+        (2048, 40, 4096, (16, 40)),
     ):
         p = plan("linear", (m, k), (n, k), input_dtype=dtype, variant="persistent")
-        assert p.tile == tiles[dtype == torch.float32] and "narrow" in main(p).kernel, (m, n, k)
+        assert p.tile == tile and "narrow" in main(p).kernel, (m, n, k)
     for m, n in ((16, 14336), (64, 4096), (4096, 64), (1024, 1024)):
         p = plan("linear", (m, 4096), (n, 4096), input_dtype=dtype, variant="persistent")
         assert "narrow" not in main(p).kernel, (m, n)
@@ -544,7 +544,7 @@ def test_few_outputs_have_narrow_tiles(dtype):
 
 @pytest.mark.parametrize("device", ["H100", "H200"])
 def test_few_outputs_of_tfloat32_are_read_where_they_lie(device):
-    """However they lie: one operand in registers, the other turned round in shared memory if need be."""
+    """One operand in registers, the other turned round in shared memory if need be. Both along k of long k alone."""
     seen = set()
     for m, n, k in tables.NARROW_PRODUCTS:
         for a_lies, b_lies in itertools.product((True, False), repeat=2):
@@ -554,6 +554,7 @@ def test_few_outputs_of_tfloat32_are_read_where_they_lie(device):
             launch = next(launch for launch in p.launches if launch.kernel.startswith("multiply"))
             if not (found := re.fullmatch(r"multiply narrow (\d+) x (\d+) tiles", launch.kernel)):
                 continue
+            assert k > 8192 or not (a_lies and b_lies)
             seen.add((*map(int, found.groups()), a_lies, b_lies))
             assert sorted(p.tile) == sorted(map(int, found.groups()))
             assert launch.shared_bytes <= (227 << 10) - 1024 and launch.block[0] in (192, 256)

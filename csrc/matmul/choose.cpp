@@ -847,6 +847,8 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const View& a, const
   constexpr int64_t kLeastK = 384, kMostOutputs = 1536;  // of a multiprocessor
   if (dtype != DType::float32 || p.batches > 1 || p.k < kLeastK) return std::nullopt;
   if (p.m * p.n > kMostOutputs * chip.multiprocessors) return std::nullopt;
+  // Both along k, and one group: few_outputs is as fast, of more than some 16,000 outputs faster (1.02 in the mean of 300 products).
+  if (a.boxes.along_k && b.boxes.along_k && long_k::groups_of(p.k, dtype) == 1) return std::nullopt;
   Choice best = {0, false, false, std::numeric_limits<double>::infinity()};
   for (int index = 0; index < kShapeCount; ++index) {
     for (const bool of_a : {false, true}) {

@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       const int line = task.line + reader.line(i / 2 % 2), column = task.column + i / 4 * 8 + lane % 4 * 2 + i % 2;
       if (line >= work.lines || column >= work.columns) continue;
       to[line * work.line_pitch + column * work.column_pitch] =
-          with_bias(acc[i], apart ? nullptr : bias, work.bias_of_lines ? line : column);
+          round_to<float>(with_bias(acc[i], apart ? nullptr : bias, work.bias_of_lines ? line : column));
     }
   });
 #endif
