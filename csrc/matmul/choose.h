@@ -116,9 +116,10 @@ struct Choice {
   bool of_a;    // whether A is in the registers
   bool apart;   // groups of k are tasks
   double time;  // in microseconds, roughly, with what copies operands
+  View a, b;    // as the kernel reads them
 };
-// None: the kernel cannot, or outputs are not few. a and b: as the kernel reads them.
-std::optional<Choice> choose(const Problem& p, DType dtype, const View& a, const View& b, const Chip& chip);
+// None: the kernel cannot, or outputs are not few.
+std::optional<Choice> choose(const Problem& p, DType dtype, const Operand& a, const Operand& b, const Chip& chip);
 }  // namespace narrow
 
 namespace split_both {

@@ -47,8 +47,8 @@ struct Place {
 // A tile of 16 bits across k: a row is a step of k of 16 or 32 lines, and its 16-byte chunks are swizzled within it.
 template <int kLines>
 struct AcrossK {
-  static constexpr CUtensorMapSwizzle kSwizzle = kLines == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_64B;
-  static constexpr uint32_t kWords = kLines * 2 >> 4;  // 16 bytes each, of a row
+  static constexpr int kPitch = kLines * 2;
+  static constexpr uint32_t kWords = kPitch >> 4;  // 16 bytes each, of a row
 
   // Of multiplication `step` of the stage that begins `words` of 16 bytes into shared memory. PTX ISA, "Matrix descriptor": address, from
   // eight rows to the next, width of the swizzle.
@@ -195,7 +195,8 @@ cudaError_t launch_columns(const Call& call, const Problem& p, const Boxes& w, c
   if constexpr (kWAlongK) {
     error = encode_maps<T, kSlabs>(w, kColumns, &maps_w);
   } else {
-    error = encode(w, kMapType<T>, kColumns, kStageDepth, &maps_w.stage, Fetch::lines, AcrossK<kColumns>::kSwizzle);
+    error = encode(w, kMapType<T>, kColumns, kStageDepth, &maps_w.stage, Fetch::lines,
+                   swizzle_of(AcrossK<kColumns>::kPitch));
     maps_w.slab = maps_w.stage;
   }
   if (error != cudaSuccess) return error;

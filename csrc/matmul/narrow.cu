@@ -43,9 +43,6 @@ struct AcrossK {
   static constexpr int kBoxLines = kLines < 32 ? kLines : 32, kBoxes = kLines / kBoxLines;
   static constexpr int kPitch = kBoxLines * 4, kChunks = kPitch / 16;
   static constexpr int kBoxRows = kParts * kPartDepth, kBoxBytes = kBoxRows * kPitch;
-  static constexpr CUtensorMapSwizzle kSwizzle = kChunks == 8   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                 : kChunks == 4 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                                : CU_TENSOR_MAP_SWIZZLE_32B;
 
   TREDUCE_DEVICE static int place(int k, int chunk) { return k * kPitch + (chunk ^ k * kChunks / 8 % kChunks) * 16; }
 };
@@ -66,7 +63,7 @@ struct Tiling {
 // A lane's registers of a part: see WgmmaRegisters.
 using Fragments = uint32_t[kSteps][4];
 
-// Loads the fragments of W. Has the lines of this warp, of the first if they are past the tile.
+// Loads the fragments of W: those of this warp's lines.
 template <class S>
 class Reader {
   using Across = AcrossK<S::kLines, S::kParts>;
@@ -346,7 +343,7 @@ cudaError_t encode_operand(const Boxes& boxes, Maps* maps) {
   } else {
     using Across = AcrossK<kLines, kParts>;
     return encode(boxes, kMapType<tfloat32>, Across::kBoxLines, Across::kBoxRows, &maps->stage, Fetch::lines,
-                  Across::kSwizzle);
+                  swizzle_of(Across::kPitch));
   }
 }
 

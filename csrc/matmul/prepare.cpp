@@ -390,7 +390,6 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   out.shape = index;
   set_tile(s, out);
   LaunchShape launch = launch_of(s);
-  out.groups = long_k::groups_of(p.k, out.dtype);
   out.apart = out.groups > 1;
   const int64_t depth = out.apart ? long_k::kGroup : p.k, steps = ceil_div(depth * bytes, int64_t(in_place::kRowBytes));
   launch.grid = tiles_of(p, s.tile_m, s.tile_n) * out.groups;
@@ -408,16 +407,19 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   if (out.apart) add_groups_apart(chip, out);
 }
 
+// Whether a kernel for few rows or outputs begins before the launch before has ended: the operands are read soon.
+bool reads_little(const Prepared& out, const Chip& chip) {
+  return long_k::cycles_to_read(out.problem, out.dtype, chip) < kMostToRead;
+}
+
 // The launches of narrow.cu.
-void add_narrow(const narrow::Choice& choice, const View& a, const View& b, const Chip& chip, Prepared& out) {
-  const Problem& p = out.problem;
+void add_narrow(const narrow::Choice& choice, const Chip& chip, Prepared& out) {
   const narrow::Shape& s = narrow::kShapes[choice.index];
-  const bool turns = !(choice.of_a ? b : a).boxes.along_k;
-  copy_operands(a, b, out);
+  const bool turns = !(choice.of_a ? choice.b : choice.a).boxes.along_k;
+  copy_operands(choice.a, choice.b, out);
   out.few_outputs = out.registers = true;
   out.few_columns = choice.of_a;
   out.shape = choice.index;
-  out.groups = long_k::groups_of(p.k, out.dtype);
   out.apart = choice.apart;
   out.tile_m = choice.of_a ? s.lines : s.columns;
   out.tile_n = choice.of_a ? s.columns : s.lines;
@@ -426,47 +428,128 @@ void add_narrow(const narrow::Choice& choice, const View& a, const View& b, cons
   LaunchShape launch;
   launch.kernel = s.name;
   launch.block = narrow::threads(turns);
-  const int64_t tasks = tiles_of(p, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  const int64_t tasks = tiles_of(out.problem, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
   launch.grid = std::min<int64_t>(tasks, chip.multiprocessors);
   launch.shared_bytes = out.stages * bytes + hopper::kTileAlignment;
-  if (long_k::cycles_to_read(p, out.dtype, chip) < kMostToRead) overlap(launch, 1, chip);
+  if (reads_little(out, chip)) overlap(launch, 1, chip);
   out.launches.add(launch);
   if (out.apart) add_groups_apart(chip, out);
+}
+
+// Of register_operand.cu. of_a: A is in registers.
+void add_register_operand(const Choice& choice, bool of_a, const Chip& chip, Prepared& out) {
+  const register_operand::Shape& s = register_operand::kShapes[choice.index];
+  out.registers = true;
+  out.shape = choice.index;
+  out.apart = choice.apart;
+  out.tile_m = of_a ? s.lines : s.rows;
+  out.tile_n = of_a ? s.rows : s.lines;
+  out.stages = s.stages;
+  LaunchShape launch;
+  launch.kernel = s.name;
+  launch.block = s.threads();
+  launch.grid = tiles_of(out.problem, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  launch.shared_bytes = s.shared_bytes();
+  if (reads_little(out, chip)) overlap(launch, s.blocks, chip);
+  out.launches.add(launch);
+  if (out.apart) add_groups_apart(chip, out);
+}
+
+// Few rows of C, or few columns.
+struct Few {
+  std::optional<few_rows::Choice> choice;
+  bool columns = false;
+};
+
+// The launch of few_outputs.cuh or few_rows.cuh.
+void add_few(const Few& found, const Chip& chip, Prepared& out) {
+  const few_rows::Choice& few = *found.choice;
+  out.few = true;
+  out.few_outputs = few.index >= 0;
+  out.few_columns = found.columns;
+  out.tile_m = found.columns ? few.columns : few.rows;
+  out.tile_n = found.columns ? few.rows : few.columns;
+  out.stages = few.stages;
+  LaunchShape launch;
+  launch.grid = std::min<int64_t>(tiles_of(out.problem, out.tile_m, out.tile_n), chip.multiprocessors);
+  if (out.few_outputs) {
+    out.shape = few.index;
+    const few_outputs::Shape& s = few_outputs::kShapes[few.index];
+    launch.kernel = s.name;
+    launch.block = few_outputs::kThreads;
+    launch.shared_bytes = out.stages * s.stage_bytes(few.rows) + few_outputs::kBehind + hopper::kTileAlignment;
+  } else {
+    launch.kernel = few_rows::kName;
+    launch.block = few_rows::threads(few.columns);
+    launch.shared_bytes = out.stages * few_rows::stage_bytes(few.columns) + hopper::kTileAlignment;
+  }
+  if (reads_little(out, chip)) overlap(launch, 1, chip);
+  out.launches.add(launch);
+}
+
+// The launches of persistent's own kernels: of tiles, and of a strip.
+void add_tiles(const Choice& choice, const Request& r, const Chip& chip, Prepared& out) {
+  const Problem& p = r.problem;
+  const TileShape& s = persistent::kShapes[choice.index];
+  out.shape = choice.index;
+  out.apart = choice.apart;
+  out.strip = choice.strip;
+  set_tile(s, out);
+  // C in boxes, where its rows begin at multiples of 16 bytes.
+  const DType result = result_dtype(r.dtype);
+  out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) && result != DType::int32 &&
+                p.n * size_of(result) % kBoxAlignment == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
+  const auto blocks_of = [&](const TileShape& t, int64_t all) {
+    return std::min<int64_t>(all, clusters_of(t.cluster, chip.multiprocessors * t.blocks)) * t.cluster;
+  };
+  const int64_t tasks = tiles_of(out.strip.before(p), out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  LaunchShape launch = launch_of(s);
+  launch.grid = blocks_of(s, tasks);
+  // Large tiles of products that are not short lost 5 to 20 % by it (NVIDIA H200, 2026-11-27).
+  const bool half = 2 * tasks <= chip.multiprocessors;
+  const double most = half || out.launches.size() > 0 ? 20000 : 10000;  // cycles
+  if (std::max(choice.cycles, long_k::cycles_to_read(p, r.dtype, chip)) < most) overlap(launch, s.blocks, chip);
+  out.launches.add(launch);
+  if (out.strip.exists()) {
+    const TileShape& small = persistent::kShapes[out.strip.shape];
+    LaunchShape strip = launch_of(small);
+    strip.grid = blocks_of(small, tiles_of(out.strip.alone(p), small.tile_m, small.tile_n));
+    strip.overlapping = true;
+    out.launches.add(strip);
+  }
+  if (out.apart) add_groups_apart(chip, out);
+}
+
+void add_small_tiles(const Chip& chip, Prepared& out) {
+  const TileShape& s = small_tiles::kShape;
+  out.small = true;
+  set_tile(s, out);
+  LaunchShape launch = launch_of(s);
+  launch.grid = grid_of(ceil_div(tiles_of(out.problem, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
+  overlap(launch, small_tiles::kBlocks, chip);
+  out.launches.add(launch);
 }
 
 void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
   const Problem& p = r.problem;
   if (p.k == 0) return;
-  out.small = small_tiles::pays(p, r.dtype);
-  if (out.small) {
-    const TileShape& s = small_tiles::kShape;
-    set_tile(s, out);
-    LaunchShape launch = launch_of(s);
-    launch.grid = grid_of(ceil_div(tiles_of(p, s.tile_m, s.tile_n), int64_t(s.threads / 32)));
-    overlap(launch, small_tiles::kBlocks, chip);
-    out.launches.add(launch);
-    return;
-  }
+  if (small_tiles::pays(p, r.dtype)) return add_small_tiles(chip, out);
+  out.groups = long_k::groups_of(p.k, r.dtype);
   const int bytes = static_cast<int>(size_of(r.dtype));
   const Operand a = operand_a(p, r.a, bytes), b = operand_b(p, r.b, bytes);
   View read_a = view_a(p, r.a, bytes), read_b = view_b(p, r.b, bytes);
   Choice choice = persistent::choose(p, r.dtype, read_a.boxes, read_b.boxes, chip);
   Problem transposed = p;
   std::swap(transposed.m, transposed.n);
-  // Few rows of C, or few columns.
-  struct Few {
-    std::optional<few_rows::Choice> choice;
-    bool columns = false;
-  };
   const auto few_of = [&](const View& of_rows, const View& of_columns) {
     const auto rows = few_rows::choose(p, r.dtype, of_rows.boxes, of_columns.boxes, false, choice, chip);
     if (rows) return Few{rows, false};
     return Few{few_rows::choose(transposed, r.dtype, of_columns.boxes, of_rows.boxes, true, choice, chip), true};
   };
-  Few found;
-  if (!choice.apart && !read_a.is_copied() && !read_b.is_copied()) found = few_of(read_a, read_b);
+  Few few;
+  if (!choice.apart && !read_a.is_copied() && !read_b.is_copied()) few = few_of(read_a, read_b);
   bool registers = false, of_a = false;  // of A and not of B
-  if (r.dtype == DType::float32 && !found.choice) {
+  if (r.dtype == DType::float32 && !few.choice) {
     Choice other = register_operand::choose(p, chip);
     registers = register_operand::pays(p, other, choice, read_b, chip);
     if (!registers && read_b.reading != Reading::gathered) {
@@ -479,115 +562,37 @@ void prepare_persistent(const Request& r, const Chip& chip, Prepared& out) {
       (of_a ? read_a : read_b) = view_of(of_a ? a : b, true);
     }
   }
-  const TileShape* tile = found.choice || registers ? nullptr : &persistent::kShapes[choice.index];
+  const TileShape* tile = few.choice || registers ? nullptr : &persistent::kShapes[choice.index];
   if (tile != nullptr && !persistent::stages_results(tile->tile_n, tile->transposed)) tile = nullptr;
-  persistent::Way way{read_a, read_b, found.choice ? found.choice->cycles : choice.cycles, tile};
+  persistent::Way way{read_a, read_b, few.choice ? few.choice->cycles : choice.cycles, tile};
+  const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
   // What is copied may as well lie along k; and what lies across k may be copied.
   const View along_a = view_of(a, false), along_b = view_of(b, false);
   if (!choice.apart && (along_a.is_copied() || along_b.is_copied())) {
     const Few copied = few_of(along_a, along_b);
     const persistent::Way of_few{along_a, along_b, copied.choice ? copied.choice->cycles : 0, nullptr};
-    const double faster = found.choice ? 1 : 0.95;
-    const auto time = [&](const persistent::Way& w) { return persistent::microseconds(p, r.dtype, w, chip); };
+    const double faster = few.choice ? 1 : 0.95;
     if (copied.choice && copied.choice->index >= 0 && time(of_few) < faster * time(way)) {
       registers = false;
-      found = copied;
+      few = copied;
       way = of_few;
     }
   }
-  const auto& [few, few_columns] = found;
-  const auto read_anyhow = [&](const Operand& o) {
-    const View view = view_of(o, true);
-    return view.is_copied() ? view_of(o, false) : view;
-  };
-  const View narrow_a = read_anyhow(a), narrow_b = read_anyhow(b);
-  // Others take less time than is expected of them: where k is one group 0.75 to 0.95 of it. (4,800 products, NVIDIA H200, 2026-12-01)
-  const bool grouped = long_k::groups_of(p.k, r.dtype) > 1;
+  // What is compared with these two takes less time than is expected of it: where k is one group 0.75 to 0.95 of it (4,800 products, NVIDIA
+  // H200, 2026-12-01).
+  const bool grouped = out.groups > 1;
   const double of_others = grouped ? 0.75 : 0.8, of_in_place = 0.9;
-  auto narrow = narrow::choose(p, r.dtype, narrow_a, narrow_b, chip);
-  if (narrow && narrow->time >= of_others * persistent::microseconds(p, r.dtype, way, chip)) narrow.reset();
+  auto from_registers = narrow::choose(p, r.dtype, a, b, chip);
+  if (from_registers && from_registers->time >= of_others * time(way)) from_registers.reset();
   // Groups of k are computed side by side, or not at all.
   const auto in_place = choice.apart == grouped ? in_place::choose(p, r.dtype, a, b, way, chip) : std::nullopt;
-  if (in_place && (!narrow || of_in_place * in_place->time <= narrow->time)) {
-    add_in_place(in_place->index, a, b, chip, out);
-    return;
+  if (in_place && (!from_registers || of_in_place * in_place->time <= from_registers->time)) {
+    return add_in_place(in_place->index, a, b, chip, out);
   }
-  if (narrow) {
-    add_narrow(*narrow, narrow_a, narrow_b, chip, out);
-    return;
-  }
+  if (from_registers) return add_narrow(*from_registers, chip, out);
   copy_operands(way.a, way.b, out);
-  out.groups = long_k::groups_of(p.k, r.dtype);
-  out.apart = choice.apart;
-  out.few = few.has_value();
-  out.few_outputs = few && few->index >= 0;
-  out.few_columns = few && few_columns;
-  out.registers = registers;
-  LaunchShape launch;
-  std::optional<LaunchShape> strip;
-  int blocks = 1;  // on a multiprocessor
-  const auto tasks = [&] {
-    return tiles_of(out.strip.before(p), out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
-  };
-  if (registers) {
-    out.shape = choice.index;
-    const register_operand::Shape& s = register_operand::kShapes[out.shape];
-    out.tile_m = of_a ? s.lines : s.rows;
-    out.tile_n = of_a ? s.rows : s.lines;
-    out.stages = s.stages;
-    launch.kernel = s.name;
-    launch.block = s.threads();
-    launch.grid = tasks();
-    launch.shared_bytes = s.shared_bytes();
-    blocks = s.blocks;
-  } else if (out.few) {
-    const Problem& shown = out.few_columns ? transposed : p;
-    out.tile_m = out.few_columns ? few->columns : few->rows;
-    out.tile_n = out.few_columns ? few->rows : few->columns;
-    out.stages = few->stages;
-    launch.grid =
-        std::min<int64_t>(ceil_div(shown.n, few->columns) * ceil_div(shown.m, few->rows), chip.multiprocessors);
-    if (out.few_outputs) {
-      out.shape = few->index;
-      const few_outputs::Shape& s = few_outputs::kShapes[few->index];
-      launch.kernel = s.name;
-      launch.block = few_outputs::kThreads;
-      launch.shared_bytes = out.stages * s.stage_bytes(few->rows) + few_outputs::kBehind + hopper::kTileAlignment;
-    } else {
-      launch.kernel = few_rows::kName;
-      launch.block = few_rows::threads(few->columns);
-      launch.shared_bytes = out.stages * few_rows::stage_bytes(few->columns) + hopper::kTileAlignment;
-    }
-  } else {
-    out.shape = choice.index;
-    const TileShape& s = persistent::kShapes[out.shape];
-    set_tile(s, out);
-    // C in boxes, where its rows begin at multiples of 16 bytes.
-    const DType result = result_dtype(r.dtype);
-    out.boxes_c = !out.apart && persistent::stages_results(s.tile_n, s.transposed) && result != DType::int32 &&
-                  p.n * size_of(result) % kBoxAlignment == 0 && reinterpret_cast<uint64_t>(r.c) % kBoxAlignment == 0;
-    launch = launch_of(s);
-    blocks = s.blocks;
-    const auto blocks_of = [&](const TileShape& t, int64_t all) {
-      return std::min<int64_t>(all, clusters_of(t.cluster, chip.multiprocessors * t.blocks)) * t.cluster;
-    };
-    out.strip = choice.strip;
-    launch.grid = blocks_of(s, tasks());
-    if (out.strip.exists()) {
-      const TileShape& small = persistent::kShapes[out.strip.shape];
-      strip = launch_of(small);
-      strip->grid = blocks_of(small, tiles_of(out.strip.alone(p), small.tile_m, small.tile_n));
-      strip->overlapping = true;
-    }
-  }
-  // Large tiles of products that are not short lost 5 to 20 % by it (NVIDIA H200, 2026-11-27).
-  const bool half = 2 * tasks() <= chip.multiprocessors;
-  const double most = few || registers ? kMostToRead : half || out.launches.size() > 0 ? 20000 : 10000;  // cycles
-  const double read = long_k::cycles_to_read(p, r.dtype, chip);
-  if (std::max(few || registers ? 0 : way.cycles, read) < most) overlap(launch, blocks, chip);
-  out.launches.add(launch);
-  if (strip) out.launches.add(*strip);
-  if (out.apart) add_groups_apart(chip, out);
+  if (registers) return add_register_operand(choice, of_a, chip, out);
+  few.choice ? add_few(few, chip, out) : add_tiles(choice, r, chip, out);
 }
 
 void prepare_split_bf16(const Request& r, const Chip& chip, Prepared& out) {

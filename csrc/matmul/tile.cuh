@@ -28,6 +28,13 @@ constexpr int kDepth = kRowBytes / kElementBytes<T>;
 template <class T>
 constexpr int kStep = 32 / kElementBytes<T>;
 
+// Of rows of so many bytes, within which their 16-byte chunks are swizzled.
+constexpr CUtensorMapSwizzle swizzle_of(int row_bytes) {
+  return row_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
+         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                           : CU_TENSOR_MAP_SWIZZLE_128B;
+}
+
 // kLines lines of kDepth elements. kAlongK: a row of the tile is a line; else a row is a step of k over 64 lines, and the
 // tile is a sequence of slabs of 64 lines.
 template <class T, int kLines, bool kAlongK>
