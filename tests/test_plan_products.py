@@ -593,15 +593,19 @@ def test_few_tiles_in_place_are_copied_by_warps_of_their_own():
 
 
 def test_groups_of_few_outputs_are_read_in_place():
-    """In tiles of 32 x 32, which are more than those that the copy engine fills, also where it could."""
-    for dtype, m, n, k in (
-        (torch.float16, 15, 56, 52568),
-        (torch.float16, 28, 12, 42872),
+    """In tiles of 32 x 32, which are more than those that the copy engine fills, also where it could; as tfloat32 in
+    smaller ones, from registers."""
+    in_place, from_registers = "multiply 32 x 32 tiles, copied apart, in place", "multiply narrow 32 x 8 tiles"
+    for dtype, m, n, k, kernel in (
+        (torch.float16, 15, 56, 52568, in_place),
+        (torch.float16, 28, 12, 42872, in_place),
+        (torch.float32, 84, 12, 35100, from_registers),
+        (torch.float32, 96, 12, 38972, from_registers),
     ):
         b = torch.empty(n, k, dtype=dtype, device="meta").mT
         p = plan("matmul", (m, k), b, input_dtype=dtype, tf32=True)
         assert p.groups_apart and p.reads == ("where it lies",) * 2, (m, n, k)
-        assert p.launches[0].kernel == "multiply 32 x 32 tiles, copied apart, in place", (dtype, m, n, k)
+        assert p.launches[0].kernel == kernel, (dtype, m, n, k)
 
 
 def test_few_outputs_read_what_lies_across_k():
@@ -617,10 +621,12 @@ def test_few_outputs_read_what_lies_across_k():
                 assert len(q.launches) == 1 and main(q).kernel == f"multiply narrow tiles of {p.tile[1]} columns"
             widths.add(p.tile[1])
     assert widths == {16, 32}
-    # Not both operands across k.
+    # Not both operands across k, nor tfloat32, which warp groups read across k into registers alone.
     a = torch.empty(2048, 200, dtype=torch.float16, device="meta").mT
     p = plan("matmul", a, (2048, 104), input_dtype=torch.float16)
     assert "narrow" not in main(p).kernel or p.reads != ("where it lies", "where it lies")
+    p = plan("matmul", (200, 2048), (2048, 104), tf32=True)
+    assert main(p).kernel == "multiply narrow 32 x 8 tiles" and p.reads == ("where it lies", "where it lies")
 
 
 def test_what_is_copied_for_few_outputs_lies_along_k():

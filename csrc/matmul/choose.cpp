@@ -723,14 +723,14 @@ Choice choose(const Problem& p, DType dtype, const Boxes& a, const Boxes& b, con
   return whole;
 }
 
-// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 4,400
-// products in 16 bits and as tfloat32 whose operands nearly all are copied, drawn at random (NVIDIA H200, 2026-11-29).
 double microseconds_to_copy(const View& a, const View& b) {
   constexpr double kCopy = 1.6, kBytes = 1.49e6;
   if (!a.is_copied() && !b.is_copied()) return 0;
   return kCopy + static_cast<double>(a.copied_bytes + b.copied_bytes) / kBytes;
 }
 
+// Of tiles whose rows of results begin inside 16 bytes, which leave by words, also what storing 128 bytes of each row takes. Fitted to 4,400
+// products in 16 bits and as tfloat32 whose operands nearly all are copied, drawn at random (NVIDIA H200, 2026-11-29).
 double microseconds(const Problem& p, DType dtype, const Way& way, const Chip& chip) {
   constexpr double kBegin = 2.26, kReadBytes = 3.75e6, kWrittenBytes = 1.24e6, kMegahertz = 1970;
   const auto bytes = static_cast<int64_t>(size_of(dtype));
@@ -835,14 +835,12 @@ double time_of(const Shape& s, bool of_a, bool apart, const Problem& p, const Bo
       kChain[width] + kWarp * s.lines / 16 + (w.along_k ? 0 : kAcross) + (x.along_k ? 0 : kTurn[width]);
   const double copies = copy(w, s.lines) + copy(x, s.columns) + (s.lines + s.columns) * kLineOfL2 * running;
   const int64_t steps = round_up(apart ? long_k::kGroup : p.k, int64_t(s.depth())) / 8;
-  // Many are compared: std::hypot would take most of the time.
-  const auto hypot = [](double x, double y) { return std::sqrt(x * x + y * y); };
-  const double task = static_cast<double>(steps) * hypot(chain, copies) + kTask;
+  const double task = static_cast<double>(steps) * std::hypot(chain, copies) + kTask;
   const double multiply = static_cast<double>(ceil_div(tasks, places)) * task / kMegahertz;
   const double read = static_cast<double>((p.m + p.n) * p.k * 4) / kBytes;
   const double shared = sharing(w) + sharing(x) > 0 ? kShared * running : 0;
   const double add = apart ? kAdd + static_cast<double>(p.m * p.n * groups * 4) / kAddBytes : 0;
-  return kBegin + shared + hypot(multiply, read) + add;
+  return kBegin + shared + std::hypot(multiply, read) + add;
 }
 
 }  // namespace
@@ -860,10 +858,11 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const Operand& a, co
   const Boxes &of_a = best.a.boxes, &of_b = best.b.boxes;
   // Both along k, and one group: few_outputs is as fast, of more than some 16,000 outputs faster (1.02 in the mean of 300 products).
   if (of_a.along_k && of_b.along_k && long_k::groups_of(p.k, dtype) == 1) return std::nullopt;
+  const bool may_part = long_k::may_part(p, dtype);
   for (int index = 0; index < kShapeCount; ++index) {
     for (const bool a_in_registers : {false, true}) {
       for (const bool apart : {false, true}) {
-        if (apart && !long_k::may_part(p, dtype)) continue;
+        if (apart && !may_part) continue;
         const double time = time_of(kShapes[index], a_in_registers, apart, p, of_a, of_b, chip);
         if (time >= best.time) continue;
         best.index = index;
@@ -961,8 +960,9 @@ std::optional<Choice> choose(const Problem& p, DType dtype, const Operand& a, co
   const Index best = cheapest(kAll, time);
   const int64_t tiles = tiles_of(p, kShapes[best].tile_m, kShapes[best].tile_n) * long_k::groups_of(p.k, dtype);
   const bool fits = tiles <= INT32_MAX && p.k <= INT32_MAX;  // the kernel counts them so
-  const bool pays = time(best) < faster * persistent::microseconds(p, dtype, other, chip);
-  return fits && pays ? std::optional(Choice{best, time(best)}) : std::nullopt;
+  const Choice choice = {best, time(best)};
+  const bool pays = choice.time < faster * persistent::microseconds(p, dtype, other, chip);
+  return fits && pays ? std::optional(choice) : std::nullopt;
 }
 
 }  // namespace in_place

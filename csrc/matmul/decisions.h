@@ -50,10 +50,11 @@ struct Decisions {
 
   // The outputs of a block, or of a cluster, and which entry of the rung's list in shapes.h that is. `few`: of the list of the
   // kernel for few rows (few_rows.cuh, split_rows.cuh; of split_direct split_single.cu), few_outputs: of few_outputs.cuh; few_columns: it
-  // computes the transposed product; registers: of register_operand.cu; in_place: of in_place.cu; short_k: of short_k.cu.
+  // computes the transposed product; registers: of register_operand.cu; narrow: of narrow.cu, few_columns: with A in registers; in_place: of
+  // in_place.cu; short_k: of short_k.cu.
   int shape = 0;
-  bool few = false, few_outputs = false, few_columns = false, registers = false, in_place = false, short_k = false;
-  bool narrow() const { return few_outputs && registers; }  // of narrow.cu; few_columns: A is in registers
+  bool few = false, few_outputs = false, few_columns = false, registers = false, narrow = false, in_place = false,
+       short_k = false;
   // The kernel for small matrices (small_tiles.cuh), of small tiles (small_f64.cu), or for few lines (split_warps.cuh, split_held.cu). some:
   // that for some lines, of split_direct (split_some.cu).
   bool small = false, some = false;

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       constexpr int kLines = lines(), kSlabBytes = kLines * kRowBytes;
       using Across = AcrossK<kLines, S::kParts>;
       Position position;
-      Task task = task_of(blockIdx.x);
+      Task task = task_of(blockIdx.x);  // found before the wait
       ptx::wait_for_launch_before();
       for (int number = blockIdx.x; number < work.tasks; number += gridDim.x, task = task_of(number)) {
         const int line = first_line(task);

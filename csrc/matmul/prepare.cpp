@@ -407,9 +407,17 @@ void add_in_place(in_place::Index index, const Operand& a, const Operand& b, con
   if (out.apart) add_groups_apart(chip, out);
 }
 
-// Whether a kernel for few rows or outputs begins before the launch before has ended: the operands are read soon.
-bool reads_little(const Prepared& out, const Chip& chip) {
-  return long_k::cycles_to_read(out.problem, out.dtype, chip) < kMostToRead;
+// Tiles, or where groups of k are apart, groups of tiles; without those of a strip.
+int64_t tasks_of(const Prepared& out) {
+  return tiles_of(out.strip.before(out.problem), out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+}
+
+// Adds the launch of a kernel for few rows or outputs, which begins before the launch before has ended where the operands are read soon; and
+// what adds groups. blocks: on a multiprocessor.
+void add_launch_of_few(LaunchShape launch, int blocks, const Chip& chip, Prepared& out) {
+  if (long_k::cycles_to_read(out.problem, out.dtype, chip) < kMostToRead) overlap(launch, blocks, chip);
+  out.launches.add(launch);
+  if (out.apart) add_groups_apart(chip, out);
 }
 
 // The launches of narrow.cu.
@@ -417,7 +425,7 @@ void add_narrow(const narrow::Choice& choice, const Chip& chip, Prepared& out) {
   const narrow::Shape& s = narrow::kShapes[choice.index];
   const bool turns = !(choice.of_a ? choice.b : choice.a).boxes.along_k;
   copy_operands(choice.a, choice.b, out);
-  out.few_outputs = out.registers = true;
+  out.narrow = true;
   out.few_columns = choice.of_a;
   out.shape = choice.index;
   out.apart = choice.apart;
@@ -428,12 +436,9 @@ void add_narrow(const narrow::Choice& choice, const Chip& chip, Prepared& out) {
   LaunchShape launch;
   launch.kernel = s.name;
   launch.block = narrow::threads(turns);
-  const int64_t tasks = tiles_of(out.problem, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
-  launch.grid = std::min<int64_t>(tasks, chip.multiprocessors);
+  launch.grid = std::min<int64_t>(tasks_of(out), chip.multiprocessors);
   launch.shared_bytes = out.stages * bytes + hopper::kTileAlignment;
-  if (reads_little(out, chip)) overlap(launch, 1, chip);
-  out.launches.add(launch);
-  if (out.apart) add_groups_apart(chip, out);
+  add_launch_of_few(launch, 1, chip, out);
 }
 
 // Of register_operand.cu. of_a: A is in registers.
@@ -448,11 +453,9 @@ void add_register_operand(const Choice& choice, bool of_a, const Chip& chip, Pre
   LaunchShape launch;
   launch.kernel = s.name;
   launch.block = s.threads();
-  launch.grid = tiles_of(out.problem, out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  launch.grid = tasks_of(out);
   launch.shared_bytes = s.shared_bytes();
-  if (reads_little(out, chip)) overlap(launch, s.blocks, chip);
-  out.launches.add(launch);
-  if (out.apart) add_groups_apart(chip, out);
+  add_launch_of_few(launch, s.blocks, chip, out);
 }
 
 // Few rows of C, or few columns.
@@ -471,7 +474,7 @@ void add_few(const Few& found, const Chip& chip, Prepared& out) {
   out.tile_n = found.columns ? few.rows : few.columns;
   out.stages = few.stages;
   LaunchShape launch;
-  launch.grid = std::min<int64_t>(tiles_of(out.problem, out.tile_m, out.tile_n), chip.multiprocessors);
+  launch.grid = std::min<int64_t>(tasks_of(out), chip.multiprocessors);
   if (out.few_outputs) {
     out.shape = few.index;
     const few_outputs::Shape& s = few_outputs::kShapes[few.index];
@@ -483,8 +486,7 @@ void add_few(const Few& found, const Chip& chip, Prepared& out) {
     launch.block = few_rows::threads(few.columns);
     launch.shared_bytes = out.stages * few_rows::stage_bytes(few.columns) + hopper::kTileAlignment;
   }
-  if (reads_little(out, chip)) overlap(launch, 1, chip);
-  out.launches.add(launch);
+  add_launch_of_few(launch, 1, chip, out);
 }
 
 // The launches of persistent's own kernels: of tiles, and of a strip.
@@ -502,7 +504,7 @@ void add_tiles(const Choice& choice, const Request& r, const Chip& chip, Prepare
   const auto blocks_of = [&](const TileShape& t, int64_t all) {
     return std::min<int64_t>(all, clusters_of(t.cluster, chip.multiprocessors * t.blocks)) * t.cluster;
   };
-  const int64_t tasks = tiles_of(out.strip.before(p), out.tile_m, out.tile_n) * (out.apart ? out.groups : 1);
+  const int64_t tasks = tasks_of(out);
   LaunchShape launch = launch_of(s);
   launch.grid = blocks_of(s, tasks);
   // Large tiles of products that are not short lost 5 to 20 % by it (NVIDIA H200, 2026-11-27).
@@ -520,6 +522,7 @@ void add_tiles(const Choice& choice, const Request& r, const Chip& chip, Prepare
   if (out.apart) add_groups_apart(chip, out);
 }
 
+// The launch of small_tiles.cuh.
 void add_small_tiles(const Chip& chip, Prepared& out) {
   const TileShape& s = small_tiles::kShape;
   out.small = true;
@@ -866,8 +869,8 @@ bool operator==(const Prepared& a, const Prepared& b) {
                            s.scales, s.units, s.facts, s.line_facts, s.order, s.parts, s.runs);
   };
   const auto decided = [&](const Prepared& p) {
-    return std::make_tuple(p.row, p.shape, p.few, p.few_outputs, p.few_columns, p.registers, p.in_place, p.short_k,
-                           p.small, p.some, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
+    return std::make_tuple(p.row, p.shape, p.few, p.few_outputs, p.few_columns, p.registers, p.narrow, p.in_place,
+                           p.short_k, p.small, p.some, p.tile_m, p.tile_n, p.stages, p.way_a, p.way_b, p.view_a.reading,
                            p.view_b.reading, p.copy_a, p.copy_b, p.boxes_c, p.groups, p.groups_at_once, p.apart,
                            p.parts_shape, p.rest_in_one, p.block_segments, p.segment_sums, split(p.split_a),
                            split(p.split_b), p.partials, p.left_tiles, p.left_words, p.shared_groups, p.shared_sums,

@@ -637,7 +637,7 @@ void arrive_when_copied(uint32_t barrier) {
 bool has_ended(uint32_t barrier, unsigned parity, Site site) {
   uint64_t word;
   memcpy(&word, shared_place(barrier, 8), 8);
-  if (!Phase::is_valid(word)) fail("asks a barrier that nobody has initialised", site);
+  if (!Phase::is_valid(word)) fail("waits at a barrier that nobody has initialised", site);
   return Phase(word).parity != parity;
 }
 

@@ -299,12 +299,12 @@ cudaError_t launch_layout(const Call& call, const Part& part, const Boxes& a, co
 
 template <class Form>
 cudaError_t launch_prepared(const Call& call, const Boxes& a, const Boxes& b) {
-  if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
-    if (call.prepared.narrow()) return narrow::run(call, a, b);
-    if (call.prepared.registers) return register_operand::run(call, a, b);
-  }
   if constexpr (few_rows::takes<Form>) {
     if (call.prepared.few) return few_rows::run<Form>(call, a, b);
+  }
+  if constexpr (std::is_same_v<typename Form::T, ptx::tfloat32>) {
+    if (call.prepared.registers) return register_operand::run(call, a, b);
+    if (call.prepared.narrow) return narrow::run(call, a, b);
   }
   const auto launch_part = [&](const Part& part) {
     return with_shape(std::make_integer_sequence<int, kShapeCount>{}, part.shape, [&](auto index) {
